@@ -1,0 +1,2 @@
+//! Placeholder until the applets land.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Producer and consumer endpoints: shared memory arbiter, trace writers, the two ports.

@@ -1,0 +1,1 @@
+//! Perfetto's schema: generated messages, typed zero-copy writers, descriptors and the text format.

@@ -1,0 +1,1 @@
+//! Perfetto's shared memory buffer ABI: pages, chunks, states, headers.
