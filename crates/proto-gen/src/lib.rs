@@ -1,0 +1,85 @@
+//! Turns `crates/proto/proto/**.proto` into the Rust code and the descriptors that `ferretto-proto` carries.
+//!
+//! Called by the binary of this crate (`cargo run -p ferretto-proto-gen`) and by the test that proves the
+//! checked-in files fresh. The generated files are part of the repository so that nobody who builds the
+//! SDK compiles a protobuf compiler. What of the schema becomes code is decided in [`selection`]; each other
+//! module is one output.
+#![forbid(unsafe_code)]
+
+pub mod descriptors;
+pub mod messages;
+pub mod prune;
+pub mod schema;
+pub mod selection;
+
+use std::path::{Path, PathBuf};
+
+/// Why the generator could not produce its files.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The `.proto` files do not compile.
+    #[error("compiling the schema below {folder}: {reason}")]
+    Schema {
+        /// The folder with the `.proto` files.
+        folder: String,
+        /// What the compiler said, with file and line.
+        reason: String,
+    },
+    /// [`selection`] names something that the schema does not have.
+    #[error(
+        "the selection names {0}, which the schema does not have; correct crates/proto-gen/src/selection.rs"
+    )]
+    UnknownName(String),
+    /// The message generator refused the pruned schema.
+    #[error("generating message code: {0}")]
+    Messages(String),
+    /// A generated file could not be read or written.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}
+
+/// One file that the generator produces.
+#[derive(Debug)]
+pub struct Output {
+    /// Relative to the folder of `ferretto-proto`.
+    pub path: PathBuf,
+    /// The whole content.
+    pub content: Vec<u8>,
+}
+
+/// Everything that is generated from the schema of the `ferretto-proto` crate in `proto_crate`.
+///
+/// # Errors
+/// If the schema does not compile or the selection does not match it.
+pub fn generate(proto_crate: &Path) -> Result<Vec<Output>, Error> {
+    let files = schema::compile(&proto_crate.join("proto"))?;
+    Ok(vec![messages::generate(&files)?, descriptors::generate(&files)?])
+}
+
+/// The outputs whose checked-in file differs from what the schema gives now.
+///
+/// # Errors
+/// If the outputs cannot be generated.
+pub fn stale(proto_crate: &Path) -> Result<Vec<PathBuf>, Error> {
+    let outputs = generate(proto_crate)?;
+    Ok(outputs
+        .into_iter()
+        .filter(|output| {
+            std::fs::read(proto_crate.join(&output.path)).ok().as_deref() != Some(&output.content)
+        })
+        .map(|output| output.path)
+        .collect())
+}
+
+/// The folder of `ferretto-proto` in this workspace.
+#[must_use]
+pub fn proto_crate() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto")
+}

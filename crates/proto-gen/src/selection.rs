@@ -1,0 +1,136 @@
+//! Which parts of the schema become what: the one place to edit when more of it is needed in Rust.
+
+/// Messages and what they reach, less some.
+#[derive(Debug)]
+pub struct Selection {
+    /// Full names of messages (`.perfetto.protos.TraceConfig`).
+    pub roots: &'static [&'static str],
+    /// Full names of messages or fields that are left out.
+    pub without: &'static [&'static str],
+}
+
+impl Selection {
+    /// Whether the message or field of this full name is kept.
+    #[must_use]
+    pub fn keeps(&self, name: &str) -> bool {
+        !self.without.contains(&name)
+    }
+}
+
+/// Owned structs. Data sources' configs of others than us stay in the unknown fields of `DataSourceConfig`:
+/// the service passes them on, it never looks inside.
+pub const MESSAGES: Selection = Selection {
+    roots: &[
+        // The socket protocol.
+        ".perfetto.protos.IPCFrame",
+        ".perfetto.protos.InitializeConnectionRequest",
+        ".perfetto.protos.InitializeConnectionResponse",
+        ".perfetto.protos.RegisterDataSourceRequest",
+        ".perfetto.protos.RegisterDataSourceResponse",
+        ".perfetto.protos.UpdateDataSourceRequest",
+        ".perfetto.protos.UpdateDataSourceResponse",
+        ".perfetto.protos.UnregisterDataSourceRequest",
+        ".perfetto.protos.UnregisterDataSourceResponse",
+        ".perfetto.protos.RegisterTraceWriterRequest",
+        ".perfetto.protos.RegisterTraceWriterResponse",
+        ".perfetto.protos.UnregisterTraceWriterRequest",
+        ".perfetto.protos.UnregisterTraceWriterResponse",
+        ".perfetto.protos.CommitDataRequest",
+        ".perfetto.protos.CommitDataResponse",
+        ".perfetto.protos.NotifyDataSourceStartedRequest",
+        ".perfetto.protos.NotifyDataSourceStartedResponse",
+        ".perfetto.protos.NotifyDataSourceStoppedRequest",
+        ".perfetto.protos.NotifyDataSourceStoppedResponse",
+        ".perfetto.protos.ActivateTriggersRequest",
+        ".perfetto.protos.ActivateTriggersResponse",
+        ".perfetto.protos.GetAsyncCommandRequest",
+        ".perfetto.protos.GetAsyncCommandResponse",
+        ".perfetto.protos.SyncRequest",
+        ".perfetto.protos.SyncResponse",
+        ".perfetto.protos.EnableTracingRequest",
+        ".perfetto.protos.EnableTracingResponse",
+        ".perfetto.protos.StartTracingRequest",
+        ".perfetto.protos.StartTracingResponse",
+        ".perfetto.protos.ChangeTraceConfigRequest",
+        ".perfetto.protos.ChangeTraceConfigResponse",
+        ".perfetto.protos.DisableTracingRequest",
+        ".perfetto.protos.DisableTracingResponse",
+        ".perfetto.protos.ReadBuffersRequest",
+        ".perfetto.protos.ReadBuffersResponse",
+        ".perfetto.protos.FreeBuffersRequest",
+        ".perfetto.protos.FreeBuffersResponse",
+        ".perfetto.protos.FlushRequest",
+        ".perfetto.protos.FlushResponse",
+        ".perfetto.protos.DetachRequest",
+        ".perfetto.protos.DetachResponse",
+        ".perfetto.protos.AttachRequest",
+        ".perfetto.protos.AttachResponse",
+        ".perfetto.protos.GetTraceStatsRequest",
+        ".perfetto.protos.GetTraceStatsResponse",
+        ".perfetto.protos.ObserveEventsRequest",
+        ".perfetto.protos.ObserveEventsResponse",
+        ".perfetto.protos.QueryServiceStateRequest",
+        ".perfetto.protos.QueryServiceStateResponse",
+        ".perfetto.protos.QueryCapabilitiesRequest",
+        ".perfetto.protos.QueryCapabilitiesResponse",
+        ".perfetto.protos.SaveTraceForBugreportRequest",
+        ".perfetto.protos.SaveTraceForBugreportResponse",
+        ".perfetto.protos.CloneSessionRequest",
+        ".perfetto.protos.CloneSessionResponse",
+        ".perfetto.protos.InitRelayRequest",
+        ".perfetto.protos.InitRelayResponse",
+        ".perfetto.protos.SyncClockRequest",
+        ".perfetto.protos.SyncClockResponse",
+        // What is read from and written into traces.
+        ".perfetto.protos.Trace",
+    ],
+    without: &[
+        ".perfetto.protos.DataSourceConfig.inode_file_config",
+        ".perfetto.protos.DataSourceConfig.heapprofd_config",
+        ".perfetto.protos.DataSourceConfig.java_hprof_config",
+        ".perfetto.protos.DataSourceConfig.android_power_config",
+        ".perfetto.protos.DataSourceConfig.android_log_config",
+        ".perfetto.protos.DataSourceConfig.gpu_counter_config",
+        ".perfetto.protos.DataSourceConfig.android_game_intervention_list_config",
+        ".perfetto.protos.DataSourceConfig.packages_list_config",
+        ".perfetto.protos.DataSourceConfig.perf_event_config",
+        ".perfetto.protos.DataSourceConfig.vulkan_memory_config",
+        ".perfetto.protos.DataSourceConfig.android_polled_state_config",
+        ".perfetto.protos.DataSourceConfig.android_system_property_config",
+        ".perfetto.protos.DataSourceConfig.statsd_tracing_config",
+        ".perfetto.protos.DataSourceConfig.frozen_ftrace_config",
+        ".perfetto.protos.DataSourceConfig.v8_config",
+        ".perfetto.protos.DataSourceConfig.network_packet_trace_config",
+        ".perfetto.protos.DataSourceConfig.surfaceflinger_layers_config",
+        ".perfetto.protos.DataSourceConfig.surfaceflinger_transactions_config",
+        ".perfetto.protos.DataSourceConfig.android_sdk_sysprop_guard_config",
+        ".perfetto.protos.DataSourceConfig.etw_config",
+        ".perfetto.protos.DataSourceConfig.protolog_config",
+        ".perfetto.protos.DataSourceConfig.android_input_event_config",
+        ".perfetto.protos.DataSourceConfig.pixel_modem_config",
+        ".perfetto.protos.DataSourceConfig.windowmanager_config",
+        ".perfetto.protos.DataSourceConfig.chromium_system_metrics",
+        ".perfetto.protos.DataSourceConfig.kernel_wakelocks_config",
+        ".perfetto.protos.DataSourceConfig.gpu_renderstages_config",
+        ".perfetto.protos.DataSourceConfig.chromium_histogram_samples",
+        ".perfetto.protos.DataSourceConfig.app_wakelocks_config",
+        ".perfetto.protos.DataSourceConfig.cpu_per_uid_config",
+        ".perfetto.protos.DataSourceConfig.user_list_config",
+        ".perfetto.protos.DataSourceConfig.inputmethod_config",
+        ".perfetto.protos.DataSourceConfig.android_aflags_config",
+        ".perfetto.protos.DataSourceConfig.journald_config",
+        ".perfetto.protos.DataSourceConfig.display_video_config",
+        ".perfetto.protos.DataSourceConfig.chromium_stack_sampling_profiler",
+        ".perfetto.protos.DataSourceConfig.chromium_sampling_heap_profiler",
+        ".perfetto.protos.DataSourceConfig.qnx_config",
+        ".perfetto.protos.DataSourceDescriptor.gpu_counter_descriptor",
+        ".perfetto.protos.TracePacket.module_symbols",
+        ".perfetto.protos.ExtensionDescriptor.extension_set",
+    ],
+};
+
+/// What text configs may name.
+pub const TEXT: Selection = Selection {
+    roots: &[".perfetto.protos.TraceConfig"],
+    without: &[],
+};
