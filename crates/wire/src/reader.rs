@@ -1,0 +1,257 @@
+//! Walks the fields of one encoded message, for whatever bytes there are.
+//!
+//! Used wherever messages of other processes are looked into without decoding them whole: validation, filtering,
+//! copying fields byte for byte. It never allocates, never recurses (a nested message is [`Value::Bytes`], to be given
+//! to another reader) and stops at the first error.
+
+use crate::varint::MAX_FIELD_NUMBER;
+use std::fmt;
+use std::iter::FusedIterator;
+
+#[cfg(test)]
+mod tests;
+
+/// The value of a field, by wire type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// `int32`, `int64`, `uint32`, `uint64`, `sint32`, `sint64`, `bool`, an enum.
+    Varint(u64),
+    /// `fixed32`, `sfixed32`, `float`.
+    Fixed32(u32),
+    /// `fixed64`, `sfixed64`, `double`.
+    Fixed64(u64),
+    /// `bytes`, `string`, a message, or a packed repeated field.
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    /// The number of a varint.
+    #[inline]
+    pub fn as_varint(self) -> Option<u64> {
+        match self {
+            Value::Varint(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The contents of a length-delimited field.
+    #[inline]
+    pub fn as_bytes(self) -> Option<&'a [u8]> {
+        match self {
+            Value::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// One field of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// 1 to [`MAX_FIELD_NUMBER`].
+    pub number: u32,
+    /// What it holds.
+    pub value: Value<'a>,
+    /// The field as it was encoded, tag and length included, so that it can be copied byte for byte.
+    pub raw: &'a [u8],
+}
+
+/// Why bytes are not a message. Positions are byte offsets from the start of what the [`Reader`] was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireError {
+    /// The bytes end inside the field that begins at `position`.
+    Truncated {
+        /// Where the field begins.
+        position: usize,
+    },
+    /// A varint of the field has more than ten bytes or more than 64 bits.
+    OverlongVarint {
+        /// Where the field begins.
+        position: usize,
+    },
+    /// The field's number is 0 or above [`MAX_FIELD_NUMBER`].
+    InvalidFieldNumber {
+        /// Where the field begins.
+        position: usize,
+        /// The number.
+        number: u64,
+    },
+    /// The field is a group, or of a wire type that does not exist.
+    UnsupportedWireType {
+        /// Where the field begins.
+        position: usize,
+        /// 3 or 4 (groups), 6 or 7 (unassigned).
+        wire_type: u8,
+    },
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WireError::Truncated { position } => {
+                write!(f, "message ends inside the field that begins at byte {position}")
+            }
+            WireError::OverlongVarint { position } => {
+                write!(f, "field at byte {position} holds a varint of more than 64 bits")
+            }
+            WireError::InvalidFieldNumber { position, number } => {
+                write!(
+                    f,
+                    "field at byte {position} has number {number}, outside 1..={MAX_FIELD_NUMBER}"
+                )
+            }
+            WireError::UnsupportedWireType {
+                position,
+                wire_type: wire_type @ (3 | 4),
+            } => {
+                write!(
+                    f,
+                    "field at byte {position} is a group (wire type {wire_type}), which no message here has"
+                )
+            }
+            WireError::UnsupportedWireType { position, wire_type } => {
+                write!(
+                    f,
+                    "field at byte {position} has wire type {wire_type}, which does not exist"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+/// Iterates over the fields of a message, see the [module's documentation](self). Ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    position: usize,
+    failed: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads the fields of the message encoded in `bytes`.
+    #[inline]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            position: 0,
+            failed: false,
+        }
+    }
+
+    /// Offset of the next field; of the field that is wrong after an error.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Everything from [`Reader::position`] on.
+    #[inline]
+    pub fn remaining(&self) -> &'a [u8] {
+        &self.bytes[self.position..]
+    }
+
+    #[inline(always)]
+    fn read_field(&mut self) -> Result<Field<'a>, WireError> {
+        let position = self.position;
+        let mut cursor = Cursor {
+            field: position,
+            rest: &self.bytes[position..],
+        };
+        let tag = cursor.varint()?;
+        let number = tag >> 3;
+        if number == 0 || number > u64::from(MAX_FIELD_NUMBER) {
+            return Err(WireError::InvalidFieldNumber { position, number });
+        }
+        let value = match tag as u8 & 7 {
+            0 => Value::Varint(cursor.varint()?),
+            1 => Value::Fixed64(u64::from_le_bytes(cursor.array()?)),
+            2 => {
+                let len = cursor.varint()?;
+                Value::Bytes(cursor.take(len)?)
+            }
+            5 => Value::Fixed32(u32::from_le_bytes(cursor.array()?)),
+            wire_type => return Err(WireError::UnsupportedWireType { position, wire_type }),
+        };
+        self.position = self.bytes.len() - cursor.rest.len();
+        Ok(Field {
+            number: number as u32,
+            value,
+            raw: &self.bytes[position..self.position],
+        })
+    }
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = Result<Field<'a>, WireError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed || self.position == self.bytes.len() {
+            return None;
+        }
+        let field = self.read_field();
+        self.failed = field.is_err();
+        Some(field)
+    }
+}
+
+impl FusedIterator for Reader<'_> {}
+
+/// What is left of the bytes while one field is read.
+struct Cursor<'a> {
+    /// Where that field begins, for errors.
+    field: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    #[inline(always)]
+    fn varint(&mut self) -> Result<u64, WireError> {
+        match self.rest {
+            [byte @ 0..0x80, rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    #[inline]
+    fn long_varint(&mut self) -> Result<u64, WireError> {
+        let mut value = 0;
+        for (index, byte) in self.rest.iter().enumerate() {
+            let bits = u64::from(byte & 0x7f);
+            // The tenth byte has room for the 64th bit alone.
+            if index == 9 && *byte > 1 {
+                return Err(WireError::OverlongVarint { position: self.field });
+            }
+            value |= bits << (7 * index);
+            if byte & 0x80 == 0 {
+                self.rest = &self.rest[index + 1..];
+                return Ok(value);
+            }
+        }
+        Err(WireError::Truncated { position: self.field })
+    }
+
+    #[inline(always)]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let (array, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(WireError::Truncated { position: self.field })?;
+        self.rest = rest;
+        Ok(*array)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, len: u64) -> Result<&'a [u8], WireError> {
+        let (bytes, rest) = usize::try_from(len)
+            .ok()
+            .and_then(|len| self.rest.split_at_checked(len))
+            .ok_or(WireError::Truncated { position: self.field })?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+}
