@@ -120,7 +120,8 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// Iterates over the fields of a message, see the [module's documentation](self). Ends after the first error.
+/// Iterates over the fields of a message; ends after the first error. Never allocates and never recurses: a nested message
+/// is [`Value::Bytes`], to be given to another reader.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],

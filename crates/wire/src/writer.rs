@@ -2,11 +2,6 @@
 //!
 //! Used by the typed writers that `ferretto-proto` generates, and by hot paths directly. Every field is written after
 //! one capacity check. Lengths of nested messages are patched in afterwards in their shortest encoding.
-//!
-//! **Over a region.** [`Writer::start_in_region`] points the writer at memory that another process may read and write
-//! at any time, such as a chunk of a shared memory buffer. That memory is only touched through raw pointers, no
-//! reference to it is ever made, and nothing read from it decides where the writer writes. When a field does not fit,
-//! what was written so far is copied to the heap and writing goes on there; [`Writer::finish`] tells which it was.
 
 use crate::varint::{MAX_FIELD_NUMBER, MAX_VARINT_LEN, put_varint, varint_len};
 use std::fmt;
@@ -44,7 +39,12 @@ pub enum Finished<'a> {
     Spilled(&'a [u8]),
 }
 
-/// An append-only protobuf encoder, see the [module's documentation](self).
+/// An append-only protobuf encoder.
+///
+/// **Over a region.** [`Writer::start_in_region`] points the writer at memory that another process may read and write
+/// at any time, such as a chunk of a shared memory buffer. That memory is only touched through raw pointers, no
+/// reference to it is ever made, and nothing read from it decides where the writer writes. When a field does not fit,
+/// what was written so far is copied to the heap and writing goes on there; [`Writer::finish`] tells which it was.
 ///
 /// Field numbers are the schema's, not input: they must lie in 1..=[`MAX_FIELD_NUMBER`], which debug builds check.
 pub struct Writer {
