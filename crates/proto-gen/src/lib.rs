@@ -6,11 +6,13 @@
 //! module is one output.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod descriptors;
 pub mod messages;
 pub mod prune;
 pub mod schema;
 pub mod selection;
+pub mod writers;
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +35,15 @@ pub enum Error {
     /// The message generator refused the pruned schema.
     #[error("generating message code: {0}")]
     Messages(String),
-    /// A generated file could not be read or written.
+    /// The descriptors to compare with are not what they should be.
+    #[error("{}: not an encoded FileDescriptorProto: {reason}", path.display())]
+    Descriptors {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// A file could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     Io {
         /// What was being done.
@@ -60,7 +70,11 @@ pub struct Output {
 /// If the schema does not compile or the selection does not match it.
 pub fn generate(proto_crate: &Path) -> Result<Vec<Output>, Error> {
     let files = schema::compile(&proto_crate.join("proto"))?;
-    Ok(vec![messages::generate(&files)?, descriptors::generate(&files)?])
+    Ok(vec![
+        messages::generate(&files)?,
+        writers::generate(&files)?,
+        descriptors::generate(&files)?,
+    ])
 }
 
 /// The outputs whose checked-in file differs from what the schema gives now.

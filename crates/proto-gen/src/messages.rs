@@ -16,6 +16,7 @@ pub fn generate(files: &[FileDescriptorProto]) -> Result<Output, Error> {
     let mut config = CodeGenConfig::default();
     config.preserve_unknown_fields = true;
     config.generate_views = false;
+    config.generate_with_setters = false;
     config.generate_json = false;
     config.generate_text = false;
     config.emit_register_fn = false;

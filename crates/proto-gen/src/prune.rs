@@ -95,22 +95,28 @@ pub fn prune(
 }
 
 /// Every message by its full name (`.package.Outer.Inner`), and the enums' names.
+#[derive(Default)]
 struct Index<'a> {
     messages: HashMap<String, &'a DescriptorProto>,
+    enums: BTreeSet<String>,
 }
 
 impl<'a> Index<'a> {
     fn new(files: &'a [FileDescriptorProto]) -> Self {
-        let mut index = Self {
-            messages: HashMap::new(),
-        };
+        let mut index = Self::default();
         for file in files {
             let package = format!(".{}", file.package.as_deref().unwrap_or_default());
             for message in &file.message_type {
                 index.add(message, &package);
             }
+            index.add_enums(&file.enum_type, &package);
         }
         index
+    }
+
+    fn add_enums(&mut self, enums: &[EnumDescriptorProto], scope: &str) {
+        self.enums
+            .extend(enums.iter().map(|value| full_name(scope, value.name.as_deref())));
     }
 
     fn add(&mut self, message: &'a DescriptorProto, scope: &str) {
@@ -118,6 +124,7 @@ impl<'a> Index<'a> {
         for nested in &message.nested_type {
             self.add(nested, &name);
         }
+        self.add_enums(&message.enum_type, &name);
         self.messages.insert(name, message);
     }
 }
@@ -146,7 +153,8 @@ fn reach(index: &Index<'_>, selection: &Selection) -> Result<BTreeSet<String>, E
     }
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = selection.roots.iter().map(|root| (*root).to_owned()).collect();
-    if let Some(root) = open.iter().find(|root| !index.messages.contains_key(*root)) {
+    let known = |root: &String| index.messages.contains_key(root) || index.enums.contains(root);
+    if let Some(root) = open.iter().find(|root| !known(root)) {
         return Err(Error::UnknownName(root.clone()));
     }
     while let Some(name) = open.pop() {
@@ -213,6 +221,7 @@ impl Cut<'_> {
             return (!kept.nested_type.is_empty() || !kept.enum_type.is_empty()).then_some(kept);
         }
         self.keep_comment(old, new);
+        kept.reserved_name = message.reserved_name.clone();
         let mut oneofs: HashMap<i32, i32> = HashMap::new();
         for (at, field) in message.field.iter().enumerate() {
             let target = field.type_name.as_deref().unwrap_or_default();

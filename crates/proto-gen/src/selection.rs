@@ -3,7 +3,7 @@
 /// Messages and what they reach, less some.
 #[derive(Debug)]
 pub struct Selection {
-    /// Full names of messages (`.perfetto.protos.TraceConfig`).
+    /// Full names of messages (`.perfetto.protos.TraceConfig`), and of enums that no field has as its type.
     pub roots: &'static [&'static str],
     /// Full names of messages or fields that are left out.
     pub without: &'static [&'static str],
@@ -83,6 +83,9 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.SyncClockResponse",
         // What is read from and written into traces.
         ".perfetto.protos.Trace",
+        // Bits of fields that are plain numbers.
+        ".perfetto.protos.TracePacket.SequenceFlags",
+        ".perfetto.protos.TracePacket.DataLossReason",
     ],
     without: &[
         ".perfetto.protos.DataSourceConfig.inode_file_config",
@@ -133,4 +136,21 @@ pub const MESSAGES: Selection = Selection {
 pub const TEXT: Selection = Selection {
     roots: &[".perfetto.protos.TraceConfig"],
     without: &[],
+};
+
+/// Typed writers for packets on their way into a trace, and for the frames that are sent most.
+pub const WRITERS: Selection = Selection {
+    roots: &[
+        ".perfetto.protos.TracePacket",
+        ".perfetto.protos.IPCFrame",
+        ".perfetto.protos.CommitDataRequest",
+        ".perfetto.protos.ReadBuffersResponse",
+    ],
+    without: &[
+        // Passed on as bytes that somebody else encoded.
+        ".perfetto.protos.TracePacket.trace_config",
+        ".perfetto.protos.TracePacket.protovms",
+        ".perfetto.protos.TracePacket.module_symbols",
+        ".perfetto.protos.ExtensionDescriptor.extension_set",
+    ],
 };

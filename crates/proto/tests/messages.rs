@@ -53,3 +53,13 @@ fn hostile_nesting_is_refused_without_a_stack_overflow() {
     }
     assert!(ferretto_proto::messages::DebugAnnotation::decode_from_slice(&bytes).is_err());
 }
+
+#[test]
+fn bits_of_plain_numbers_have_names() {
+    use ferretto_proto::messages::{Enumeration, trace_packet};
+    assert_eq!(
+        trace_packet::SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE.to_i32(),
+        2
+    );
+    assert_eq!(trace_packet::DataLossReason::DATA_LOSS_SMB_FULL.to_i32(), 256);
+}

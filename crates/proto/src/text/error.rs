@@ -1,0 +1,241 @@
+//! What is wrong with a text, where, and how that is shown.
+
+use std::fmt;
+
+/// One mistake in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextError {
+    /// Line of the mistake, from 1.
+    pub line: usize,
+    /// Column of the mistake in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub problem: Problem,
+    /// What was probably meant, as a whole sentence or question.
+    pub hint: Option<String>,
+    /// The line of the source, without its end; only the surroundings of the mistake if it is very long.
+    pub excerpt: String,
+    /// Where in `excerpt` the mistake begins, in characters from 0.
+    pub excerpt_column: usize,
+    /// How many characters of `excerpt` are wrong; at least 1.
+    pub width: usize,
+}
+
+/// The kinds of mistakes. Names of messages are full (`perfetto.protos.TraceConfig`).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// Something else should stand here.
+    #[error("expected {expected}, found {found}")]
+    Unexpected {
+        /// What should.
+        expected: String,
+        /// What does.
+        found: String,
+    },
+    /// The message has no such field.
+    #[error("{message} has no field `{field}`")]
+    UnknownField {
+        /// The message.
+        message: String,
+        /// The name that is none of its fields.
+        field: String,
+    },
+    /// The enum of a field has no such value.
+    #[error("`{value}` is not a value of `{field}`")]
+    UnknownEnumValue {
+        /// The field.
+        field: String,
+        /// The name or number.
+        value: String,
+    },
+    /// A number does not fit the type of its field.
+    #[error("{value} is out of range for `{field}`, {article} {type_name} ({min} to {max})", article = article(type_name))]
+    OutOfRange {
+        /// The field.
+        field: String,
+        /// The number as written.
+        value: String,
+        /// The type in the schema.
+        type_name: &'static str,
+        /// Its least value.
+        min: i128,
+        /// Its greatest value.
+        max: i128,
+    },
+    /// Escapes give a text field bytes that are no text. Receivers would refuse the whole config.
+    #[error("the value of `{field}` is not UTF-8, as text has to be")]
+    NotUtf8 {
+        /// The field.
+        field: String,
+    },
+    /// A field that is not repeated is given again.
+    #[error("`{field}` takes one value, and has it since line {line}")]
+    Duplicate {
+        /// The field.
+        field: String,
+        /// Line of the first time.
+        line: usize,
+    },
+    /// Only one of some fields may be given.
+    #[error(
+        "`{field}` and `{other}` (line {line}) exclude each other: at most one field of `{oneof}` may be given"
+    )]
+    Exclusive {
+        /// The later field.
+        field: String,
+        /// The earlier field.
+        other: String,
+        /// Line of the earlier field.
+        line: usize,
+        /// What the schema calls the choice.
+        oneof: String,
+    },
+    /// A list of values for a field that takes one.
+    #[error("`{field}` is not repeated: it takes one value, not a list")]
+    NotRepeated {
+        /// The field.
+        field: String,
+    },
+    /// What is opened here is never closed.
+    #[error("this `{opener}` is never closed: expected `{closer}` before the end of the text")]
+    NeverClosed {
+        /// The opening character.
+        opener: char,
+        /// What would close it.
+        closer: char,
+    },
+    /// An extension or an expanded `Any`, which configs do not have.
+    #[error("{message} has no extension `[{name}]`, and no message of a trace config has any")]
+    Extension {
+        /// The message.
+        message: String,
+        /// What stands between the brackets.
+        name: String,
+    },
+    /// Messages are nested deeper than any schema needs.
+    #[error("messages are nested more than {limit} deep")]
+    TooDeep {
+        /// The greatest depth.
+        limit: usize,
+    },
+    /// The mistakes from here on are not listed.
+    #[error("more than {limit} mistakes: correct those above first")]
+    TooMany {
+        /// How many are listed.
+        limit: usize,
+    },
+    /// The type asked for is not in the schema; not a mistake in the text.
+    #[error("the embedded schema has no message {0}")]
+    NoSuchMessage(String),
+}
+
+fn article(type_name: &str) -> &'static str {
+    if type_name.starts_with('i') { "an" } else { "a" }
+}
+
+/// Everything that is wrong with a text, in its order. `Display` renders each mistake with its line and a caret;
+/// [`TextErrors::render`] names the file too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextErrors(pub(super) Vec<TextError>);
+
+impl std::error::Error for TextErrors {}
+
+impl fmt::Display for TextErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_all(f, &self.0, "")
+    }
+}
+
+impl TextErrors {
+    /// The mistakes, at least one.
+    #[must_use]
+    pub fn errors(&self) -> &[TextError] {
+        &self.0
+    }
+
+    /// As `Display`, with the name of the file before each place, as compilers do and editors understand.
+    #[must_use]
+    pub fn render(&self, file: &str) -> String {
+        struct InFile<'a>(&'a [TextError], &'a str);
+        impl fmt::Display for InFile<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_all(f, self.0, self.1)
+            }
+        }
+        InFile(&self.0, file).to_string()
+    }
+}
+
+fn write_all(f: &mut fmt::Formatter<'_>, errors: &[TextError], file: &str) -> fmt::Result {
+    for (at, error) in errors.iter().enumerate() {
+        if at > 0 {
+            f.write_str("\n")?;
+        }
+        if !file.is_empty() {
+            write!(f, "{file}:")?;
+        }
+        write!(f, "{error}")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: error: {}", self.line, self.column, self.problem)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "; {hint}")?;
+        }
+        // Tabs stay tabs in front of the caret, so that it stands below its place however wide they are.
+        let before: String = self
+            .excerpt
+            .chars()
+            .take(self.excerpt_column)
+            .map(|letter| if letter == '\t' { '\t' } else { ' ' })
+            .collect();
+        write!(f, "\n  {}\n  {before}{}", self.excerpt, "^".repeat(self.width))
+    }
+}
+
+/// The most characters of a line that are shown.
+const EXCERPT: usize = 120;
+
+impl TextError {
+    /// The mistake at `start..end` (bytes) of `source`.
+    pub(super) fn new(
+        source: &str,
+        start: usize,
+        end: usize,
+        problem: Problem,
+        hint: Option<String>,
+    ) -> Self {
+        let line_start = source[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = source[start..]
+            .find('\n')
+            .map_or(source.len(), |newline| start + newline);
+        let text = source[line_start..line_end].trim_end_matches('\r');
+        let before = source[line_start..start].chars().count();
+        let wrong = source[start..end.clamp(start, line_end)].chars().count();
+        // A line that is too long is shown from some characters before the mistake.
+        let skipped = if text.chars().count() > EXCERPT {
+            before.saturating_sub(EXCERPT / 3)
+        } else {
+            0
+        };
+        let excerpt: String = text.chars().skip(skipped).take(EXCERPT).collect();
+        let excerpt_column = before - skipped;
+        Self {
+            line: line_number(source, start),
+            column: before + 1,
+            problem,
+            hint,
+            width: wrong.min(EXCERPT.saturating_sub(excerpt_column)).max(1),
+            excerpt,
+            excerpt_column,
+        }
+    }
+}
+
+/// The line, from 1, that the byte at `offset` is in.
+pub(super) fn line_number(source: &str, offset: usize) -> usize {
+    1 + source[..offset].bytes().filter(|byte| *byte == b'\n').count()
+}

@@ -1,0 +1,78 @@
+//! Configs that people write: protobuf's text format, checked against the schema and turned into binary.
+//!
+//! The command line reads every text config with it. It accepts the [text format][spec] in full, and what
+//! Perfetto's own parser accepts beyond: scalars without a colon, strings that run over lines. Perfetto's
+//! documentation writes `//` comments, which its parser refuses; they are accepted. What that parser lets pass by
+//! accident is refused: integers that overflow, `1.5` for an integer, negative numbers for unsigned fields. Where
+//! the two disagree the specification holds: an integer with a leading zero is octal. Fields that the schema had
+//! once and keeps as reserved names are skipped, as the specification asks.
+//!
+//! Refusals name the place, what was found and what was expected, and several of them come at once.
+//!
+//! ```
+//! use ferretto_proto::text;
+//!
+//! let config = text::encode("duration_ms: 10000  // ten seconds", text::TRACE_CONFIG)?;
+//! assert_eq!(config, [0x18, 0x90, 0x4e]);
+//!
+//! let refused = text::encode("duration_ms: 10s\nbufers { size_kb: 4096 }", text::TRACE_CONFIG).unwrap_err();
+//! assert_eq!(
+//!     refused.render("demo.cfg"),
+//!     "demo.cfg:1:14: error: expected an integer (uint32) for `duration_ms`, found `10s`
+//!   duration_ms: 10s
+//!                ^^^
+//! demo.cfg:2:1: error: perfetto.protos.TraceConfig has no field `bufers`; did you mean `buffers`?
+//!   bufers { size_kb: 4096 }
+//!   ^^^^^^"
+//! );
+//! # Ok::<(), text::TextErrors>(())
+//! ```
+//!
+//! [spec]: https://protobuf.dev/reference/protobuf/textformat-spec/
+
+mod error;
+mod lexer;
+mod literal;
+mod parser;
+mod schema;
+mod suggest;
+
+pub use error::{Problem, TextError, TextErrors};
+
+/// The message that configs are written for.
+pub const TRACE_CONFIG: &str = "perfetto.protos.TraceConfig";
+
+/// What becomes of names that the schema does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum UnknownNames {
+    /// They are mistakes.
+    #[default]
+    Refuse,
+    /// Fields with an unknown name, and values with an unknown enum name, are left out without a word, so that a
+    /// config for a newer version can be used. All else is still checked.
+    Drop,
+}
+
+/// The binary form of `source`, a `message` (full name, such as [`TRACE_CONFIG`]) in the text format. Fields keep
+/// the order of the text.
+///
+/// # Errors
+/// Every mistake in the text, in its order.
+pub fn encode(source: &str, message: &str) -> Result<Vec<u8>, TextErrors> {
+    encode_with(source, message, UnknownNames::Refuse)
+}
+
+/// As [`encode`], with a choice for names that the schema does not have.
+///
+/// # Errors
+/// Every mistake in the text, in its order.
+pub fn encode_with(source: &str, message: &str, unknown_names: UnknownNames) -> Result<Vec<u8>, TextErrors> {
+    let schema = &*schema::CONFIG;
+    match schema.find_message(message) {
+        Some(id) => parser::Parser::new(schema, source, unknown_names).run(id),
+        None => {
+            let problem = Problem::NoSuchMessage(message.to_owned());
+            Err(TextErrors(vec![TextError::new("", 0, 0, problem, None)]))
+        }
+    }
+}

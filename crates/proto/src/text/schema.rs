@@ -1,0 +1,318 @@
+//! The embedded descriptors as a table: what the parser looks names up in.
+//!
+//! Decoding the whole descriptor set takes a fraction of a millisecond, so no general reflection library (whose
+//! pool takes many times that to build) is needed for text that is read once per run.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use ferretto_wire::{Reader, Value, WireError};
+
+use crate::descriptors;
+
+/// Everything that [`descriptors::CONFIG`] declares.
+pub(super) static CONFIG: LazyLock<Schema> = LazyLock::new(|| {
+    Schema::load(descriptors::CONFIG).expect("the descriptors are ours, and every test here reads them")
+});
+
+/// Index of a message in [`Schema::messages`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MessageId(usize);
+
+/// Index of an enum in [`Schema::enums`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EnumId(usize);
+
+#[derive(Debug)]
+pub(super) struct Schema {
+    messages: Vec<Message>,
+    enums: Vec<Enum>,
+    ids: HashMap<String, TypeId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum TypeId {
+    Message(MessageId),
+    Enum(EnumId),
+}
+
+#[derive(Debug)]
+pub(super) struct Message {
+    /// Full name without a leading dot.
+    pub(super) name: String,
+    pub(super) fields: Vec<Field>,
+    pub(super) oneofs: Vec<&'static str>,
+    /// Names of fields that there were once.
+    pub(super) reserved: Vec<&'static str>,
+}
+
+#[derive(Debug)]
+pub(super) struct Enum {
+    /// Names and numbers in the order of declaration.
+    pub(super) values: Vec<(&'static str, i32)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) number: u32,
+    pub(super) kind: Kind,
+    pub(super) repeated: bool,
+    /// Index in [`Message::oneofs`].
+    pub(super) oneof: Option<usize>,
+}
+
+/// What a field holds, as far as text and encoding are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Integer(Integer),
+    Double,
+    Float,
+    Bool,
+    /// A string literal whose value must be UTF-8.
+    Text,
+    /// A string literal.
+    Bytes,
+    Message(MessageId),
+    Enum(EnumId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Integer {
+    /// The type's name in a schema (`uint32`).
+    pub(super) name: &'static str,
+    pub(super) min: i128,
+    pub(super) max: i128,
+    pub(super) encoding: Encoding,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Varint,
+    Zigzag,
+    Fixed32,
+    Fixed64,
+}
+
+impl Kind {
+    /// From `FieldDescriptorProto.Type`; `None` for groups, which the schema does not have.
+    fn new(number: u64, target: Option<TypeId>) -> Option<Self> {
+        use Encoding::{Fixed32, Fixed64, Varint, Zigzag};
+        let integer = |name, min: i128, max: i128, encoding| {
+            Some(Self::Integer(Integer {
+                name,
+                min,
+                max,
+                encoding,
+            }))
+        };
+        let signed32 = (i128::from(i32::MIN), i128::from(i32::MAX));
+        let signed64 = (i128::from(i64::MIN), i128::from(i64::MAX));
+        match (number, target) {
+            (1, _) => Some(Self::Double),
+            (2, _) => Some(Self::Float),
+            (3, _) => integer("int64", signed64.0, signed64.1, Varint),
+            (4, _) => integer("uint64", 0, u64::MAX.into(), Varint),
+            (5, _) => integer("int32", signed32.0, signed32.1, Varint),
+            (6, _) => integer("fixed64", 0, u64::MAX.into(), Fixed64),
+            (7, _) => integer("fixed32", 0, u32::MAX.into(), Fixed32),
+            (8, _) => Some(Self::Bool),
+            (9, _) => Some(Self::Text),
+            (11, Some(TypeId::Message(id))) => Some(Self::Message(id)),
+            (12, _) => Some(Self::Bytes),
+            (13, _) => integer("uint32", 0, u32::MAX.into(), Varint),
+            (14, Some(TypeId::Enum(id))) => Some(Self::Enum(id)),
+            (15, _) => integer("sfixed32", signed32.0, signed32.1, Fixed32),
+            (16, _) => integer("sfixed64", signed64.0, signed64.1, Fixed64),
+            (17, _) => integer("sint32", signed32.0, signed32.1, Zigzag),
+            (18, _) => integer("sint64", signed64.0, signed64.1, Zigzag),
+            _ => None,
+        }
+    }
+}
+
+impl Schema {
+    /// Reads a `FileDescriptorSet`. Fields whose type it lacks are left out.
+    fn load(set: &'static [u8]) -> Result<Self, WireError> {
+        let mut schema = Self {
+            messages: Vec::new(),
+            enums: Vec::new(),
+            ids: HashMap::new(),
+        };
+        // Fields name types that may come later, so they wait until all types have an index.
+        let mut waiting = Vec::new();
+        for file in children(set, 1) {
+            let file = file?;
+            let package = text(file, 2)?;
+            for message in children(file, 4) {
+                schema.declare(message?, package, &mut waiting)?;
+            }
+            for declared in children(file, 5) {
+                schema.declare_enum(declared?, package)?;
+            }
+        }
+        for (id, descriptor) in waiting {
+            for field in children(descriptor, 2) {
+                let field = schema.field(field?)?;
+                schema.messages[id].fields.extend(field);
+            }
+        }
+        Ok(schema)
+    }
+
+    fn declare(
+        &mut self,
+        descriptor: &'static [u8],
+        scope: &str,
+        waiting: &mut Vec<(usize, &'static [u8])>,
+    ) -> Result<(), WireError> {
+        let name = format!("{scope}.{}", text(descriptor, 1)?);
+        let id = self.messages.len();
+        waiting.push((id, descriptor));
+        let reserved = children(descriptor, 10)
+            .map(|name| Ok(std::str::from_utf8(name?).unwrap_or_default()))
+            .collect::<Result<_, WireError>>()?;
+        let oneofs = children(descriptor, 8)
+            .map(|oneof| text(oneof?, 1))
+            .collect::<Result<_, _>>()?;
+        self.ids.insert(name.clone(), TypeId::Message(MessageId(id)));
+        self.messages.push(Message {
+            name: name.clone(),
+            fields: Vec::new(),
+            oneofs,
+            reserved,
+        });
+        for nested in children(descriptor, 3) {
+            self.declare(nested?, &name, waiting)?;
+        }
+        for nested in children(descriptor, 4) {
+            self.declare_enum(nested?, &name)?;
+        }
+        Ok(())
+    }
+
+    fn declare_enum(&mut self, descriptor: &'static [u8], scope: &str) -> Result<(), WireError> {
+        let name = format!("{scope}.{}", text(descriptor, 1)?);
+        let values = children(descriptor, 2)
+            .map(|value| {
+                let value = value?;
+                Ok((text(value, 1)?, number(value, 2)?.unwrap_or_default() as i32))
+            })
+            .collect::<Result<_, WireError>>()?;
+        self.ids.insert(name, TypeId::Enum(EnumId(self.enums.len())));
+        self.enums.push(Enum { values });
+        Ok(())
+    }
+
+    fn field(&self, descriptor: &'static [u8]) -> Result<Option<Field>, WireError> {
+        const LABEL_REPEATED: u64 = 3;
+        let target = self
+            .ids
+            .get(text(descriptor, 6)?.trim_start_matches('.'))
+            .copied();
+        let Some(kind) = Kind::new(number(descriptor, 5)?.unwrap_or_default(), target) else {
+            return Ok(None);
+        };
+        Ok(Some(Field {
+            name: text(descriptor, 1)?,
+            number: number(descriptor, 3)?.unwrap_or_default() as u32,
+            kind,
+            repeated: number(descriptor, 4)? == Some(LABEL_REPEATED),
+            oneof: number(descriptor, 9)?.map(|index| index as usize),
+        }))
+    }
+
+    pub(super) fn find_message(&self, full_name: &str) -> Option<MessageId> {
+        match self.ids.get(full_name) {
+            Some(TypeId::Message(id)) => Some(*id),
+            _ => None,
+        }
+    }
+
+    pub(super) fn message(&self, id: MessageId) -> &Message {
+        &self.messages[id.0]
+    }
+
+    pub(super) fn enumeration(&self, id: EnumId) -> &Enum {
+        &self.enums[id.0]
+    }
+}
+
+impl Message {
+    pub(super) fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+}
+
+/// The contents of every length-delimited field of this number.
+fn children(message: &'static [u8], number: u32) -> impl Iterator<Item = Result<&'static [u8], WireError>> {
+    Reader::new(message).filter_map(move |field| match field {
+        Ok(field) if field.number == number => field.value.as_bytes().map(Ok),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    })
+}
+
+/// The first text field of this number, empty when absent.
+fn text(message: &'static [u8], number: u32) -> Result<&'static str, WireError> {
+    let bytes = children(message, number).next().transpose()?.unwrap_or_default();
+    Ok(std::str::from_utf8(bytes).unwrap_or_default())
+}
+
+fn number(message: &[u8], number: u32) -> Result<Option<u64>, WireError> {
+    for field in Reader::new(message) {
+        let field = field?;
+        if let (true, Value::Varint(value)) = (field.number == number, field.value) {
+            return Ok(Some(value));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_field_of_the_config_schema_is_packed() {
+        // The parser appends repeated scalars one by one, which readers of packed fields may not take.
+        const OPTIONS: u32 = 8;
+        const PACKED: u32 = 2;
+        fn check(message: &'static [u8]) {
+            for field in children(message, 2).map(Result::unwrap) {
+                for options in children(field, OPTIONS).map(Result::unwrap) {
+                    assert_ne!(number(options, PACKED).unwrap(), Some(1), "{:?}", text(field, 1));
+                }
+            }
+            children(message, 3).map(Result::unwrap).for_each(check);
+        }
+        for file in children(descriptors::CONFIG, 1).map(Result::unwrap) {
+            children(file, 4).map(Result::unwrap).for_each(check);
+        }
+    }
+
+    #[test]
+    fn every_field_finds_its_type() {
+        let fields = |schema: &Schema| {
+            schema
+                .messages
+                .iter()
+                .map(|message| message.fields.len())
+                .sum::<usize>()
+        };
+        fn declared(message: &'static [u8]) -> usize {
+            children(message, 2).count()
+                + children(message, 3)
+                    .map(Result::unwrap)
+                    .map(declared)
+                    .sum::<usize>()
+        }
+        let expected: usize = children(descriptors::CONFIG, 1)
+            .map(Result::unwrap)
+            .flat_map(|file| children(file, 4).map(Result::unwrap))
+            .map(declared)
+            .sum();
+        assert!(expected > 500, "{expected}");
+        assert_eq!(fields(&CONFIG), expected);
+    }
+}
