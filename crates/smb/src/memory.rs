@@ -1,0 +1,237 @@
+//! The mapping behind a shared memory buffer: making it, adopting a peer's, and the only accesses to it there are.
+//!
+//! A memfd sealed against resizing cannot be shrunk under us, so that touching it never faults (`SIGBUS`). What the
+//! service accepts from a producer must be such a file.
+
+use rustix::fs::{FileType, MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, compiler_fence};
+
+#[cfg(test)]
+mod tests;
+
+/// A buffer's size is a multiple of this many bytes.
+const GRANULARITY: usize = 4096;
+
+/// What keeps the size, and this list itself, from changing.
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// The name in `/proc/PID/maps`, the same as upstream's so that what looks for it there finds it.
+const MEMFD_NAME: &str = "perfetto_shmem";
+
+/// Who sent a descriptor, which decides what has to be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A producer, which the service does not trust: the file must be sealed.
+    Producer,
+    /// The service, which a producer trusts. Where the kernel has no memfd it shares an unlinked file without seals.
+    Service,
+}
+
+/// Why there is no shared memory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SharedMemoryError {
+    /// The size asked for, or that of the file received, is not possible.
+    #[error(
+        "cannot share {size} bytes: the size must be a multiple of {GRANULARITY}, not 0 and at most {max}"
+    )]
+    Size {
+        /// In bytes.
+        size: u64,
+        /// The most bytes that are accepted.
+        max: u64,
+    },
+    /// The descriptor is not of a file in memory.
+    #[error(
+        "cannot attach to the shared memory received: descriptor is of a {kind:?}, not of a regular file"
+    )]
+    NotAFile {
+        /// What it is.
+        kind: FileType,
+    },
+    /// The peer could resize the file at any time.
+    #[error(
+        "cannot attach to the shared memory received: it is not a memfd sealed against shrinking, growing and unsealing"
+    )]
+    NotSealed,
+    /// A system call failed.
+    #[error("cannot {doing} the shared memory")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        #[source]
+        source: rustix::io::Errno,
+    },
+}
+
+fn system(doing: &'static str) -> impl FnOnce(rustix::io::Errno) -> SharedMemoryError {
+    move |source| SharedMemoryError::System { doing, source }
+}
+
+/// Memory mapped here and, possibly, in another process that may write it at any time. Starts zeroed, which is a valid
+/// buffer with all pages free. Unmapped when dropped.
+pub struct SharedMemory {
+    /// Start of the mapping, page-aligned, valid for `size` bytes as long as `self` lives.
+    base: NonNull<u8>,
+    size: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread. All access to it is through the methods below, by
+// atomics and raw copies, which have to cope with concurrent writers in another process anyhow.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for SharedMemory {}
+
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedMemory")
+            .field("size", &self.size)
+            .field("fd", &self.fd)
+            .finish()
+    }
+}
+
+impl SharedMemory {
+    /// Makes `size` bytes of zeroed shared memory, sealed so that no peer can resize it.
+    pub fn create(size: usize) -> Result<Self, SharedMemoryError> {
+        let size = checked_size(size as u64, usize::MAX)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(MEMFD_NAME, flags).map_err(system("create"))?;
+        rustix::fs::ftruncate(&fd, size as u64).map_err(system("size"))?;
+        rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(system("seal"))?;
+        Self::map(fd, size)
+    }
+
+    /// Maps the memory that `peer` sent, if it is what it has to be and not larger than `max_size` bytes.
+    pub fn attach(fd: OwnedFd, peer: Peer, max_size: usize) -> Result<Self, SharedMemoryError> {
+        // Seals first: only then the size below stays what it is.
+        if peer == Peer::Producer {
+            // Only files in memory have seals to get, and only those of `memfd_create` can have these.
+            let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| SharedMemoryError::NotSealed)?;
+            if !seals.contains(SIZE_SEALS) {
+                return Err(SharedMemoryError::NotSealed);
+            }
+        }
+        let stat = rustix::fs::fstat(&fd).map_err(system("look at"))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::RegularFile {
+            return Err(SharedMemoryError::NotAFile { kind });
+        }
+        let size = checked_size(u64::try_from(stat.st_size).unwrap_or(0), max_size)?;
+        Self::map(fd, size)
+    }
+
+    fn map(fd: OwnedFd, size: usize) -> Result<Self, SharedMemoryError> {
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                size,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }
+        .map_err(system("map"))?;
+        let base = NonNull::new(base.cast())
+            .ok_or(rustix::io::Errno::FAULT)
+            .map_err(system("map"))?;
+        Ok(Self { base, size, fd })
+    }
+
+    /// Bytes mapped.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Where `len` bytes at `offset` are mapped.
+    ///
+    /// # Panics
+    /// If they do not lie in the mapping. Positions come from private geometry, never from shared memory.
+    #[inline]
+    pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(
+            offset <= self.size && len <= self.size - offset,
+            "position outside the shared memory"
+        );
+        // SAFETY: `offset` is within the mapping, or one past its end when `len` is 0.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// The atomic word at `offset`, which must be a multiple of four.
+    #[inline]
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4));
+        // SAFETY: the four bytes lie in the mapping, which lives as long as `self`, and are aligned as the mapping is. In
+        // this process these bytes are only accessed as atomics.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).as_ptr().cast()) }
+    }
+
+    /// The atomic half-word at `offset`, which must be even.
+    #[inline]
+    pub(crate) fn half_word(&self, offset: usize) -> &AtomicU16 {
+        assert!(offset.is_multiple_of(2));
+        // SAFETY: as in `word`.
+        unsafe { AtomicU16::from_ptr(self.at(offset, 2).as_ptr().cast()) }
+    }
+
+    /// Replaces what `out` holds by a copy of `len` bytes at `offset`. The bytes are read once: whatever is decided from
+    /// them is decided from the copy.
+    #[inline]
+    pub(crate) fn copy_out(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
+        let from = self.at(offset, len);
+        out.clear();
+        out.reserve(len);
+        // SAFETY: `from` is valid for `len` bytes, `out` has room for them and is memory of its own. Whatever the peer
+        // writes meanwhile, the bytes copied are initialised.
+        unsafe {
+            ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), len);
+            out.set_len(len);
+        }
+        // The compiler could otherwise prove a copy of the copy equal to a second copy of the original, and make it that.
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Copies `bytes` to `offset`.
+    #[inline]
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let to = self.at(offset, bytes.len());
+        // SAFETY: `to` is valid for the bytes' length. They cannot overlap, for no slice is ever made of the mapping.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+    }
+}
+
+impl AsFd for SharedMemory {
+    /// The file behind the mapping, to be sent to the peer.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and everything that points into it borrows from `self` or owns a share of it. The
+        // call cannot fail for a mapping that exists.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size) };
+    }
+}
+
+fn checked_size(size: u64, max: usize) -> Result<usize, SharedMemoryError> {
+    // A Rust object, and with it every offset into the mapping, spans at most `isize::MAX` bytes.
+    let max = max.min(isize::MAX as usize);
+    match usize::try_from(size) {
+        Ok(bytes) if bytes > 0 && bytes <= max && bytes.is_multiple_of(GRANULARITY) => Ok(bytes),
+        _ => Err(SharedMemoryError::Size {
+            size,
+            max: max as u64,
+        }),
+    }
+}

@@ -1,0 +1,208 @@
+//! The producer's side: wins chunks to write into, and completes them.
+//!
+//! Called by the arbiter of `ferretto-client` from any thread, without locks. A [`WriteChunk`] belongs to one writer
+//! until it is completed; the service meanwhile looks at no more than the packets that its count vouches for.
+
+use crate::chunk::{ChunkFlags, ChunkHeader, ChunkId, MAX_PACKETS_PER_CHUNK, WriterId, pack_packets};
+use crate::memory::SharedMemory;
+use crate::page::{PageLayout, PageSize};
+use crate::pages::{ChunkPlace, Pages, PagesError};
+use crate::state;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How a chunk begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstPacket {
+    /// With a packet.
+    Whole,
+    /// With a fragment that continues the last packet of the writer's previous chunk.
+    Continued,
+}
+
+/// What a chunk's header says from the moment on at which it is won.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewChunk {
+    /// Who writes it.
+    pub writer: WriterId,
+    /// Its place in the writer's sequence.
+    pub chunk: ChunkId,
+    /// How it begins.
+    pub first: FirstPacket,
+}
+
+/// A shared memory buffer as its producer sees it.
+#[derive(Debug)]
+pub struct ProducerSmb {
+    pages: Pages,
+    /// The page where the last chunk was won: the pages behind it are the most likely to be free, for chunks come back
+    /// about in the order in which they were won. A hint: any value will do.
+    cursor: AtomicUsize,
+}
+
+impl ProducerSmb {
+    /// Divides `memory` into pages.
+    pub fn new(memory: Arc<SharedMemory>, page_size: PageSize) -> Result<Self, PagesError> {
+        Ok(Self {
+            pages: Pages::new(memory, page_size)?,
+            cursor: AtomicUsize::new(0),
+        })
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Arc<SharedMemory> {
+        self.pages.memory()
+    }
+
+    /// Bytes of a page.
+    pub fn page_size(&self) -> PageSize {
+        self.pages.page_size()
+    }
+
+    /// How many pages there are.
+    pub fn page_count(&self) -> usize {
+        self.pages.count()
+    }
+
+    /// Wins a free chunk; pages that are free are partitioned by `layout`. `None` if all chunks are in use.
+    ///
+    /// In the usual case the cursor's page or the next one has a free chunk. Only a buffer that is full is looked
+    /// through whole: one load a page.
+    pub fn take_chunk(self: &Arc<Self>, layout: PageLayout, new: NewChunk) -> Option<WriteChunk> {
+        let count = self.pages.count();
+        let start = self.cursor.load(Ordering::Relaxed);
+        for step in 0..count {
+            let page = (start + step) % count;
+            let Some(won) = state::take_free_chunk(self.pages.word(page), layout) else {
+                continue;
+            };
+            if step > 0 {
+                self.cursor.store(page, Ordering::Relaxed);
+            }
+            return Some(self.start_chunk(self.pages.place(page, won), new));
+        }
+        None
+    }
+
+    fn start_chunk(self: &Arc<Self>, place: ChunkPlace, new: NewChunk) -> WriteChunk {
+        let (packet_count, flags) = match new.first {
+            FirstPacket::Whole => (0, ChunkFlags::NONE),
+            FirstPacket::Continued => (1, ChunkFlags::FIRST_CONTINUES),
+        };
+        let header = ChunkHeader {
+            writer: new.writer,
+            chunk: new.chunk,
+            packet_count,
+            flags,
+        };
+        self.pages.store_header(&place, header);
+        WriteChunk {
+            smb: self.clone(),
+            place,
+            flags,
+        }
+    }
+}
+
+/// A chunk in state `BeingWritten`. Complete it with [`WriteChunk::complete`]; one that is dropped instead stays in that
+/// state, lost to both sides, for the ABI has no way back.
+#[must_use = "a chunk that is not completed is lost"]
+#[derive(Debug)]
+pub struct WriteChunk {
+    smb: Arc<ProducerSmb>,
+    place: ChunkPlace,
+    /// What the header was last told; never read back from shared memory.
+    flags: ChunkFlags,
+}
+
+impl WriteChunk {
+    /// Index of its page.
+    pub fn page(&self) -> usize {
+        self.place.page
+    }
+
+    /// Index within its page.
+    pub fn index(&self) -> usize {
+        self.place.won.chunk
+    }
+
+    /// Bytes it takes up in the buffer, its header included.
+    pub fn size(&self) -> usize {
+        self.place.size()
+    }
+
+    /// Bytes there are for packets.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        self.place.payload_len()
+    }
+
+    /// Copies `bytes` to `offset` of the payload.
+    ///
+    /// # Panics
+    /// If they do not fit there.
+    #[inline]
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len());
+        self.smb
+            .pages
+            .memory()
+            .copy_in(self.place.payload_offset() + offset, bytes);
+    }
+
+    /// Where the payload's bytes from `offset` on are mapped, and how many they are: for a `ferretto_wire::Writer` that
+    /// encodes in place. Valid as long as this chunk is neither completed nor dropped. To be accessed through this
+    /// pointer only, and never by reference.
+    ///
+    /// # Panics
+    /// If `offset` lies outside the payload.
+    #[inline]
+    pub fn region(&mut self, offset: usize) -> (NonNull<u8>, usize) {
+        self.check(offset, 0);
+        let len = self.payload_len() - offset;
+        (
+            self.smb
+                .pages
+                .memory()
+                .at(self.place.payload_offset() + offset, len),
+            len,
+        )
+    }
+
+    /// Tells the service that packets 1 to `count - 1` are written, and that packet `count` was begun. Their bytes must
+    /// not be changed any more.
+    ///
+    /// # Panics
+    /// If `count` is above [`MAX_PACKETS_PER_CHUNK`].
+    #[inline]
+    pub fn publish(&mut self, count: u16) {
+        assert!(
+            count <= MAX_PACKETS_PER_CHUNK,
+            "a chunk cannot count {count} packets"
+        );
+        self.smb
+            .pages
+            .store_packets(&self.place, pack_packets(count, self.flags));
+    }
+
+    /// Sets `flags`; the next [`WriteChunk::publish`] tells the service.
+    #[inline]
+    pub fn set_flags(&mut self, flags: ChunkFlags) {
+        self.flags = self.flags.with(flags);
+    }
+
+    /// Hands the chunk over to the service, which reads it when it is told of it by `CommitData`, or when it scrapes.
+    pub fn complete(self) {
+        state::complete(self.smb.pages.word(self.place.page), self.place.won.chunk);
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len: usize) {
+        let payload_len = self.payload_len();
+        assert!(
+            offset <= payload_len && len <= payload_len - offset,
+            "position outside the chunk's payload"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! The service's side: copies chunks out of the buffer of a producer that it does not trust.
+//!
+//! The page and chunk numbers come from the producer's `CommitData`, everything else from memory that it writes. So
+//! numbers are checked, words are read once, the payload is copied whole into private memory, and what is wrong is
+//! refused with the rule that was broken. Nothing here waits for the producer.
+
+use crate::chunk::{CHUNK_HEADER_SIZE, ChunkFlags, ChunkHeader, ChunkId, WriterId};
+use crate::memory::SharedMemory;
+use crate::page::{ChunkState, PageHeader, PageSize};
+use crate::pages::{ChunkPlace, Pages, PagesError};
+use crate::state::{self, Won};
+use std::sync::Arc;
+
+/// Why a chunk that a producer committed was not copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChunkRefused {
+    /// The buffer has no such page.
+    #[error("the shared memory buffer has {pages} pages only")]
+    NoSuchPage {
+        /// How many it has.
+        pages: usize,
+    },
+    /// The page has no such chunk.
+    #[error("the page is partitioned into {chunks} chunks only")]
+    NoSuchChunk {
+        /// How many it has; 0 if it is not partitioned, or by a layout that does not exist.
+        chunks: usize,
+    },
+    /// The chunk is not there to be read.
+    #[error("the chunk is in state {state:?}, not Complete")]
+    NotComplete {
+        /// The state it is in.
+        state: ChunkState,
+    },
+    /// The page's header changed too often to be exchanged.
+    #[error("the page's header never holds still")]
+    Contended,
+    /// The producer touched the state of a chunk that was being read.
+    #[error("the chunk's state was changed while it was being read")]
+    ChangedWhileRead,
+}
+
+/// Whether a chunk that was scraped is finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completeness {
+    /// It will not change any more; its `CommitData` has yet to come.
+    Complete,
+    /// The producer is still writing: the last packet that its header counts is to be left out.
+    BeingWritten,
+}
+
+/// A shared memory buffer as the service sees it.
+#[derive(Debug)]
+pub struct ServiceSmb {
+    pages: Pages,
+}
+
+impl ServiceSmb {
+    /// Divides `memory` into pages.
+    pub fn new(memory: Arc<SharedMemory>, page_size: PageSize) -> Result<Self, PagesError> {
+        Ok(Self {
+            pages: Pages::new(memory, page_size)?,
+        })
+    }
+
+    /// The memory, whose descriptor goes to the producer.
+    pub fn memory(&self) -> &Arc<SharedMemory> {
+        self.pages.memory()
+    }
+
+    /// Bytes of a page.
+    pub fn page_size(&self) -> PageSize {
+        self.pages.page_size()
+    }
+
+    /// How many pages there are.
+    pub fn page_count(&self) -> usize {
+        self.pages.count()
+    }
+
+    /// The header of a page at this moment; `None` if there is no such page.
+    pub fn page_header(&self, page: usize) -> Option<PageHeader> {
+        (page < self.pages.count()).then(|| self.pages.header(page))
+    }
+
+    /// Moves a complete chunk out: replaces what `payload` holds by a copy of the chunk's, and frees the chunk.
+    ///
+    /// The payload is all the room that the chunk has for packets. How much of it is packets is for the caller to find
+    /// out from the copy.
+    pub fn copy_chunk(
+        &self,
+        page: usize,
+        chunk: usize,
+        payload: &mut Vec<u8>,
+    ) -> Result<ChunkHeader, ChunkRefused> {
+        if page >= self.pages.count() {
+            return Err(ChunkRefused::NoSuchPage {
+                pages: self.pages.count(),
+            });
+        }
+        let word = self.pages.word(page);
+        let won = state::begin_read(word, chunk)?;
+        let place = self.pages.place(page, won);
+        let header = self.pages.load_header(&place);
+        self.pages
+            .memory()
+            .copy_out(place.payload_offset(), place.payload_len(), payload);
+        // A cleared header tells scrapers that the chunk's next owner has not written its own yet.
+        let cleared = ChunkHeader {
+            writer: WriterId(0),
+            chunk: ChunkId(0),
+            packet_count: 0,
+            flags: ChunkFlags::NONE,
+        };
+        self.pages.store_header(&place, cleared);
+        state::end_read(word, won)?;
+        Ok(header)
+    }
+
+    /// Shows `visit` every chunk that holds data which was not moved out yet, and leaves them all as they are. Chunks
+    /// that are being written are shown when they hold at least one finished packet.
+    pub fn scrape(&self, mut visit: impl FnMut(&ScrapableChunk<'_>)) {
+        for page in 0..self.pages.count() {
+            let page_header = self.pages.header(page);
+            let Some(layout) = page_header.layout() else {
+                continue;
+            };
+            for chunk in 0..layout.chunks() {
+                let completeness = match page_header.state(chunk) {
+                    Some(ChunkState::Complete) => Completeness::Complete,
+                    Some(ChunkState::BeingWritten) => Completeness::BeingWritten,
+                    _ => continue,
+                };
+                let place = self.pages.place(page, Won { chunk, layout });
+                let header = self.pages.load_header(&place);
+                // The last packet begun may be unfinished. A count of two also proves that the rest of the header was
+                // written: it was zero when the chunk was freed, and its new owner counts up only after.
+                if completeness == Completeness::BeingWritten && header.packet_count < 2 {
+                    continue;
+                }
+                visit(&ScrapableChunk {
+                    pages: &self.pages,
+                    place,
+                    header,
+                    completeness,
+                });
+            }
+        }
+    }
+}
+
+/// A chunk that [`ServiceSmb::scrape`] found.
+#[derive(Debug)]
+pub struct ScrapableChunk<'a> {
+    pages: &'a Pages,
+    place: ChunkPlace,
+    header: ChunkHeader,
+    completeness: Completeness,
+}
+
+impl ScrapableChunk<'_> {
+    /// Its header. The counted packets, but for the last one of a chunk that is being written, are in the payload.
+    pub fn header(&self) -> ChunkHeader {
+        self.header
+    }
+
+    /// Whether it is finished.
+    pub fn completeness(&self) -> Completeness {
+        self.completeness
+    }
+
+    /// Replaces what `payload` holds by a copy of the chunk's.
+    pub fn copy_payload(&self, payload: &mut Vec<u8>) {
+        self.pages
+            .memory()
+            .copy_out(self.place.payload_offset(), self.place.payload_len(), payload);
+    }
+}
+
+/// The largest payload that a chunk can have, which is what a buffer for copies grows to.
+pub const MAX_PAYLOAD_LEN: usize =
+    crate::page::PageLayout::Div1.chunk_size(PageSize::MAX) - CHUNK_HEADER_SIZE;
