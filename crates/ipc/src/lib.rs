@@ -1,1 +1,72 @@
 //! Perfetto's IPC: frames, descriptors passed beside them, RPC client and host, transports and the reactor.
+//!
+//! What crosses the socket is defined by upstream's `protos/perfetto/ipc/wire_protocol.proto`: each frame is
+//! a 4-byte little-endian length and one `IPCFrame` message. This crate knows how calls travel and which
+//! methods each port lists ([`ports`]); what a method means is the business of the crates above.
+//!
+//! The parts, from the kernel upwards:
+//! - [`address`], [`socket_names`]: where a service listens;
+//! - [`transport`]: non-blocking stream sockets that also carry descriptors and tell who the peer is;
+//! - [`frame`], [`outgoing`]: bytes to frames and back, both bounded;
+//! - [`host`], [`client`]: the two ends of a connection as state machines without I/O;
+//! - [`reactor`]: the one event loop that daemons, command line and SDK run on.
+//!
+//! A service's loop, for one client:
+//!
+//! ```no_run
+//! use ferretto_ipc::host::{HostLimits, PeerIdentitySource, Reply};
+//! use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
+//! use ferretto_ipc::reactor::{Events, Interest, Reactor, Token};
+//! use ferretto_ipc::transport::ReadEnd;
+//! use ferretto_ipc::{HostConnection, Listener, socket_names};
+//!
+//! static SERVICES: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
+//! let listener = Listener::bind(&socket_names::consumer_address()?)?;
+//! let mut reactor = Reactor::new()?;
+//! let mut events = Events::new();
+//! let mut scratch = vec![0; ferretto_ipc::frame::MAX_FRAME];
+//!
+//! reactor.register(&listener, Token(0), Interest::Readable)?;
+//! reactor.wait(&mut events, None)?;
+//! let mut stream = listener.accept()?.expect("the listener was readable");
+//! let mut host = HostConnection::new(&SERVICES, PeerIdentitySource::Kernel, HostLimits::default());
+//! reactor.register(&stream, Token(1), host.interest())?;
+//! loop {
+//!     // When a turn was not enough, the rest must not wait for the socket.
+//!     let deadline = host.turn_is_over().then_some(ferretto_ipc::reactor::Deadline::Monotonic(0));
+//!     reactor.wait(&mut events, deadline)?;
+//!     let end = stream.read_into(&mut host, &mut scratch)?;
+//!     host.begin_turn();
+//!     while let Some(request) = host.next_request()? {
+//!         println!("{} with {} bytes", request.method, request.payload.len());
+//!         let to = request.reply_to;
+//!         host.reply(to, Reply::last(Vec::new()))?;
+//!     }
+//!     if end == ReadEnd::Closed {
+//!         break;
+//!     }
+//!     stream.flush(host.outgoing())?;
+//!     reactor.reregister(&stream, Token(1), host.interest())?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![deny(unsafe_code)]
+
+pub mod address;
+pub mod client;
+pub mod frame;
+pub mod host;
+pub mod outgoing;
+#[cfg(test)]
+mod pair;
+pub mod ports;
+pub mod reactor;
+pub mod socket_names;
+pub mod transport;
+mod wire_protocol;
+
+pub use address::Address;
+pub use client::ClientConnection;
+pub use host::HostConnection;
+pub use reactor::Reactor;
+pub use transport::{Listener, Stream};

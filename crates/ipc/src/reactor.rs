@@ -1,0 +1,451 @@
+//! One event loop for daemons, command line and the SDK's thread: descriptors, a deadline, signals, wake-ups from
+//! other threads.
+//!
+//! Called by whoever owns a loop: `reactor.wait(&mut events, deadline)` sleeps until something happens and says
+//! what; nothing calls back. Readiness is level-triggered: what is not dealt with is reported again.
+//!
+//! Which clock a deadline is on matters when the machine sleeps: [`Deadline::Monotonic`] stands still meanwhile
+//! (upstream's delayed tasks do), [`Deadline::Boot`] goes on (trace durations do, by default). Waiting on a boot-time
+//! deadline needs a timer descriptor, since the timeout of `epoll_wait` counts monotonic time only.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime, timerfd_create,
+    timerfd_settime,
+};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+
+#[cfg(test)]
+mod tests;
+
+/// Events taken from the kernel at once.
+const BATCH: usize = 64;
+
+const WAKER: u64 = u64::MAX;
+const SIGNALS: u64 = u64::MAX - 1;
+const TIMER: u64 = u64::MAX - 2;
+
+/// Names a registered descriptor in [`Events`]. Pick them from a counter and do not use one twice: an event of a
+/// descriptor removed a moment ago may still be in the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// What to wait for on a descriptor. Errors and hang-ups are reported whatever the interest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Errors and hang-ups only.
+    None,
+    /// Bytes, connections or the end of the stream.
+    Readable,
+    /// Room to write.
+    Writable,
+    /// Either.
+    Both,
+}
+
+impl Interest {
+    /// The interest of an endpoint that wants input, or has output, or both.
+    pub fn from_wants(input: bool, output: bool) -> Interest {
+        match (input, output) {
+            (false, false) => Interest::None,
+            (true, false) => Interest::Readable,
+            (false, true) => Interest::Writable,
+            (true, true) => Interest::Both,
+        }
+    }
+
+    fn flags(self) -> EventFlags {
+        match self {
+            Interest::None => EventFlags::empty(),
+            Interest::Readable => EventFlags::IN,
+            Interest::Writable => EventFlags::OUT,
+            Interest::Both => EventFlags::IN | EventFlags::OUT,
+        }
+    }
+}
+
+/// A descriptor is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Which.
+    pub token: Token,
+    /// There is something to read, or the end of the stream.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+    /// The peer closed or the descriptor failed; a read or write tells more.
+    pub hung_up: bool,
+}
+
+/// A signal to watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// `SIGINT`, Ctrl-C.
+    Interrupt,
+    /// `SIGTERM`.
+    Terminate,
+    /// `SIGHUP`.
+    HangUp,
+    /// `SIGCHLD`.
+    Child,
+    /// `SIGUSR1`.
+    User1,
+    /// `SIGUSR2`.
+    User2,
+    /// `SIGWINCH`: the terminal changed its size.
+    WindowChange,
+}
+
+impl Signal {
+    const ALL: [Signal; 7] = [
+        Signal::Interrupt,
+        Signal::Terminate,
+        Signal::HangUp,
+        Signal::Child,
+        Signal::User1,
+        Signal::User2,
+        Signal::WindowChange,
+    ];
+
+    fn number(self) -> i32 {
+        use signal_hook::consts::signal;
+        match self {
+            Signal::Interrupt => signal::SIGINT,
+            Signal::Terminate => signal::SIGTERM,
+            Signal::HangUp => signal::SIGHUP,
+            Signal::Child => signal::SIGCHLD,
+            Signal::User1 => signal::SIGUSR1,
+            Signal::User2 => signal::SIGUSR2,
+            Signal::WindowChange => signal::SIGWINCH,
+        }
+    }
+}
+
+/// A point in time, in nanoseconds of its clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// `CLOCK_MONOTONIC`: stands still while the machine sleeps.
+    Monotonic(u64),
+    /// `CLOCK_BOOTTIME`: goes on meanwhile, and wakes us right after.
+    Boot(u64),
+}
+
+impl Deadline {
+    /// So long from now, in time during which the machine is awake.
+    pub fn after(duration: Duration) -> Deadline {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Deadline::Monotonic(monotonic_now().saturating_add(nanos))
+    }
+
+    /// So long from now, sleep included.
+    pub fn after_boot(duration: Duration) -> Deadline {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Deadline::Boot(boot_now().saturating_add(nanos))
+    }
+}
+
+/// Now on `CLOCK_MONOTONIC`, in nanoseconds.
+pub fn monotonic_now() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// Now on `CLOCK_BOOTTIME`, in nanoseconds.
+pub fn boot_now() -> u64 {
+    nanoseconds(ClockId::Boottime)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    // Neither clock is ever negative.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// What failed in the event loop.
+#[derive(Debug, thiserror::Error)]
+pub enum ReactorError {
+    /// The kernel gave us no descriptor.
+    #[error("cannot create the {what} of the event loop: {source}")]
+    Create {
+        /// What was to be made.
+        what: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A token that the reactor uses itself.
+    #[error("the token {} is reserved for the event loop; use a smaller one", .0.0)]
+    ReservedToken(Token),
+    /// A descriptor could not be watched.
+    #[error("cannot watch descriptor {}: {source}", .token.0)]
+    Watch {
+        /// Its token.
+        token: Token,
+        /// Why.
+        source: Errno,
+    },
+    /// A signal could not be watched.
+    #[error("cannot watch for signals: {0}")]
+    Signals(std::io::Error),
+    /// The timer could not be set.
+    #[error("cannot set the timer of the event loop: {0}")]
+    Timer(Errno),
+    /// Waiting failed.
+    #[error("cannot wait for events: {0}")]
+    Wait(Errno),
+}
+
+/// What one [`Reactor::wait`] brought; reuse it.
+#[derive(Debug, Default)]
+pub struct Events {
+    ready: Vec<Event>,
+    signals: Vec<Signal>,
+    woken: bool,
+}
+
+impl Events {
+    /// An empty set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The descriptors that are ready.
+    pub fn ready(&self) -> &[Event] {
+        &self.ready
+    }
+
+    /// The signals that arrived; several of one kind may count as one.
+    pub fn signals(&self) -> &[Signal] {
+        &self.signals
+    }
+
+    /// Whether another thread used a [`Waker`].
+    pub fn woken(&self) -> bool {
+        self.woken
+    }
+
+    fn clear(&mut self) {
+        self.ready.clear();
+        self.signals.clear();
+        self.woken = false;
+    }
+}
+
+/// Wakes a reactor from any thread (not from a signal handler).
+#[derive(Debug, Clone)]
+pub struct Waker {
+    eventfd: Arc<OwnedFd>,
+}
+
+impl Waker {
+    /// Makes the current or the next [`Reactor::wait`] return. Many wake-ups before that count as one.
+    pub fn wake(&self) {
+        // It fails only with EAGAIN, when 2^64-2 wake-ups are pending: then the reactor wakes anyway.
+        let _ = rustix::io::write(&*self.eventfd, &1u64.to_ne_bytes());
+    }
+}
+
+/// An event loop over epoll, see the [module](self).
+pub struct Reactor {
+    epoll: OwnedFd,
+    eventfd: Arc<OwnedFd>,
+    buffer: Vec<epoll::Event>,
+    signals: Option<SignalDelivery<UnixStream, SignalOnly>>,
+    /// Made when the first boot-time deadline comes.
+    timer: Option<BootTimer>,
+}
+
+#[derive(Debug)]
+struct BootTimer {
+    fd: OwnedFd,
+    /// What it is set to; 0 is disarmed.
+    armed: u64,
+}
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor")
+            .field("epoll", &self.epoll)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reactor {
+    /// A loop that watches nothing yet.
+    pub fn new() -> Result<Reactor, ReactorError> {
+        let create = |what| {
+            move |source: Errno| ReactorError::Create {
+                what,
+                source: source.into(),
+            }
+        };
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(create("epoll descriptor"))?;
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(create("wake-up descriptor"))?;
+        epoll::add(&epoll, &eventfd, EventData::new_u64(WAKER), EventFlags::IN)
+            .map_err(create("wake-up watch"))?;
+        Ok(Reactor {
+            epoll,
+            eventfd: Arc::new(eventfd),
+            buffer: Vec::with_capacity(BATCH),
+            signals: None,
+            timer: None,
+        })
+    }
+
+    /// Starts watching a descriptor. Deregister it before it is closed.
+    pub fn register(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), ReactorError> {
+        if token.0 >= TIMER {
+            return Err(ReactorError::ReservedToken(token));
+        }
+        epoll::add(&self.epoll, fd, EventData::new_u64(token.0), interest.flags())
+            .map_err(|source| ReactorError::Watch { token, source })
+    }
+
+    /// Changes what to wait for on a watched descriptor.
+    pub fn reregister(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), ReactorError> {
+        epoll::modify(&self.epoll, fd, EventData::new_u64(token.0), interest.flags())
+            .map_err(|source| ReactorError::Watch { token, source })
+    }
+
+    /// Stops watching a descriptor.
+    pub fn deregister(&self, fd: impl AsFd, token: Token) -> Result<(), ReactorError> {
+        epoll::delete(&self.epoll, fd).map_err(|source| ReactorError::Watch { token, source })
+    }
+
+    /// A handle with which other threads wake this loop.
+    pub fn waker(&self) -> Waker {
+        Waker {
+            eventfd: Arc::clone(&self.eventfd),
+        }
+    }
+
+    /// From now on delivers `signals` as events instead of their default action. To be called once; the handlers stay for
+    /// the life of the process, as those of `signal-hook` do.
+    pub fn watch_signals(&mut self, signals: &[Signal]) -> Result<(), ReactorError> {
+        let (read, write) = UnixStream::pair().map_err(ReactorError::Signals)?;
+        read.set_nonblocking(true).map_err(ReactorError::Signals)?;
+        write.set_nonblocking(true).map_err(ReactorError::Signals)?;
+        let numbers = signals.iter().map(|signal| signal.number());
+        let delivery =
+            SignalDelivery::with_pipe(read, write, SignalOnly, numbers).map_err(ReactorError::Signals)?;
+        epoll::add(
+            &self.epoll,
+            delivery.get_read(),
+            EventData::new_u64(SIGNALS),
+            EventFlags::IN,
+        )
+        .map_err(|source| ReactorError::Signals(source.into()))?;
+        self.signals = Some(delivery);
+        Ok(())
+    }
+
+    /// Sleeps until something happens or `deadline` has passed, and says in `events` what did: nothing, when it was the
+    /// deadline.
+    pub fn wait(&mut self, events: &mut Events, deadline: Option<Deadline>) -> Result<(), ReactorError> {
+        events.clear();
+        let timeout = match deadline {
+            None => {
+                self.disarm()?;
+                None
+            }
+            Some(Deadline::Monotonic(at)) => {
+                self.disarm()?;
+                Some(timespec(at.saturating_sub(monotonic_now())))
+            }
+            Some(Deadline::Boot(at)) if at <= boot_now() => Some(timespec(0)),
+            Some(Deadline::Boot(at)) => {
+                self.arm(at)?;
+                None
+            }
+        };
+        self.buffer.clear();
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut self.buffer),
+            timeout.as_ref(),
+        ) {
+            Ok(_) => {}
+            // A signal that is not watched; the caller sees no events and looks at its deadlines.
+            Err(Errno::INTR) => return Ok(()),
+            Err(source) => return Err(ReactorError::Wait(source)),
+        }
+        for raw in &self.buffer {
+            let (data, flags) = (raw.data, raw.flags);
+            match data.u64() {
+                WAKER => {
+                    events.woken = true;
+                    let _ = rustix::io::read(&*self.eventfd, &mut [0u8; 8]);
+                }
+                SIGNALS => {
+                    if let Some(delivery) = &mut self.signals {
+                        events.signals.extend(delivery.pending().filter_map(|number| {
+                            Signal::ALL.into_iter().find(|signal| signal.number() == number)
+                        }));
+                    }
+                }
+                TIMER => {
+                    if let Some(timer) = &mut self.timer {
+                        let _ = rustix::io::read(&timer.fd, &mut [0u8; 8]);
+                        timer.armed = 0;
+                    }
+                }
+                token => events.ready.push(Event {
+                    token: Token(token),
+                    readable: flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR),
+                    writable: flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR),
+                    hung_up: flags.intersects(EventFlags::HUP | EventFlags::ERR),
+                }),
+            }
+        }
+        Ok(())
+    }
+
+    fn arm(&mut self, at: u64) -> Result<(), ReactorError> {
+        if self.timer.is_none() {
+            let fd = timerfd_create(
+                TimerfdClockId::Boottime,
+                TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+            )
+            .map_err(ReactorError::Timer)?;
+            epoll::add(&self.epoll, &fd, EventData::new_u64(TIMER), EventFlags::IN)
+                .map_err(ReactorError::Timer)?;
+            self.timer = Some(BootTimer { fd, armed: 0 });
+        }
+        self.set_timer(at)
+    }
+
+    fn disarm(&mut self) -> Result<(), ReactorError> {
+        self.set_timer(0)
+    }
+
+    /// Sets the timer to go off once at `at`, or not at all for 0, unless it is set so already.
+    fn set_timer(&mut self, at: u64) -> Result<(), ReactorError> {
+        let Some(timer) = &mut self.timer else {
+            return Ok(());
+        };
+        if timer.armed != at {
+            let setting = Itimerspec {
+                it_interval: timespec(0),
+                it_value: timespec(at),
+            };
+            timerfd_settime(&timer.fd, TimerfdTimerFlags::ABSTIME, &setting).map_err(ReactorError::Timer)?;
+            timer.armed = at;
+        }
+        Ok(())
+    }
+}
+
+fn timespec(nanos: u64) -> Timespec {
+    Timespec {
+        tv_sec: (nanos / 1_000_000_000) as i64,
+        tv_nsec: (nanos % 1_000_000_000) as i64,
+    }
+}

@@ -1,0 +1,145 @@
+//! What wakes a reactor, and what does not.
+
+use std::io::Write;
+use std::thread;
+
+use super::*;
+
+fn reactor() -> (Reactor, Events) {
+    (Reactor::new().unwrap(), Events::new())
+}
+
+/// Far enough away that a test that hits it is broken.
+fn never() -> Option<Deadline> {
+    Some(Deadline::after(Duration::from_secs(60)))
+}
+
+fn now() -> Option<Deadline> {
+    Some(Deadline::Monotonic(0))
+}
+
+#[test]
+fn a_descriptor_is_reported_for_what_it_is_watched_for() {
+    let (mut reactor, mut events) = reactor();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let token = Token(7);
+    reactor.register(&ours, token, Interest::Readable).unwrap();
+    reactor.wait(&mut events, now()).unwrap();
+    assert!(events.ready().is_empty());
+
+    theirs.write_all(b"x").unwrap();
+    reactor.wait(&mut events, never()).unwrap();
+    let expected = Event {
+        token,
+        readable: true,
+        writable: false,
+        hung_up: false,
+    };
+    assert_eq!(events.ready(), [expected]);
+
+    reactor.reregister(&ours, token, Interest::Both).unwrap();
+    reactor.wait(&mut events, never()).unwrap();
+    assert_eq!(
+        events.ready(),
+        [Event {
+            writable: true,
+            ..expected
+        }]
+    );
+
+    reactor.reregister(&ours, token, Interest::None).unwrap();
+    reactor.wait(&mut events, now()).unwrap();
+    assert!(events.ready().is_empty());
+
+    drop(theirs);
+    reactor.wait(&mut events, never()).unwrap();
+    assert!(
+        events.ready()[0].hung_up,
+        "a hang-up is reported whatever the interest"
+    );
+
+    reactor.deregister(&ours, token).unwrap();
+    reactor.wait(&mut events, now()).unwrap();
+    assert!(events.ready().is_empty());
+}
+
+#[test]
+fn another_thread_wakes_it_and_many_wakes_count_as_one() {
+    let (mut reactor, mut events) = reactor();
+    let waker = reactor.waker();
+    let other = thread::spawn(move || {
+        waker.wake();
+        waker.wake();
+    });
+    reactor.wait(&mut events, never()).unwrap();
+    assert!(events.woken());
+    other.join().unwrap();
+    // The second wake-up may have come after the first wait.
+    reactor.wait(&mut events, now()).unwrap();
+    reactor.wait(&mut events, now()).unwrap();
+    assert!(!events.woken());
+}
+
+#[test]
+fn a_deadline_ends_the_wait_on_either_clock_and_not_too_early() {
+    let (mut reactor, mut events) = reactor();
+    let wait = Duration::from_millis(3);
+    for _ in 0..3 {
+        let start = monotonic_now();
+        reactor.wait(&mut events, Some(Deadline::after(wait))).unwrap();
+        assert!(monotonic_now() - start >= 3_000_000);
+
+        let deadline = Deadline::after_boot(wait);
+        let start = monotonic_now();
+        reactor.wait(&mut events, Some(deadline)).unwrap();
+        assert!(monotonic_now() - start >= 2_900_000);
+        assert!(events.ready().is_empty());
+    }
+}
+
+#[test]
+fn a_boot_time_deadline_given_up_does_not_fire_later() {
+    let (mut reactor, mut events) = reactor();
+    let waker = reactor.waker();
+    waker.wake();
+    reactor
+        .wait(&mut events, Some(Deadline::after_boot(Duration::from_millis(2))))
+        .unwrap();
+    assert!(events.woken());
+    let start = monotonic_now();
+    reactor
+        .wait(&mut events, Some(Deadline::after(Duration::from_millis(10))))
+        .unwrap();
+    assert!(
+        monotonic_now() - start >= 10_000_000,
+        "the old deadline woke the new wait"
+    );
+}
+
+#[test]
+fn signals_are_events() {
+    let (mut reactor, mut events) = reactor();
+    reactor
+        .watch_signals(&[Signal::User1, Signal::WindowChange])
+        .unwrap();
+    let own = rustix::process::getpid();
+    rustix::process::kill_process(own, rustix::process::Signal::USR1).unwrap();
+    while events.signals().is_empty() {
+        reactor.wait(&mut events, never()).unwrap();
+    }
+    assert_eq!(events.signals(), [Signal::User1]);
+    reactor.wait(&mut events, now()).unwrap();
+    assert!(events.signals().is_empty());
+}
+
+#[test]
+fn its_own_tokens_are_refused() {
+    let (reactor, _) = reactor();
+    let (socket, _other) = UnixStream::pair().unwrap();
+    for token in [WAKER, SIGNALS, TIMER] {
+        let error = reactor
+            .register(&socket, Token(token), Interest::Readable)
+            .unwrap_err();
+        assert!(matches!(error, ReactorError::ReservedToken(_)));
+    }
+}

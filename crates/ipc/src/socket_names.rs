@@ -1,0 +1,184 @@
+//! The names under which producers and consumers find the tracing service on Linux.
+//!
+//! Called by the daemons when they listen and by every client when it connects. The rules are those of
+//! upstream's `default_socket.cc`: an environment variable wins; otherwise `/run/perfetto/` when that
+//! directory may be entered, and `/tmp` when not.
+
+use std::env::{self, VarError};
+
+use rustix::fs::Access;
+use rustix::io::Errno;
+
+use crate::address::{Address, AddressError};
+
+/// Overrides where producers connect; a service listens on each entry of a comma-separated list.
+pub const PRODUCER_SOCK_NAME: &str = "PERFETTO_PRODUCER_SOCK_NAME";
+/// Overrides where consumers connect.
+pub const CONSUMER_SOCK_NAME: &str = "PERFETTO_CONSUMER_SOCK_NAME";
+/// Where the relay service of another machine is reached; no default.
+pub const RELAY_SOCK_NAME: &str = "PERFETTO_RELAY_SOCK_NAME";
+
+const RUN_DIRECTORY: &str = "/run/perfetto/";
+
+/// A socket name from the environment that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the environment variable {variable} holds no usable socket name: {reason}")]
+pub struct SocketNameError {
+    /// The variable.
+    pub variable: &'static str,
+    /// What is wrong with its value.
+    pub reason: AddressError,
+}
+
+/// Whether the well-known directory for sockets can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunDirectory {
+    Usable,
+    Absent,
+}
+
+/// Every address on which a service awaits producers, in order; never empty.
+pub fn producer_addresses() -> Result<Vec<Address>, SocketNameError> {
+    resolve_producers(variable(PRODUCER_SOCK_NAME)?, run_directory)
+}
+
+/// The address at which a producer looks for the service: the first of [`producer_addresses`].
+pub fn producer_address() -> Result<Address, SocketNameError> {
+    let mut addresses = producer_addresses()?;
+    Ok(addresses.swap_remove(0))
+}
+
+/// The address on which a service awaits consumers and where they look for it.
+pub fn consumer_address() -> Result<Address, SocketNameError> {
+    resolve_consumer(variable(CONSUMER_SOCK_NAME)?, run_directory)
+}
+
+/// The relay address, when one is configured.
+pub fn relay_address() -> Result<Option<Address>, SocketNameError> {
+    match variable(RELAY_SOCK_NAME)? {
+        Some(name) if !name.is_empty() => parse(RELAY_SOCK_NAME, &name).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn variable(variable: &'static str) -> Result<Option<String>, SocketNameError> {
+    match env::var(variable) {
+        Ok(value) => Ok(Some(value)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(value)) => Err(SocketNameError {
+            variable,
+            reason: AddressError::NotUnicode(value),
+        }),
+    }
+}
+
+fn run_directory() -> RunDirectory {
+    loop {
+        match rustix::fs::access(RUN_DIRECTORY, Access::EXEC_OK) {
+            Ok(()) => return RunDirectory::Usable,
+            Err(Errno::INTR) => continue,
+            Err(_) => return RunDirectory::Absent,
+        }
+    }
+}
+
+fn resolve_producers(
+    from_environment: Option<String>,
+    run_directory: impl Fn() -> RunDirectory,
+) -> Result<Vec<Address>, SocketNameError> {
+    let Some(list) = from_environment else {
+        return Ok(vec![Address::Unix(
+            match run_directory() {
+                RunDirectory::Usable => "/run/perfetto/traced-producer.sock",
+                RunDirectory::Absent => "/tmp/perfetto-producer",
+            }
+            .into(),
+        )]);
+    };
+    let addresses = list
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(|name| parse(PRODUCER_SOCK_NAME, name))
+        .collect::<Result<Vec<_>, _>>()?;
+    if addresses.is_empty() {
+        return Err(SocketNameError {
+            variable: PRODUCER_SOCK_NAME,
+            reason: AddressError::Empty,
+        });
+    }
+    Ok(addresses)
+}
+
+fn resolve_consumer(
+    from_environment: Option<String>,
+    run_directory: impl Fn() -> RunDirectory,
+) -> Result<Address, SocketNameError> {
+    match from_environment {
+        Some(name) => parse(CONSUMER_SOCK_NAME, &name),
+        None => Ok(Address::Unix(
+            match run_directory() {
+                RunDirectory::Usable => "/run/perfetto/traced-consumer.sock",
+                RunDirectory::Absent => "/tmp/perfetto-consumer",
+            }
+            .into(),
+        )),
+    }
+}
+
+fn parse(variable: &'static str, name: &str) -> Result<Address, SocketNameError> {
+    name.parse()
+        .map_err(|reason| SocketNameError { variable, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unix(path: &str) -> Address {
+        Address::Unix(path.into())
+    }
+
+    #[test]
+    fn without_a_variable_the_run_directory_is_preferred_to_tmp() {
+        let usable = || RunDirectory::Usable;
+        let absent = || RunDirectory::Absent;
+        assert_eq!(
+            resolve_producers(None, usable),
+            Ok(vec![unix("/run/perfetto/traced-producer.sock")])
+        );
+        assert_eq!(
+            resolve_producers(None, absent),
+            Ok(vec![unix("/tmp/perfetto-producer")])
+        );
+        assert_eq!(
+            resolve_consumer(None, usable),
+            Ok(unix("/run/perfetto/traced-consumer.sock"))
+        );
+        assert_eq!(resolve_consumer(None, absent), Ok(unix("/tmp/perfetto-consumer")));
+    }
+
+    #[test]
+    fn a_variable_may_list_several_producer_sockets_but_one_consumer_socket() {
+        let untouched = || panic!("the run directory must not matter");
+        assert_eq!(
+            resolve_producers(Some("/a,,@b,127.0.0.1:1".into()), untouched),
+            Ok(vec![
+                unix("/a"),
+                Address::Abstract("b".into()),
+                Address::Tcp {
+                    host: "127.0.0.1".into(),
+                    port: 1
+                }
+            ])
+        );
+        assert_eq!(resolve_consumer(Some("/a,b".into()), untouched), Ok(unix("/a,b")));
+    }
+
+    #[test]
+    fn an_unusable_variable_is_named() {
+        let error = resolve_producers(Some(",".into()), run_directory).unwrap_err();
+        assert!(error.to_string().contains(PRODUCER_SOCK_NAME), "{error}");
+        let error = resolve_consumer(Some("vsock://x".into()), run_directory).unwrap_err();
+        assert!(error.to_string().contains(CONSUMER_SOCK_NAME), "{error}");
+    }
+}

@@ -1,0 +1,580 @@
+//! Non-blocking stream sockets: listening, connecting, bytes with descriptors beside them, who the peer is.
+//!
+//! Called by the daemons and clients that own sockets; the state machines in [`crate::host`] and
+//! [`crate::client`] never see one. Nothing here blocks, except looking up a TCP host name, and nothing
+//! raises `SIGPIPE`. All descriptors are close-on-exec, received ones too.
+
+mod permissions;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::ToSocketAddrs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::net::addr::SocketAddrArg;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+use crate::address::Address;
+use crate::outgoing::OutgoingQueue;
+pub use permissions::{PermissionsError, SocketPermissions};
+
+/// Descriptors accepted beside one read; no frame of the protocol carries more than one.
+const MAX_FDS_PER_READ: usize = 4;
+
+/// The kernel caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// Who is at the other end of a Unix socket, as the kernel recorded when it connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Effective user id.
+    pub uid: u32,
+    /// Process id; `None` when the process is outside our process namespace.
+    pub pid: Option<i32>,
+}
+
+/// What failed on a socket.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// A socket could not be made, bound or listened on.
+    #[error("cannot listen on {address}: {source}{}", listen_hint(*source))]
+    Listen {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: Errno,
+    },
+    /// The path is taken by something that is no socket; it is left alone.
+    #[error(
+        "cannot listen on {0}: a file that is not a socket is in the way; remove it or choose another name"
+    )]
+    NotASocket(Address),
+    /// The name of a TCP host could not be looked up.
+    #[error("cannot look up the host of {address}: {reason}")]
+    Lookup {
+        /// The address.
+        address: Address,
+        /// Why.
+        reason: String,
+    },
+    /// The service could not be reached.
+    #[error("cannot connect to {address}: {source}{}", connect_hint(*source))]
+    Connect {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: Errno,
+    },
+    /// Taking a connection off the queue failed.
+    #[error("cannot accept a connection: {0}")]
+    Accept(Errno),
+    /// Receiving failed.
+    #[error("receiving from the peer failed: {0}")]
+    Receive(Errno),
+    /// Descriptors beside a read got lost.
+    #[error(
+        "descriptors passed by the peer were cut off: it sent more than {MAX_FDS_PER_READ} at once, where a frame \
+         carries one, or this process may open no more (see ulimit -n)"
+    )]
+    FdsCutOff,
+    /// Sending failed.
+    #[error("sending to the peer failed: {0}")]
+    Send(Errno),
+    /// Asking the kernel about the peer failed.
+    #[error("cannot read the credentials of the peer: {0}")]
+    Credentials(Errno),
+    /// A descriptor handed in could not be made non-blocking.
+    #[error("cannot use the given descriptor as a socket: {0}")]
+    Adopt(Errno),
+}
+
+impl TransportError {
+    /// Whether a connection failed because nothing listens there (yet).
+    pub fn is_unreachable(&self) -> bool {
+        matches!(
+            self,
+            TransportError::Connect {
+                source: Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN,
+                ..
+            }
+        )
+    }
+}
+
+fn listen_hint(source: Errno) -> &'static str {
+    match source {
+        Errno::ADDRINUSE => " (another service listens there; stop it or choose another name)",
+        Errno::NOENT => " (its directory does not exist)",
+        Errno::ACCESS | Errno::PERM => {
+            " (you may not create it there; use another directory or another user)"
+        }
+        Errno::AFNOSUPPORT => " (this kernel has no support for this kind of socket)",
+        _ => "",
+    }
+}
+
+fn connect_hint(source: Errno) -> &'static str {
+    match source {
+        Errno::NOENT | Errno::CONNREFUSED => " (no service is listening there; start traced first)",
+        Errno::AGAIN => " (the service has too many connections waiting)",
+        Errno::ACCESS | Errno::PERM => " (you lack the permission to use this socket)",
+        Errno::AFNOSUPPORT => " (this kernel has no support for this kind of socket)",
+        _ => "",
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Passes descriptors and vouches for the peer.
+    Unix,
+    /// TCP or vsock.
+    Network,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    kind: Kind,
+}
+
+impl Listener {
+    /// Listens on `address`. A socket file left there, by a dead service or a live one, is replaced, as
+    /// upstream does; any other file is an error. The mode of the new file is left to the umask.
+    pub fn bind(address: &Address) -> Result<Listener, TransportError> {
+        let failed = |source| TransportError::Listen {
+            address: address.clone(),
+            source,
+        };
+        if let Address::Unix(path) = address {
+            remove_stale_socket(path, address)?;
+        }
+        let kind = kind_of(address);
+        let fd = on_each_endpoint(address, failed, |fd, endpoint| {
+            if kind == Kind::Network {
+                sockopt::set_socket_reuseaddr(fd, true)?;
+            }
+            endpoint.bind(fd)?;
+            rustix::net::listen(fd, BACKLOG)
+        })?;
+        Ok(Listener { fd, kind })
+    }
+
+    /// Takes over a socket that is already bound, for example by systemd.
+    pub fn from_fd(fd: OwnedFd) -> Result<Listener, TransportError> {
+        let kind = adopt(&fd)?;
+        rustix::net::listen(&fd, BACKLOG).map_err(TransportError::Adopt)?;
+        Ok(Listener { fd, kind })
+    }
+
+    /// The next connection, or `None` when no more are waiting.
+    ///
+    /// Out of descriptors (`EMFILE`) is an error that stays until some are closed: stop watching the listener
+    /// for a while, rather than trying again at once.
+    pub fn accept(&self) -> Result<Option<Stream>, TransportError> {
+        loop {
+            match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(fd) => {
+                    disable_nagle(&fd, self.kind);
+                    return Ok(Some(Stream {
+                        fd,
+                        kind: self.kind,
+                        state: State::Connected,
+                    }));
+                }
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(source) => return Err(TransportError::Accept(source)),
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// TCP or vsock: the handshake is under way; the socket turns writable when it is over.
+    Connecting,
+    Connected,
+}
+
+/// What a read brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// So many bytes, more than zero.
+    Bytes(usize),
+    /// Nothing for now; wait until the socket is readable.
+    WouldBlock,
+    /// The peer closed its end.
+    Closed,
+}
+
+/// The state machine at this end of a stream: [`HostConnection`](crate::HostConnection) or
+/// [`ClientConnection`](crate::ClientConnection).
+pub trait Connection {
+    /// Whether to go on reading.
+    fn wants_input(&self) -> bool;
+    /// Takes what one read brought.
+    fn receive(&mut self, bytes: &[u8], fd: Option<OwnedFd>);
+}
+
+/// Why [`Stream::read_into`] stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// All that had arrived was read.
+    Drained,
+    /// The connection wants no more for now; there may be more to read.
+    Paused,
+    /// The peer closed its end; what it sent before was read.
+    Closed,
+}
+
+/// How far a flush came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flushed {
+    /// The queue is empty.
+    All,
+    /// The socket takes no more for now; go on when it is writable.
+    WouldBlock,
+}
+
+/// A connected (or connecting) stream socket.
+#[derive(Debug)]
+pub struct Stream {
+    fd: OwnedFd,
+    kind: Kind,
+    state: State,
+}
+
+impl Stream {
+    /// Starts a connection to `address`. A network connection may still fail later, on the first
+    /// [`recv`](Stream::recv) or [`flush`](Stream::flush).
+    pub fn connect(address: &Address) -> Result<Stream, TransportError> {
+        let failed = |source| TransportError::Connect {
+            address: address.clone(),
+            source,
+        };
+        let kind = kind_of(address);
+        let mut state = State::Connected;
+        let fd = on_each_endpoint(address, failed, |fd, endpoint| {
+            disable_nagle(fd, kind);
+            loop {
+                match endpoint.connect(fd) {
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::INPROGRESS) => {
+                        state = State::Connecting;
+                        return Ok(());
+                    }
+                    result => return result,
+                }
+            }
+        })?;
+        Ok(Stream { fd, kind, state })
+    }
+
+    /// Takes over a connected socket.
+    pub fn from_fd(fd: OwnedFd) -> Result<Stream, TransportError> {
+        let kind = adopt(&fd)?;
+        Ok(Stream {
+            fd,
+            kind,
+            state: State::Connected,
+        })
+    }
+
+    /// Two connected Unix sockets.
+    pub fn pair() -> Result<(Stream, Stream), TransportError> {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .map_err(TransportError::Adopt)?;
+        let stream = |fd| Stream {
+            fd,
+            kind: Kind::Unix,
+            state: State::Connected,
+        };
+        Ok((stream(a), stream(b)))
+    }
+
+    /// Who is at the other end, where the kernel vouches for it: on Unix sockets.
+    pub fn peer_credentials(&self) -> Result<Option<PeerCredentials>, TransportError> {
+        match self.kind {
+            Kind::Unix => sys::peer_credentials(self.fd.as_fd())
+                .map(Some)
+                .map_err(TransportError::Credentials),
+            Kind::Network => Ok(None),
+        }
+    }
+
+    /// Whether descriptors can be passed, and so memory shared.
+    pub fn passes_fds(&self) -> bool {
+        self.kind == Kind::Unix
+    }
+
+    /// Reads once into `buffer`, which must not be empty. A descriptor that came beside these bytes is put
+    /// into `fd`; when several came, the first is kept and the rest are closed, as upstream does.
+    pub fn recv(&mut self, buffer: &mut [u8], fd: &mut Option<OwnedFd>) -> Result<Received, TransportError> {
+        debug_assert!(
+            !buffer.is_empty(),
+            "an empty buffer cannot tell bytes from the end of the stream"
+        );
+        if !self.finish_connecting().map_err(TransportError::Receive)? {
+            return Ok(Received::WouldBlock);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS_PER_READ))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let message = loop {
+            let mut slices = [IoSliceMut::new(buffer)];
+            match rustix::net::recvmsg(&self.fd, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) => break message,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(Received::WouldBlock),
+                // A peer that dies with our bytes unread resets the connection: the same end of the stream.
+                Err(Errno::CONNRESET) => return Ok(Received::Closed),
+                Err(source) => return Err(TransportError::Receive(source)),
+            }
+        };
+        for ancillary in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = ancillary {
+                for received in fds {
+                    fd.get_or_insert(received);
+                }
+            }
+        }
+        if message.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(TransportError::FdsCutOff);
+        }
+        Ok(match message.bytes {
+            0 => Received::Closed,
+            bytes => Received::Bytes(bytes),
+        })
+    }
+
+    /// Reads into `connection` until the socket is drained or the connection has enough. `scratch` is where the bytes
+    /// pass through; one buffer of up to [`MAX_FRAME`](crate::frame::MAX_FRAME) bytes can serve all sockets of a loop.
+    pub fn read_into(
+        &mut self,
+        connection: &mut impl Connection,
+        scratch: &mut [u8],
+    ) -> Result<ReadEnd, TransportError> {
+        while connection.wants_input() {
+            let mut fd = None;
+            match self.recv(scratch, &mut fd)? {
+                Received::Bytes(count) => connection.receive(&scratch[..count], fd),
+                Received::WouldBlock => return Ok(ReadEnd::Drained),
+                Received::Closed => return Ok(ReadEnd::Closed),
+            }
+        }
+        Ok(ReadEnd::Paused)
+    }
+
+    /// Writes from `queue` until it is empty or the socket is full.
+    pub fn flush(&mut self, queue: &mut OutgoingQueue) -> Result<Flushed, TransportError> {
+        if queue.is_empty() {
+            return Ok(Flushed::All);
+        }
+        if !self.finish_connecting().map_err(TransportError::Send)? {
+            return Ok(Flushed::WouldBlock);
+        }
+        loop {
+            let sent = {
+                let Some(transmit) = queue.next_transmit() else {
+                    return Ok(Flushed::All);
+                };
+                match self.send(&transmit.slices, transmit.fd) {
+                    Ok(sent) => sent,
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::AGAIN) => return Ok(Flushed::WouldBlock),
+                    Err(source) => return Err(TransportError::Send(source)),
+                }
+            };
+            queue.sent(sent);
+        }
+    }
+
+    fn send(&self, slices: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        // Where descriptors cannot be passed the frame goes without, as upstream's does; the receiver then
+        // says what it misses (`use_shmem_emulation` tells producers beforehand).
+        let fds = fd.filter(|_| self.kind == Kind::Unix).map(|fd| [fd]);
+        if let Some(fds) = &fds {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        rustix::net::sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL)
+    }
+
+    /// Whether the connection is up by now.
+    fn finish_connecting(&mut self) -> Result<bool, Errno> {
+        if self.state == State::Connected {
+            return Ok(true);
+        }
+        let mut poll = [PollFd::new(&self.fd, PollFlags::OUT)];
+        let immediately = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        if rustix::event::poll(&mut poll, Some(&immediately))? == 0 {
+            return Ok(false);
+        }
+        sockopt::socket_error(&self.fd)??;
+        self.state = State::Connected;
+        Ok(true)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// One concrete address to try.
+enum Endpoint {
+    Unix(SocketAddrUnix),
+    Internet(std::net::SocketAddr),
+    Vsock(sys::VsockAddress),
+}
+
+impl Endpoint {
+    fn family(&self) -> AddressFamily {
+        match self {
+            Endpoint::Unix(_) => AddressFamily::UNIX,
+            Endpoint::Internet(std::net::SocketAddr::V4(_)) => AddressFamily::INET,
+            Endpoint::Internet(std::net::SocketAddr::V6(_)) => AddressFamily::INET6,
+            Endpoint::Vsock(_) => AddressFamily::VSOCK,
+        }
+    }
+
+    fn bind(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        fn bind(fd: &OwnedFd, address: &impl SocketAddrArg) -> Result<(), Errno> {
+            rustix::net::bind(fd, address)
+        }
+        match self {
+            Endpoint::Unix(address) => bind(fd, address),
+            Endpoint::Internet(address) => bind(fd, address),
+            Endpoint::Vsock(address) => bind(fd, address),
+        }
+    }
+
+    fn connect(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        match self {
+            Endpoint::Unix(address) => rustix::net::connect(fd, address),
+            Endpoint::Internet(address) => rustix::net::connect(fd, address),
+            Endpoint::Vsock(address) => rustix::net::connect(fd, address),
+        }
+    }
+}
+
+/// Makes a non-blocking socket and runs `action` on it, for each endpoint that `address` stands for until one
+/// succeeds.
+fn on_each_endpoint(
+    address: &Address,
+    failed: impl Fn(Errno) -> TransportError,
+    mut action: impl FnMut(&OwnedFd, &Endpoint) -> Result<(), Errno>,
+) -> Result<OwnedFd, TransportError> {
+    let mut last_error = Errno::ADDRNOTAVAIL;
+    for endpoint in endpoints(address, &failed)? {
+        let attempt = rustix::net::socket_with(
+            endpoint.family(),
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .and_then(|fd| action(&fd, &endpoint).map(|()| fd));
+        match attempt {
+            Ok(fd) => return Ok(fd),
+            Err(source) => last_error = source,
+        }
+    }
+    Err(failed(last_error))
+}
+
+fn endpoints(
+    address: &Address,
+    failed: impl Fn(Errno) -> TransportError,
+) -> Result<Vec<Endpoint>, TransportError> {
+    Ok(match address {
+        Address::Unix(path) => vec![Endpoint::Unix(
+            SocketAddrUnix::new(path.as_path()).map_err(failed)?,
+        )],
+        Address::Abstract(name) => {
+            vec![Endpoint::Unix(
+                SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?,
+            )]
+        }
+        Address::Vsock { cid, port } => vec![Endpoint::Vsock(sys::VsockAddress::new(*cid, *port))],
+        Address::Tcp { host, port } => (host.as_str(), *port)
+            .to_socket_addrs()
+            .map_err(|error| TransportError::Lookup {
+                address: address.clone(),
+                reason: error.to_string(),
+            })?
+            .map(Endpoint::Internet)
+            .collect(),
+    })
+}
+
+fn kind_of(address: &Address) -> Kind {
+    if address.is_unix() {
+        Kind::Unix
+    } else {
+        Kind::Network
+    }
+}
+
+/// Replies are small and awaited: Nagle's algorithm would hold them back for 40 ms.
+fn disable_nagle(fd: &OwnedFd, kind: Kind) {
+    if kind == Kind::Network {
+        // Vsock has no such option and needs none.
+        let _ = sockopt::set_tcp_nodelay(fd, true);
+    }
+}
+
+fn remove_stale_socket(path: &Path, address: &Address) -> Result<(), TransportError> {
+    let failed = |source| TransportError::Listen {
+        address: address.clone(),
+        source,
+    };
+    match rustix::fs::lstat(path) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Socket => {
+            match rustix::fs::unlink(path) {
+                Ok(()) | Err(Errno::NOENT) => Ok(()),
+                Err(source) => Err(failed(source)),
+            }
+        }
+        Ok(_) => Err(TransportError::NotASocket(address.clone())),
+        Err(Errno::NOENT) => Ok(()),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+/// Prepares a socket that somebody else made and tells its kind.
+fn adopt(fd: &OwnedFd) -> Result<Kind, TransportError> {
+    let family = sockopt::socket_domain(fd).map_err(TransportError::Adopt)?;
+    rustix::io::ioctl_fionbio(fd, true).map_err(TransportError::Adopt)?;
+    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).map_err(TransportError::Adopt)?;
+    Ok(if family == AddressFamily::UNIX {
+        Kind::Unix
+    } else {
+        Kind::Network
+    })
+}

@@ -1,0 +1,132 @@
+//! Group and mode of a socket file, as `traced --set-socket-permissions group:mode:…` asks for.
+//!
+//! Called by daemons right after they listen. Upstream never changes modes unasked: without this, the umask
+//! decides.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use rustix::fs::{Gid, Mode};
+
+/// A group and mode bits for one socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketPermissions {
+    group: String,
+    mode: Mode,
+}
+
+/// What kept a socket from getting its permissions.
+#[derive(Debug, thiserror::Error)]
+pub enum PermissionsError {
+    /// The text is not `group:mode`.
+    #[error("{0:?} are no socket permissions: write <group>:<octal mode>, for example traced-consumer:0660")]
+    Syntax(String),
+    /// No such group.
+    #[error("the group {0:?} is not in /etc/group; create it or name another")]
+    NoSuchGroup(String),
+    /// `/etc/group` cannot be read.
+    #[error("cannot look up the group {group:?}: reading /etc/group failed: {source}")]
+    Groups {
+        /// The group looked for.
+        group: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// `chown` failed.
+    #[error("cannot give {path} to the group {group:?}: {source}")]
+    ChangeGroup {
+        /// The socket.
+        path: String,
+        /// The group.
+        group: String,
+        /// Why.
+        source: rustix::io::Errno,
+    },
+    /// `chmod` failed.
+    #[error("cannot change the mode of {path} to {mode:#o}: {source}")]
+    ChangeMode {
+        /// The socket.
+        path: String,
+        /// The mode bits.
+        mode: u32,
+        /// Why.
+        source: rustix::io::Errno,
+    },
+}
+
+impl FromStr for SocketPermissions {
+    type Err = PermissionsError;
+
+    /// Parses `group:mode`, the mode in octal.
+    fn from_str(text: &str) -> Result<Self, PermissionsError> {
+        let syntax = || PermissionsError::Syntax(text.to_owned());
+        let (group, mode) = text.split_once(':').ok_or_else(syntax)?;
+        let bits = u32::from_str_radix(mode, 8).map_err(|_| syntax())?;
+        if group.is_empty() || bits > 0o7777 {
+            return Err(syntax());
+        }
+        Ok(SocketPermissions {
+            group: group.to_owned(),
+            mode: Mode::from_bits_retain(bits),
+        })
+    }
+}
+
+impl SocketPermissions {
+    /// Gives the socket file `path` this group and mode.
+    pub fn apply(&self, path: &Path) -> Result<(), PermissionsError> {
+        let gid = self.group_id()?;
+        rustix::fs::chown(path, None, Some(gid)).map_err(|source| PermissionsError::ChangeGroup {
+            path: path.display().to_string(),
+            group: self.group.clone(),
+            source,
+        })?;
+        rustix::fs::chmod(path, self.mode).map_err(|source| PermissionsError::ChangeMode {
+            path: path.display().to_string(),
+            mode: self.mode.bits(),
+            source,
+        })
+    }
+
+    fn group_id(&self) -> Result<Gid, PermissionsError> {
+        let groups = std::fs::read_to_string("/etc/group").map_err(|source| PermissionsError::Groups {
+            group: self.group.clone(),
+            source,
+        })?;
+        find_group(&groups, &self.group).ok_or_else(|| PermissionsError::NoSuchGroup(self.group.clone()))
+    }
+}
+
+/// Finds a group in the text of `/etc/group` (`name:password:id:members`).
+fn find_group(groups: &str, name: &str) -> Option<Gid> {
+    let line = groups.lines().find(|line| line.split(':').next() == Some(name))?;
+    line.split(':').nth(2)?.parse().ok().map(Gid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_a_group_and_an_octal_mode() {
+        let parsed: SocketPermissions = "traced:0660".parse().unwrap();
+        assert_eq!(
+            parsed,
+            SocketPermissions {
+                group: "traced".into(),
+                mode: Mode::from_bits_retain(0o660)
+            }
+        );
+        for wrong in ["", "traced", ":0660", "traced:", "traced:0998", "traced:777777"] {
+            assert!(wrong.parse::<SocketPermissions>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn groups_are_found_by_their_whole_name() {
+        let text = "root:x:0:\ntraced-consumer:x:991:a,b\ntraced:x:990:\n";
+        assert_eq!(find_group(text, "traced"), Some(Gid::from_raw(990)));
+        assert_eq!(find_group(text, "traced-consumer"), Some(Gid::from_raw(991)));
+        assert_eq!(find_group(text, "trace"), None);
+    }
+}

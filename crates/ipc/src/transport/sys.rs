@@ -1,0 +1,70 @@
+//! The two things about sockets that `rustix` cannot say safely: vsock addresses, and the credentials of a
+//! peer whose process id does not exist here. Called by [`super`] only.
+#![allow(unsafe_code)]
+
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+
+use super::PeerCredentials;
+
+/// `struct sockaddr_vm` of `linux/vm_sockets.h`.
+#[repr(transparent)]
+pub(super) struct VsockAddress(libc::sockaddr_vm);
+
+impl VsockAddress {
+    pub(super) fn new(cid: u32, port: u32) -> Self {
+        // SAFETY: `sockaddr_vm` consists of integers only, for which all zeroes is a value.
+        let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
+        address.svm_family = libc::AF_VSOCK as libc::sa_family_t;
+        address.svm_cid = cid;
+        address.svm_port = port;
+        VsockAddress(address)
+    }
+}
+
+// SAFETY: `with_sockaddr` hands out a pointer to a whole, initialised `sockaddr_vm` that outlives the call,
+// together with its size, and its family field says what it is.
+unsafe impl SocketAddrArg for VsockAddress {
+    unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
+        const { assert!(offset_of!(libc::sockaddr_vm, svm_family) == 0) };
+        f(
+            (&raw const self.0).cast(),
+            size_of::<libc::sockaddr_vm>() as SocketAddrLen,
+        )
+    }
+}
+
+/// Reads `SO_PEERCRED`.
+///
+/// `rustix::net::sockopt::socket_peercred` types the process id as non-zero, but the kernel reports 0 for a
+/// peer in a process namespace that is not ours nor below ours (a producer outside the container of the
+/// service), so the option is read here as plain integers.
+pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> Result<PeerCredentials, Errno> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to live locals, `length` is the size of the buffer, and any bytes the kernel
+    // stores make a valid `ucred`, which consists of integers.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    Ok(PeerCredentials {
+        uid: credentials.uid,
+        pid: (credentials.pid > 0).then_some(credentials.pid),
+    })
+}

@@ -1,0 +1,260 @@
+//! Sockets of every kind: bytes and descriptors arrive, names behave, peers are known.
+
+use std::io::{Read, Seek};
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::frame::{FrameDecoder, HEADER, OutgoingFrame};
+
+fn wait_for(fd: impl AsFd, flags: PollFlags) {
+    let mut poll = [PollFd::new(&fd, flags)];
+    rustix::event::poll(&mut poll, None).unwrap();
+}
+
+/// Receives until a whole frame is there.
+fn receive_frame(stream: &mut Stream, decoder: &mut FrameDecoder) -> (Vec<u8>, Option<OwnedFd>) {
+    let mut buffer = [0; 1000];
+    loop {
+        if let Some(mut frame) = decoder.next_frame().unwrap() {
+            return (decoder.body(&frame).to_vec(), frame.fd.take());
+        }
+        wait_for(&*stream, PollFlags::IN);
+        let mut fd = None;
+        match stream.recv(&mut buffer, &mut fd).unwrap() {
+            Received::Bytes(count) => decoder.push(&buffer[..count], fd),
+            Received::WouldBlock => {}
+            Received::Closed => panic!("the stream ended within a frame"),
+        }
+    }
+}
+
+fn send_all(stream: &mut Stream, queue: &mut OutgoingQueue, peer: &mut Stream, decoder: &mut FrameDecoder) {
+    let mut buffer = [0; 3000];
+    while stream.flush(queue).unwrap() == Flushed::WouldBlock {
+        let mut fd = None;
+        if let Received::Bytes(count) = peer.recv(&mut buffer, &mut fd).unwrap() {
+            decoder.push(&buffer[..count], fd);
+        }
+    }
+}
+
+fn accept(listener: &Listener) -> Stream {
+    wait_for(listener, PollFlags::IN);
+    listener.accept().unwrap().expect("a connection waits")
+}
+
+fn file_with(text: &str) -> OwnedFd {
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+    file.rewind().unwrap();
+    file.into()
+}
+
+fn contents(fd: OwnedFd) -> String {
+    let mut text = String::new();
+    std::fs::File::from(fd).read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn each_descriptor_arrives_with_its_own_frame_among_others_of_all_sizes() {
+    let (mut ours, mut theirs) = Stream::pair().unwrap();
+    let mut queue = OutgoingQueue::new(10_000_000);
+    let sizes = [0, 5, 100_000, 1, 70_000, 1000, 0, 3];
+    for (position, size) in sizes.into_iter().enumerate() {
+        let mut payload = format!("frame {position}").into_bytes();
+        payload.resize(payload.len() + size, b'.');
+        let fd = (position % 2 == 1).then(|| file_with(&format!("file {position}")));
+        queue.push(OutgoingFrame::for_tests(payload, fd)).unwrap();
+    }
+    let mut decoder = FrameDecoder::new();
+    send_all(&mut ours, &mut queue, &mut theirs, &mut decoder);
+    for position in 0..sizes.len() {
+        let (body, fd) = receive_frame(&mut theirs, &mut decoder);
+        assert!(
+            body.starts_with(format!("frame {position}").as_bytes()),
+            "frame {position}"
+        );
+        let expected = (position % 2 == 1).then(|| format!("file {position}"));
+        assert_eq!(fd.map(contents), expected, "frame {position}");
+    }
+}
+
+#[test]
+fn received_descriptors_do_not_leak_into_child_processes() {
+    let (mut ours, mut theirs) = Stream::pair().unwrap();
+    let mut queue = OutgoingQueue::new(100);
+    queue
+        .push(OutgoingFrame::for_tests(b"x".to_vec(), Some(file_with(""))))
+        .unwrap();
+    ours.flush(&mut queue).unwrap();
+    let (_, fd) = receive_frame(&mut theirs, &mut FrameDecoder::new());
+    let flags = rustix::io::fcntl_getfd(fd.unwrap()).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+}
+
+#[test]
+fn a_flood_of_descriptors_ends_the_connection() {
+    let (ours, mut theirs) = Stream::pair().unwrap();
+    let files: Vec<OwnedFd> = (0..20).map(|_| file_with("")).collect();
+    let borrowed: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(20))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
+    rustix::net::sendmsg(&ours, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL).unwrap();
+    let error = theirs.recv(&mut [0; 10], &mut None).unwrap_err();
+    assert!(matches!(error, TransportError::FdsCutOff), "{error}");
+}
+
+#[test]
+fn nothing_to_read_and_the_end_of_the_stream_are_told_apart() {
+    let (ours, mut theirs) = Stream::pair().unwrap();
+    assert_eq!(
+        theirs.recv(&mut [0; 10], &mut None).unwrap(),
+        Received::WouldBlock
+    );
+    drop(ours);
+    assert_eq!(theirs.recv(&mut [0; 10], &mut None).unwrap(), Received::Closed);
+    let mut queue = OutgoingQueue::new(100);
+    queue.push(OutgoingFrame::for_tests(b"x".to_vec(), None)).unwrap();
+    assert!(matches!(
+        theirs.flush(&mut queue),
+        Err(TransportError::Send(Errno::PIPE))
+    ));
+}
+
+#[test]
+fn unix_sockets_replace_stale_ones_know_their_peer_and_take_permissions() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let address = Address::Unix(path.clone());
+    assert!(Stream::connect(&address).unwrap_err().is_unreachable());
+
+    drop(Listener::bind(&address).unwrap());
+    assert!(path.exists(), "a dead service leaves its socket file");
+    assert!(Stream::connect(&address).unwrap_err().is_unreachable());
+
+    let listener = Listener::bind(&address).unwrap();
+    assert!(listener.accept().unwrap().is_none());
+    let client = Stream::connect(&address).unwrap();
+    let server = accept(&listener);
+    let expected = PeerCredentials {
+        uid: rustix::process::geteuid().as_raw(),
+        pid: Some(rustix::process::getpid().as_raw_nonzero().get()),
+    };
+    assert_eq!(server.peer_credentials().unwrap(), Some(expected));
+    assert_eq!(client.peer_credentials().unwrap(), Some(expected));
+
+    let permissions: SocketPermissions = "root:0640".parse().unwrap();
+    if rustix::process::geteuid().is_root() {
+        permissions.apply(&path).unwrap();
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o640
+        );
+    } else {
+        println!("skipped: changing the group of a socket needs root");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = Listener::bind(&Address::Unix(file.path().into())).unwrap_err();
+    assert!(matches!(error, TransportError::NotASocket(_)), "{error}");
+    assert!(file.path().exists());
+}
+
+fn exchange(listener: &Listener, mut client: Stream) {
+    let mut queue = OutgoingQueue::new(1000);
+    queue
+        .push(OutgoingFrame::for_tests(b"hello".to_vec(), None))
+        .unwrap();
+    while client.flush(&mut queue).unwrap() == Flushed::WouldBlock {
+        wait_for(&client, PollFlags::OUT);
+    }
+    let mut server = accept(listener);
+    let (body, _) = receive_frame(&mut server, &mut FrameDecoder::new());
+    assert_eq!(body, b"hello");
+}
+
+#[test]
+fn abstract_names_and_tcp_work_like_paths() {
+    let name = format!("ferretto-test-{}", rustix::process::getpid().as_raw_nonzero());
+    let address = Address::Abstract(name);
+    let listener = Listener::bind(&address).unwrap();
+    exchange(&listener, Stream::connect(&address).unwrap());
+
+    let std_listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = std_listener.local_addr().unwrap().port();
+    let listener = Listener::from_fd(std_listener.into()).unwrap();
+    let client = Stream::connect(&Address::Tcp {
+        host: "localhost".into(),
+        port,
+    })
+    .unwrap();
+    assert!(!client.passes_fds());
+    assert_eq!(client.peer_credentials().unwrap(), None);
+    exchange(&listener, client);
+}
+
+#[test]
+fn a_refused_tcp_connection_is_an_error_by_the_first_read() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let failed = match Stream::connect(&Address::Tcp {
+        host: "127.0.0.1".into(),
+        port,
+    }) {
+        Err(error) => error.is_unreachable(),
+        Ok(mut client) => {
+            wait_for(&client, PollFlags::OUT);
+            matches!(
+                client.recv(&mut [0; 1], &mut None),
+                Err(TransportError::Receive(Errno::CONNREFUSED))
+            )
+        }
+    };
+    assert!(failed);
+}
+
+#[test]
+fn vsock_works_where_the_kernel_has_a_loopback_for_it() {
+    const LOOPBACK: u32 = 1;
+    let port = 0x4000_0000 + rustix::process::getpid().as_raw_nonzero().get() as u32;
+    let listener = match Listener::bind(&Address::Vsock { cid: u32::MAX, port }) {
+        Ok(listener) => listener,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    match Stream::connect(&Address::Vsock { cid: LOOPBACK, port }) {
+        Ok(client) => {
+            // Without a loopback the kernel tries for seconds; with one it is there at once.
+            let patience = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: 300_000_000,
+            };
+            let mut poll = [PollFd::new(&client, PollFlags::OUT)];
+            if rustix::event::poll(&mut poll, Some(&patience)).unwrap() == 0 {
+                return println!("skipped: no vsock loopback answers");
+            }
+            if let Err(error) = sockopt::socket_error(&client).unwrap() {
+                return println!("skipped: no vsock loopback: {error}");
+            }
+            exchange(&listener, client);
+        }
+        Err(error) => println!("skipped: no vsock loopback: {error}"),
+    }
+}
+
+#[test]
+fn frames_start_with_their_length() {
+    let (mut ours, mut theirs) = Stream::pair().unwrap();
+    let mut queue = OutgoingQueue::new(100);
+    queue.push(OutgoingFrame::for_tests(vec![9; 3], None)).unwrap();
+    ours.flush(&mut queue).unwrap();
+    let mut buffer = [0; 100];
+    let received = theirs.recv(&mut buffer, &mut None).unwrap();
+    assert_eq!(received, Received::Bytes(HEADER + 3));
+    assert_eq!(buffer[..HEADER], [3, 0, 0, 0]);
+}
