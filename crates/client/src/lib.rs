@@ -1,1 +1,11 @@
 //! Producer and consumer endpoints: shared memory arbiter, trace writers, the two ports.
+
+#![forbid(unsafe_code)]
+
+pub mod arbiter;
+mod channel;
+pub mod consumer;
+#[cfg(test)]
+mod fake_service;
+pub mod producer;
+pub mod trace_writer;

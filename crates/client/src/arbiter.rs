@@ -1,0 +1,316 @@
+//! The shared-memory arbiter: hands chunks of the producer's shared memory buffer to its trace writers, and collects
+//! what the endpoint has to tell the service about them.
+//!
+//! One per connection. Trace writers call it from any thread, when they turn over a chunk and never per packet. The
+//! endpoint, on its own thread, is woken through [`Notify`] and then sends what [`Arbiter::take_requests`] yields.
+//!
+//! **When it wakes the endpoint.** The first chunk returned starts a batching period, at the end of which whatever came
+//! together is committed in one request. When completed chunks fill half of the buffer it does not wait that long, and
+//! for flushes neither.
+//!
+//! **No patches.** Upstream's writers encode straight into chunks, so that a nested message may leave a chunk before its
+//! length is known, and a patch has to follow it to the service (`CommitDataRequest.chunks_to_patch`). Ours write packets
+//! that are finished, see [`crate::trace_writer`]: all lengths are known before the first byte leaves. Whoever adds
+//! writers that need patches keeps their list in the writer, and hands it over where `Arbiter::return_chunk` adds to
+//! the request; patches for a chunk must be sent no earlier than the chunk.
+
+mod writer_ids;
+
+use crate::trace_writer::TraceWriter;
+use ferretto_proto::messages::CommitDataRequest;
+use ferretto_proto::messages::commit_data_request::ChunksToMove;
+use ferretto_smb::{MAX_WRITER_ID, NewChunk, PageLayout, ProducerSmb, WriteChunk, WriterId};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use writer_ids::WriterIds;
+
+/// How long a writer that may wait waits for a free chunk before it drops data after all. A service that takes longer is
+/// not coming back; upstream ends the process after about the same time.
+const STALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// The longest that a waiting writer sleeps before it looks again.
+const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
+
+/// A trace buffer of the service, as named by the `target_buffer` of a data source's config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferId(pub u16);
+
+/// What a trace writer does when all chunks are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferExhaustedPolicy {
+    /// Drops packets until a chunk is free.
+    Drop,
+    /// Waits for a free chunk, up to 30 s each time; then drops as above, where upstream would end the process.
+    Stall,
+    /// Waits as above, but once it had to drop it waits no more until a chunk was free.
+    StallThenDrop,
+}
+
+/// When the endpoint is to take the arbiter's requests and send them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// After this time. An earlier wake-up may make it unnecessary.
+    Within(Duration),
+    /// As soon as possible.
+    Now,
+    /// As soon as possible, for a writer waits for chunks to be freed. If this is the endpoint's own thread, it must
+    /// send before it returns: nobody else will.
+    Stalled,
+}
+
+/// How the arbiter reaches its endpoint. Called without locks held, on the thread of whatever trace writer has caused it.
+pub trait Notify: Send + Sync {
+    /// Has [`Arbiter::take_requests`] called, and its result sent, by the endpoint.
+    fn wake(&self, wake: Wake);
+}
+
+/// A request that the endpoint sends to the service.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Chunks written by this writer belong to that buffer, also those that are scraped.
+    RegisterTraceWriter(WriterId, BufferId),
+    /// Chunks are complete, flushes are done.
+    CommitData(CommitDataRequest),
+    /// This writer writes no more.
+    UnregisterTraceWriter(WriterId),
+}
+
+/// Why there is no trace writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateWriterError {
+    /// All ids are in use.
+    #[error(
+        "cannot create a trace writer: the producer has {MAX_WRITER_ID} already; drop some that are not in use"
+    )]
+    TooManyWriters,
+    /// [`Arbiter::close`] was called.
+    #[error("cannot create a trace writer: the connection to the service is closed")]
+    Closed,
+}
+
+/// See the [module's documentation](self).
+pub struct Arbiter {
+    smb: Arc<ProducerSmb>,
+    layout: PageLayout,
+    notify: Box<dyn Notify>,
+    /// No chunk is handed out any more.
+    closed: AtomicBool,
+    pending: Mutex<Pending>,
+}
+
+/// What was not taken by the endpoint yet.
+struct Pending {
+    writer_ids: WriterIds,
+    registered: Vec<(WriterId, BufferId)>,
+    unregistered: Vec<WriterId>,
+    returned: Vec<ChunksToMove>,
+    /// Bytes of the chunks in `returned`.
+    returned_bytes: usize,
+    flushed: Option<u64>,
+    batch: Duration,
+    woken: Woken,
+}
+
+/// Whether the endpoint is on its way already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Woken {
+    No,
+    AtEndOfBatch,
+    Now,
+}
+
+impl fmt::Debug for Arbiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arbiter")
+            .field("smb", &self.smb)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Arbiter {
+    /// Hands out the chunks of `smb`, whose pages it partitions by `layout` (upstream's choice is
+    /// [`PageLayout::Div1`]). Commits at once until [`Arbiter::set_batch_duration`] says otherwise.
+    pub fn new(smb: ProducerSmb, layout: PageLayout, notify: impl Notify + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            smb: Arc::new(smb),
+            layout,
+            notify: Box::new(notify),
+            closed: AtomicBool::new(false),
+            pending: Mutex::new(Pending {
+                writer_ids: WriterIds::default(),
+                registered: Vec::new(),
+                unregistered: Vec::new(),
+                returned: Vec::new(),
+                returned_bytes: 0,
+                flushed: None,
+                batch: Duration::ZERO,
+                woken: Woken::No,
+            }),
+        })
+    }
+
+    /// Collects chunks for so long before the endpoint is woken to commit them (`batch_commits_duration_ms` of the
+    /// producer's setup).
+    pub fn set_batch_duration(&self, batch: Duration) {
+        self.pending().batch = batch;
+    }
+
+    /// Creates a writer whose packets end up in `target`, as a sequence of their own.
+    pub fn create_trace_writer(
+        self: &Arc<Self>,
+        target: BufferId,
+        policy: BufferExhaustedPolicy,
+    ) -> Result<TraceWriter, CreateWriterError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(CreateWriterError::Closed);
+        }
+        let writer = {
+            let mut pending = self.pending();
+            let writer = pending
+                .writer_ids
+                .allocate()
+                .ok_or(CreateWriterError::TooManyWriters)?;
+            pending.registered.push((writer, target));
+            writer
+        };
+        self.wake_now();
+        Ok(TraceWriter::new(self.clone(), writer, target, policy))
+    }
+
+    /// Takes what is to be sent to the service, in the order in which it has to be sent. Requests taken by different
+    /// calls must be sent in the order of the calls, so all calls are the endpoint's.
+    pub fn take_requests(&self) -> Vec<Request> {
+        let mut pending = self.pending();
+        pending.woken = Woken::No;
+        pending.returned_bytes = 0;
+        // Chunks go after the registration of their writer, and before its end.
+        let mut requests: Vec<Request> = pending
+            .registered
+            .drain(..)
+            .map(|(writer, target)| Request::RegisterTraceWriter(writer, target))
+            .collect();
+        if !pending.returned.is_empty() || pending.flushed.is_some() {
+            requests.push(Request::CommitData(CommitDataRequest {
+                chunks_to_move: std::mem::take(&mut pending.returned),
+                flush_request_id: pending.flushed.take(),
+                ..Default::default()
+            }));
+        }
+        for writer in std::mem::take(&mut pending.unregistered) {
+            // Only now can the id be used again without being mistaken for this writer's.
+            pending.writer_ids.release(writer);
+            requests.push(Request::UnregisterTraceWriter(writer));
+        }
+        requests
+    }
+
+    /// Acknowledges the service's flush request `id`, and with it all earlier ones. To be called when the data sources
+    /// concerned have flushed their writers.
+    pub fn acknowledge_flush(&self, id: u64) {
+        {
+            let mut pending = self.pending();
+            pending.flushed = pending.flushed.max(Some(id));
+        }
+        self.wake_now();
+    }
+
+    /// Stops handing out chunks, because the service is gone: writers drop what they are given, and nobody waits.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// The most bytes of one packet that fit the whole buffer.
+    pub(crate) fn capacity(&self) -> usize {
+        // A chunk's header and a fragment's length take up to twelve bytes.
+        let chunk = self.layout.chunk_size(self.smb.page_size()) - 12;
+        self.smb.page_count() * self.layout.chunks() * chunk
+    }
+
+    /// Wins a chunk, waiting for it if `policy` says so.
+    pub(crate) fn take_chunk(&self, new: NewChunk, policy: BufferExhaustedPolicy) -> Option<WriteChunk> {
+        if self.closed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let chunk = self.smb.take_chunk(self.layout, new);
+        match policy {
+            BufferExhaustedPolicy::Drop => chunk,
+            BufferExhaustedPolicy::Stall | BufferExhaustedPolicy::StallThenDrop => {
+                chunk.or_else(|| self.wait_for_chunk(new))
+            }
+        }
+    }
+
+    #[cold]
+    fn wait_for_chunk(&self, new: NewChunk) -> Option<WriteChunk> {
+        let start = Instant::now();
+        let mut sleep = Duration::from_micros(8);
+        while start.elapsed() < STALL_LIMIT && !self.closed.load(Ordering::Relaxed) {
+            // Other writers may fill what the service frees as fast as it does so: their chunks have to be committed too.
+            self.notify.wake(Wake::Stalled);
+            // The service frees chunks without a word, so all there is to do is to look again.
+            std::thread::sleep(sleep);
+            sleep = (sleep * 8).min(MAX_STALL_SLEEP);
+            if let Some(chunk) = self.smb.take_chunk(self.layout, new) {
+                return Some(chunk);
+            }
+        }
+        None
+    }
+
+    /// Completes a chunk and has it committed to `target`.
+    pub(crate) fn return_chunk(&self, chunk: WriteChunk, target: BufferId) {
+        let (page, index, bytes) = (chunk.page() as u32, chunk.index() as u32, chunk.size());
+        // Before it is listed: the endpoint may commit it the moment that it is.
+        chunk.complete();
+        let wake = {
+            let mut pending = self.pending();
+            pending.returned.push(ChunksToMove {
+                page: Some(page),
+                chunk: Some(index),
+                target_buffer: Some(u32::from(target.0)),
+                ..Default::default()
+            });
+            pending.returned_bytes += bytes;
+            let half_full = pending.returned_bytes >= self.smb.memory().size() / 2;
+            let (woken, wake) = if half_full || pending.batch.is_zero() {
+                (Woken::Now, Wake::Now)
+            } else {
+                (Woken::AtEndOfBatch, Wake::Within(pending.batch))
+            };
+            let sooner = woken > pending.woken;
+            pending.woken = pending.woken.max(woken);
+            sooner.then_some(wake)
+        };
+        if let Some(wake) = wake {
+            self.notify.wake(wake);
+        }
+    }
+
+    /// Has what is pending sent at once.
+    pub(crate) fn wake_now(&self) {
+        let sooner = {
+            let mut pending = self.pending();
+            let sooner = pending.woken < Woken::Now;
+            pending.woken = Woken::Now;
+            sooner
+        };
+        if sooner {
+            self.notify.wake(Wake::Now);
+        }
+    }
+
+    /// Ends a writer that has returned all its chunks.
+    pub(crate) fn end_writer(&self, writer: WriterId) {
+        self.pending().unregistered.push(writer);
+        self.wake_now();
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        // Nothing panics while it holds the lock.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

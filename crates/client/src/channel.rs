@@ -1,0 +1,167 @@
+//! A socket and the client's end of the protocol on it: what both endpoints stand on.
+//!
+//! Called by [`crate::producer`] and [`crate::consumer`]. Guarantees that whatever ends the connection is told once,
+//! as the last thing, after every outstanding call has failed.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ferretto_ipc::client::{Call, CallId, ClientConnection, ClientEvent, InvokeError, ServiceHandle};
+use ferretto_ipc::frame::{MAX_FRAME, Violation};
+use ferretto_ipc::reactor::Interest;
+use ferretto_ipc::transport::{ReadEnd, Stream, TransportError};
+
+/// Why the connection to the service ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Disconnect {
+    /// The service closed it: it ended, or it saw the protocol broken (its log says so then).
+    #[error("the service closed the connection")]
+    Closed,
+    /// The host at this address has no such service.
+    #[error("the host offers no {0}; is this the socket of the other kind of client?")]
+    NoSuchService(&'static str),
+    /// It turned this producer away.
+    #[error("the service rejected the producer; it has as many as it can take")]
+    Rejected,
+    /// The socket failed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The service sent what is no frame.
+    #[error("the service broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// The service sent a message that does not decode.
+    #[error("the service sent a malformed {message}: {reason}")]
+    Malformed {
+        /// The message's type.
+        message: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The service sent something that makes no sense where it did.
+    #[error("the service broke the protocol: {0}")]
+    Nonsense(&'static str),
+}
+
+/// Why there is no endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The service could not be reached.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The first requests could not be made.
+    #[error(transparent)]
+    Handshake(#[from] InvokeError),
+}
+
+/// One step of an endpoint's loop.
+pub(crate) enum Step<'a> {
+    Event(ClientEvent<'a>),
+    /// Something changed; step again.
+    Again,
+    /// Nothing more for now.
+    Idle,
+    /// The connection ended. Told once.
+    Lost(Disconnect),
+}
+
+#[derive(Debug)]
+pub(crate) struct Channel {
+    stream: Stream,
+    connection: ClientConnection,
+    service: ServiceHandle,
+    scratch: Box<[u8]>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Open,
+    /// What is outstanding fails, then this is told.
+    Ending(Option<Disconnect>),
+}
+
+impl Channel {
+    /// Binds `service` over `stream`. At most `outgoing_bytes` may wait to be sent.
+    pub(crate) fn bind(stream: Stream, service: &str, outgoing_bytes: usize) -> Result<Channel, InvokeError> {
+        let mut connection = ClientConnection::new(outgoing_bytes);
+        let service = connection.bind(service)?;
+        let scratch = vec![0; MAX_FRAME].into_boxed_slice();
+        Ok(Channel {
+            stream,
+            connection,
+            service,
+            scratch,
+            state: State::Open,
+        })
+    }
+
+    pub(crate) fn invoke(&mut self, call: Call) -> Result<CallId, InvokeError> {
+        self.connection.invoke(self.service, call)
+    }
+
+    pub(crate) fn methods(&self) -> Vec<&str> {
+        self.connection.methods(self.service)
+    }
+
+    pub(crate) fn outgoing_room(&self) -> usize {
+        self.connection.outgoing_room()
+    }
+
+    pub(crate) fn interest(&self) -> Interest {
+        match self.state {
+            State::Open => self.connection.interest(),
+            State::Ending(_) => Interest::None,
+        }
+    }
+
+    pub(crate) fn on_readable(&mut self) {
+        if matches!(self.state, State::Ending(_)) {
+            return;
+        }
+        match self.stream.read_into(&mut self.connection, &mut self.scratch) {
+            Ok(ReadEnd::Drained | ReadEnd::Paused) => {}
+            Ok(ReadEnd::Closed) => self.end(Disconnect::Closed),
+            Err(error) => self.end(error.into()),
+        }
+    }
+
+    pub(crate) fn flush(&mut self) {
+        if matches!(self.state, State::Ending(_)) {
+            return;
+        }
+        if let Err(error) = self.stream.flush(self.connection.outgoing()) {
+            // What the service said before it closed may still be unread: its reason to close, perhaps.
+            self.on_readable();
+            self.end(error.into());
+        }
+    }
+
+    /// Ends the connection from this side; the first reason counts.
+    pub(crate) fn end(&mut self, reason: Disconnect) {
+        if matches!(self.state, State::Open) {
+            self.state = State::Ending(Some(reason));
+            self.connection.connection_lost();
+        }
+    }
+
+    pub(crate) fn step(&mut self) -> Step<'_> {
+        match self.connection.next_event() {
+            Ok(Some(event)) => Step::Event(event),
+            Ok(None) => match &mut self.state {
+                State::Open => Step::Idle,
+                State::Ending(reason) => reason.take().map_or(Step::Idle, Step::Lost),
+            },
+            Err(violation) => {
+                if matches!(self.state, State::Open) {
+                    self.state = State::Ending(Some(violation.into()));
+                }
+                Step::Again
+            }
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

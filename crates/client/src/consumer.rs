@@ -1,0 +1,323 @@
+//! The consumer's end of the connection to the tracing service (`ConsumerPort`).
+//!
+//! Called by the command line and the SDK's system sessions, which watch the endpoint's descriptor for
+//! [`interest`](ConsumerEndpoint::interest), call [`on_readable`](ConsumerEndpoint::on_readable) and
+//! [`flush`](ConsumerEndpoint::flush), and take events until there are none. Every request gets at least one
+//! [`ConsumerEvent::Reply`] with its id, an error when the connection ends first; then comes
+//! [`ConsumerEvent::Disconnected`], which is the last.
+//!
+//! Trace configs go out as the bytes they are given as, so that fields of a newer schema reach the service.
+
+mod reply;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use buffa::Message;
+use ferretto_ipc::client::{Call, CallError, CallId, ClientEvent, InvokeError, More};
+use ferretto_ipc::ports::{CONSUMER_PORT, ConsumerMethod};
+use ferretto_ipc::reactor::Interest;
+use ferretto_ipc::{Address, Stream};
+use ferretto_proto::messages::observable_events::Type as ObservableEventType;
+use ferretto_proto::messages::{
+    AttachRequest, CloneSessionRequest, DetachRequest, FlushRequest, ObserveEventsRequest,
+    QueryServiceStateRequest,
+};
+use ferretto_wire::Writer;
+
+use crate::channel::{Channel, Step};
+pub use crate::channel::{ConnectError, Disconnect};
+use reply::Assembly;
+pub use reply::{ConsumerReply, Packets};
+
+/// Room for the largest config, which has to fit one frame, and many small requests.
+const OUTGOING_BYTES: usize = 1024 * 1024;
+
+/// What happened.
+#[derive(Debug)]
+pub enum ConsumerEvent {
+    /// The service is there. Requests may be made before.
+    Connected,
+    /// A request was answered; streaming ones ([`ConsumerEndpoint::read_buffers`],
+    /// [`ConsumerEndpoint::observe_events`]) many times.
+    Reply {
+        /// As returned when the request was made.
+        request: CallId,
+        /// Which kind of request.
+        method: ConsumerMethod,
+        /// The answer.
+        reply: Result<ConsumerReply, CallError>,
+    },
+    /// The connection ended: drop the endpoint. No more events follow, but the failures of requests made later.
+    Disconnected(Disconnect),
+}
+
+/// What part of the service's state to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateScope {
+    /// Producers, data sources and sessions.
+    Everything,
+    /// Tracing sessions only.
+    SessionsOnly,
+}
+
+/// A consumer's connection, see the [module](self).
+#[derive(Debug)]
+pub struct ConsumerEndpoint {
+    channel: Channel,
+    calls: HashMap<CallId, ConsumerMethod>,
+    assembly: Assembly,
+    ready: VecDeque<ConsumerEvent>,
+}
+
+impl ConsumerEndpoint {
+    /// Connects to the service at `address`.
+    pub fn connect(address: &Address) -> Result<ConsumerEndpoint, ConnectError> {
+        Ok(Self::over(Stream::connect(address)?)?)
+    }
+
+    /// Speaks over a stream that is connected already.
+    pub fn over(stream: Stream) -> Result<ConsumerEndpoint, InvokeError> {
+        Ok(ConsumerEndpoint {
+            channel: Channel::bind(stream, CONSUMER_PORT.name, OUTGOING_BYTES)?,
+            calls: HashMap::new(),
+            assembly: Assembly::default(),
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// What to wait for on the descriptor ([`AsFd`]).
+    pub fn interest(&self) -> Interest {
+        self.channel.interest()
+    }
+
+    /// Reads what has arrived; call when the descriptor is readable, then take events.
+    pub fn on_readable(&mut self) {
+        self.channel.on_readable();
+    }
+
+    /// Sends what waits, as far as the socket takes it; call after making requests and when the descriptor is writable.
+    pub fn flush(&mut self) {
+        self.channel.flush();
+    }
+
+    /// The next event, or `None` when there is none for now.
+    pub fn next_event(&mut self) -> Option<ConsumerEvent> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            match self.channel.step() {
+                Step::Idle => return None,
+                Step::Again => {}
+                Step::Lost(reason) => return Some(ConsumerEvent::Disconnected(reason)),
+                Step::Event(ClientEvent::Bound(_)) => return Some(ConsumerEvent::Connected),
+                Step::Event(ClientEvent::BindFailed(_)) => {
+                    self.channel.end(Disconnect::NoSuchService(CONSUMER_PORT.name));
+                }
+                Step::Event(ClientEvent::Failed { call, error }) => {
+                    let Some(method) = self.calls.remove(&call) else {
+                        continue;
+                    };
+                    self.assembly.forget(call);
+                    // Services before Android R have no capabilities to tell of.
+                    let reply = match (method, error) {
+                        (_, error @ CallError::ConnectionLost) => Err(error),
+                        (ConsumerMethod::QueryCapabilities, _) => {
+                            Ok(ConsumerReply::Capabilities(Box::default()))
+                        }
+                        (_, error) => Err(error),
+                    };
+                    return Some(ConsumerEvent::Reply {
+                        request: call,
+                        method,
+                        reply,
+                    });
+                }
+                Step::Event(ClientEvent::Reply {
+                    call, payload, more, ..
+                }) => {
+                    let Some(&method) = self.calls.get(&call) else {
+                        continue;
+                    };
+                    if more == More::Last {
+                        self.calls.remove(&call);
+                    }
+                    match self.assembly.take(call, method, payload, more) {
+                        Ok(None) => {}
+                        Ok(Some(reply)) => self.on_reply(call, method, reply),
+                        Err(reason) => self.channel.end(reason),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Enables tracing as the encoded `trace_config` says. With `write_into_file` the packets go to `file`.
+    /// [`ConsumerReply::TracingDisabled`] comes when tracing has ended.
+    pub fn enable_tracing(
+        &mut self,
+        trace_config: &[u8],
+        file: Option<OwnedFd>,
+    ) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::EnableTracing, with_config(trace_config), file)
+    }
+
+    /// Starts a session enabled with `deferred_start`.
+    pub fn start_tracing(&mut self) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::StartTracing, Vec::new(), None)
+    }
+
+    /// Changes what can be changed in the config of a running session: producer filters, mostly.
+    pub fn change_trace_config(&mut self, trace_config: &[u8]) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::ChangeTraceConfig, with_config(trace_config), None)
+    }
+
+    /// Stops the session. [`ConsumerReply::TracingDisabled`], for the request that enabled it, tells when it is stopped.
+    pub fn disable_tracing(&mut self) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::DisableTracing, Vec::new(), None)
+    }
+
+    /// Has all producers write out what they have. The reply is an error when some did not within `timeout_ms` (0: the
+    /// service's default). `flags` tell who asks and why (upstream's `FlushFlags`).
+    pub fn flush_producers(&mut self, timeout_ms: u32, flags: u64) -> Result<CallId, InvokeError> {
+        let request = FlushRequest {
+            timeout_ms: Some(timeout_ms),
+            flags: Some(flags),
+            ..Default::default()
+        };
+        self.invoke(ConsumerMethod::Flush, request.encode_to_vec(), None)
+    }
+
+    /// Reads the session's buffers to their end: a stream of [`ConsumerReply::TraceData`].
+    pub fn read_buffers(&mut self) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::ReadBuffers, Vec::new(), None)
+    }
+
+    /// Ends the session and frees its buffers.
+    pub fn free_buffers(&mut self) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::FreeBuffers, Vec::new(), None)
+    }
+
+    /// Leaves the session running, to be attached again under `key`.
+    pub fn detach(&mut self, key: &str) -> Result<CallId, InvokeError> {
+        let request = DetachRequest {
+            key: Some(key.to_owned()),
+            ..Default::default()
+        };
+        self.invoke(ConsumerMethod::Detach, request.encode_to_vec(), None)
+    }
+
+    /// Takes over a session detached under `key`: [`ConsumerReply::Attached`]. Its end is then told as that of a session of
+    /// ours, in a reply of the kind [`ConsumerMethod::EnableTracing`].
+    pub fn attach(&mut self, key: &str) -> Result<CallId, InvokeError> {
+        let request = AttachRequest {
+            key: Some(key.to_owned()),
+            ..Default::default()
+        };
+        self.invoke(ConsumerMethod::Attach, request.encode_to_vec(), None)
+    }
+
+    /// Asks for the session's statistics.
+    pub fn trace_stats(&mut self) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::GetTraceStats, Vec::new(), None)
+    }
+
+    /// Asks to be told of events: a stream of [`ConsumerReply::Observed`] that ends with the next such request. An empty
+    /// list ends it for good.
+    pub fn observe_events(&mut self, types: &[ObservableEventType]) -> Result<CallId, InvokeError> {
+        let request = ObserveEventsRequest {
+            events_to_observe: types.to_vec(),
+            ..Default::default()
+        };
+        self.invoke(ConsumerMethod::ObserveEvents, request.encode_to_vec(), None)
+    }
+
+    /// Asks for the service's state: one [`ConsumerReply::ServiceState`].
+    pub fn query_service_state(&mut self, scope: StateScope) -> Result<CallId, InvokeError> {
+        let request = QueryServiceStateRequest {
+            sessions_only: Some(scope == StateScope::SessionsOnly),
+            ..Default::default()
+        };
+        self.invoke(ConsumerMethod::QueryServiceState, request.encode_to_vec(), None)
+    }
+
+    /// Asks what the service can do. One that is too old to answer can do nothing in particular.
+    pub fn query_capabilities(&mut self) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::QueryCapabilities, Vec::new(), None)
+    }
+
+    /// Has the service save the session with the best score for bug reports (removed in later services, which reject it).
+    pub fn save_trace_for_bugreport(&mut self) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::SaveTraceForBugreport, Vec::new(), None)
+    }
+
+    /// Clones a session; the clone is ours then, stopped and ready to be read. `file` takes the data when the session
+    /// writes into a file.
+    pub fn clone_session(
+        &mut self,
+        request: &CloneSessionRequest,
+        file: Option<OwnedFd>,
+    ) -> Result<CallId, InvokeError> {
+        self.invoke(ConsumerMethod::CloneSession, request.encode_to_vec(), file)
+    }
+
+    /// The methods of the connected service, sorted; empty before it answered.
+    pub fn service_methods(&self) -> Vec<&str> {
+        self.channel.methods()
+    }
+
+    fn invoke(
+        &mut self,
+        method: ConsumerMethod,
+        arguments: Vec<u8>,
+        fd: Option<OwnedFd>,
+    ) -> Result<CallId, InvokeError> {
+        let id = self
+            .channel
+            .invoke(Call::new(method.name(), arguments).with_fd(fd))?;
+        self.calls.insert(id, method);
+        Ok(id)
+    }
+
+    fn on_reply(&mut self, request: CallId, method: ConsumerMethod, reply: ConsumerReply) {
+        if let ConsumerReply::Attached { .. } = reply {
+            // The end of the session is told to whoever asked for it last.
+            let mut notification_only = Writer::new();
+            notification_only.varint_field(ATTACH_NOTIFICATION_ONLY, 1);
+            let arguments = notification_only.as_slice().to_vec();
+            if self
+                .invoke(ConsumerMethod::EnableTracing, arguments, None)
+                .is_err()
+            {
+                return self
+                    .channel
+                    .end(Disconnect::Nonsense("it reads none of our requests"));
+            }
+        }
+        self.ready.push_back(ConsumerEvent::Reply {
+            request,
+            method,
+            reply: Ok(reply),
+        });
+    }
+}
+
+impl AsFd for ConsumerEndpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// The config in `EnableTracingRequest` and in `ChangeTraceConfigRequest`.
+const TRACE_CONFIG: u32 = 1;
+/// In `EnableTracingRequest`.
+const ATTACH_NOTIFICATION_ONLY: u32 = 2;
+
+fn with_config(trace_config: &[u8]) -> Vec<u8> {
+    let mut request = Writer::with_capacity(trace_config.len() + 16);
+    request.bytes_field(TRACE_CONFIG, trace_config);
+    request.as_slice().to_vec()
+}

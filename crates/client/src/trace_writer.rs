@@ -1,0 +1,389 @@
+//! Trace writers: put encoded packets into chunks of shared memory, one sequence of packets each.
+//!
+//! Data sources own them and call [`TraceWriter::write_packet`] for each finished packet. A packet that fits the current
+//! chunk costs two copies into it and one store of the packet count: no lock, no allocation, no system call. Locks are
+//! taken only when a chunk is full (see [`crate::arbiter`]).
+//!
+//! **Finished packets.** A packet is encoded in private memory first, so that its length is known when it is written. One
+//! that does not fit is cut into fragments that fill chunk after chunk, each with its final length, and nothing ever has
+//! to be patched afterwards. (A writer that encodes straight into the chunk, as the SDK will, points
+//! `ferretto_wire::Writer` at the chunk's region; when the packet outgrows it the writer spills to private memory, and the
+//! packet is fragmented from there, by the same rule.)
+//!
+//! **Losses.** When there is no free chunk and the policy says to drop, packets are dropped whole until there is one.
+//! The chunk in hand is returned at once, ending in a packet of [`DROPPED_PACKET_SIZE`] that the service counts. The
+//! first packet after a loss says so in `previous_packet_dropped`, for the reader to distrust what it learnt before.
+//!
+//! **Scraping.** While a chunk is being written, the service takes the last packet that it counts for unfinished. So the
+//! count is one ahead of the packets written, and a chunk that is returned with room to spare ends in an empty packet to
+//! make it true. Readers skip empty packets.
+
+use crate::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId};
+use ferretto_smb::{
+    ChunkFlags, ChunkId, DROPPED_PACKET_SIZE, FirstPacket, MAX_PACKETS_PER_CHUNK, NewChunk, WriteChunk,
+    WriterId,
+};
+use ferretto_wire::varint_len;
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of the longest length in front of a packet or fragment.
+const MAX_SIZE_LEN: usize = 4;
+
+/// A packet is not begun in a chunk with less room than this: a fragment so short costs more than it saves, and there must
+/// be room for [`DROPPED_PACKET_SIZE`] in place of the fragment.
+const MIN_FRAGMENT_ROOM: usize = MAX_SIZE_LEN + 8;
+
+/// Fields that only the writer can know, in front of a packet's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Preamble {
+    None,
+    /// The packet is the sequence's first, and nothing was lost before it.
+    FirstOnSequence,
+    /// Packets before it were lost.
+    AfterLoss,
+}
+
+impl Preamble {
+    /// The fields, encoded.
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            Preamble::None => &[],
+            // first_packet_on_sequence (87) = true
+            Preamble::FirstOnSequence => &[0xb8, 0x05, 0x01],
+            // previous_packet_dropped (42) = DATA_LOSS_PRESENT (1) | DATA_LOSS_SMB_FULL (256). Readers that know it as a
+            // bool read true.
+            Preamble::AfterLoss => &[0xd0, 0x02, 0x81, 0x02],
+        }
+    }
+}
+
+/// Writes one sequence of packets; see the [module's documentation](self). Returns what it holds when dropped.
+#[derive(Debug)]
+pub struct TraceWriter {
+    arbiter: Arc<Arbiter>,
+    id: WriterId,
+    target: BufferId,
+    policy: BufferExhaustedPolicy,
+    current: Option<OpenChunk>,
+    next_chunk: ChunkId,
+    preamble: Preamble,
+    losses: u64,
+}
+
+impl TraceWriter {
+    pub(crate) fn new(
+        arbiter: Arc<Arbiter>,
+        id: WriterId,
+        target: BufferId,
+        policy: BufferExhaustedPolicy,
+    ) -> Self {
+        Self {
+            arbiter,
+            id,
+            target,
+            policy,
+            current: None,
+            next_chunk: ChunkId(0),
+            preamble: Preamble::FirstOnSequence,
+            losses: 0,
+        }
+    }
+
+    /// The writer's id, unique among those of its producer.
+    pub fn id(&self) -> WriterId {
+        self.id
+    }
+
+    /// How often packets had to be dropped: once for each uninterrupted row of them. When this has grown, what later
+    /// packets rely on may be lost and must be written again.
+    pub fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// Writes one encoded `TracePacket`, without the fields that only the service may write. Drops it if there is no
+    /// room and the policy says so, which [`TraceWriter::losses`] tells.
+    #[inline]
+    pub fn write_packet(&mut self, packet: &[u8]) {
+        match &mut self.current {
+            Some(open) if self.preamble == Preamble::None && open.has_room_beyond(packet.len()) => {
+                open.append(Parts {
+                    head: &[],
+                    tail: packet,
+                });
+                open.publish();
+            }
+            _ => self.write_or_drop(packet),
+        }
+    }
+
+    /// Returns the current chunk, and has the endpoint commit it and all others that wait for that.
+    pub fn flush(&mut self) {
+        if let Some(open) = self.current.take() {
+            self.return_chunk(open);
+        }
+        self.arbiter.wake_now();
+    }
+
+    #[cold]
+    fn write_or_drop(&mut self, packet: &[u8]) {
+        let parts = Parts {
+            head: self.preamble.bytes(),
+            tail: packet,
+        };
+        match self.write_parts(parts) {
+            Ok(()) => self.preamble = Preamble::None,
+            Err(NoChunk) => {
+                self.losses += u64::from(self.preamble != Preamble::AfterLoss);
+                self.preamble = Preamble::AfterLoss;
+                if let Some(mut open) = self.current.take() {
+                    open.mark_loss();
+                    self.arbiter.return_chunk(open.chunk, self.target);
+                }
+            }
+        }
+    }
+
+    /// Writes a packet into as many chunks as it takes. If they run out, the current chunk has room left where the
+    /// packet was to begin or to go on, or there is none.
+    fn write_parts(&mut self, mut rest: Parts<'_>) -> Result<(), NoChunk> {
+        // Without waiting, no more can be had than all chunks there are; let it not take them all in vain.
+        if self.policy == BufferExhaustedPolicy::Drop && rest.len() > self.arbiter.capacity() {
+            return Err(NoChunk);
+        }
+        if !self
+            .current
+            .as_ref()
+            .is_some_and(|open| open.can_begin(rest.len()))
+        {
+            self.turn_over()?;
+        }
+        while let Some(open) = &mut self.current {
+            if open.fits(rest.len()) {
+                open.append(rest);
+                if open.room() > 0 {
+                    open.publish();
+                } else if let Some(full) = self.current.take() {
+                    self.return_chunk(full);
+                }
+                break;
+            }
+            // The fragment counts, and the service learns of it, only when there is a chunk for the next one: otherwise it
+            // is overwritten.
+            let fragment = open.write_fragment(&mut rest);
+            let mut next = self.take_chunk(FirstPacket::Continued)?;
+            if let Some(full) = &mut self.current {
+                full.keep_fragment(fragment);
+                std::mem::swap(full, &mut next);
+                self.return_chunk(next);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the current chunk, if there is a next one.
+    fn turn_over(&mut self) -> Result<(), NoChunk> {
+        let next = self.take_chunk(FirstPacket::Whole)?;
+        if let Some(full) = self.current.replace(next) {
+            self.return_chunk(full);
+        }
+        Ok(())
+    }
+
+    fn take_chunk(&mut self, first: FirstPacket) -> Result<OpenChunk, NoChunk> {
+        let policy = match self.policy {
+            BufferExhaustedPolicy::StallThenDrop if self.preamble == Preamble::AfterLoss => {
+                BufferExhaustedPolicy::Drop
+            }
+            policy => policy,
+        };
+        let new = NewChunk {
+            writer: self.id,
+            chunk: self.next_chunk,
+            first,
+        };
+        let chunk = self.arbiter.take_chunk(new, policy).ok_or(NoChunk)?;
+        self.next_chunk = self.next_chunk.next();
+        Ok(OpenChunk {
+            chunk,
+            used: 0,
+            packets: 0,
+        })
+    }
+
+    fn return_chunk(&self, mut open: OpenChunk) {
+        open.close();
+        self.arbiter.return_chunk(open.chunk, self.target);
+    }
+}
+
+impl Drop for TraceWriter {
+    fn drop(&mut self) {
+        if let Some(open) = self.current.take() {
+            self.return_chunk(open);
+        }
+        self.arbiter.end_writer(self.id);
+    }
+}
+
+/// All chunks are in use.
+#[derive(Debug)]
+struct NoChunk;
+
+/// The preamble and the packet, or what is left of them.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    head: &'a [u8],
+    tail: &'a [u8],
+}
+
+impl Parts<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
+    /// Takes the first `len` bytes off.
+    fn split_off_front(&mut self, len: usize) -> Self {
+        let (head, rest_of_head) = self.head.split_at(len.min(self.head.len()));
+        let (tail, rest_of_tail) = self.tail.split_at(len - head.len());
+        *self = Parts {
+            head: rest_of_head,
+            tail: rest_of_tail,
+        };
+        Parts { head, tail }
+    }
+}
+
+/// The chunk that a writer is filling.
+#[derive(Debug)]
+struct OpenChunk {
+    chunk: WriteChunk,
+    /// Bytes of the payload that finished packets and fragments take up.
+    used: usize,
+    /// How many those are.
+    packets: u16,
+}
+
+impl OpenChunk {
+    #[inline]
+    fn room(&self) -> usize {
+        self.chunk.payload_len() - self.used
+    }
+
+    /// Whether there is a packet more to count: one is kept for the empty packet at the end.
+    #[inline]
+    fn may_count_another(&self) -> bool {
+        self.packets < MAX_PACKETS_PER_CHUNK - 1
+    }
+
+    /// Whether a packet of `len` bytes fits.
+    #[inline]
+    fn fits(&self, len: usize) -> bool {
+        self.may_count_another() && varint_len(len as u64) + len <= self.room()
+    }
+
+    /// Whether there is room left even after a packet of `len` bytes.
+    #[inline]
+    fn has_room_beyond(&self, len: usize) -> bool {
+        self.may_count_another() && MAX_SIZE_LEN + len < self.room()
+    }
+
+    /// Whether a packet of `len` bytes should be begun here, be it to fit or to be fragmented.
+    fn can_begin(&self, len: usize) -> bool {
+        self.fits(len) || (self.may_count_another() && self.room() >= MIN_FRAGMENT_ROOM)
+    }
+
+    /// Appends a packet, or the last fragment of one, that fits.
+    #[inline]
+    fn append(&mut self, packet: Parts<'_>) {
+        let len = packet.len();
+        let size_len = varint_len(len as u64);
+        self.put(packet, size_len);
+        self.used += size_len + len;
+        self.packets += 1;
+    }
+
+    /// Fills all the room with the front of a packet that does not fit. Nothing counts it yet.
+    fn write_fragment(&mut self, rest: &mut Parts<'_>) -> Fragment {
+        let room = self.room();
+        // The length may come out one byte shorter than the room's; it is padded then, so that no byte is left over.
+        let size_len = varint_len(room as u64);
+        self.put(rest.split_off_front(room - size_len), size_len);
+        Fragment {
+            end: self.used + room,
+        }
+    }
+
+    /// Makes the fragment written last the chunk's last packet.
+    fn keep_fragment(&mut self, fragment: Fragment) {
+        self.used = fragment.end;
+        self.packets += 1;
+        self.chunk.set_flags(ChunkFlags::LAST_CONTINUES);
+    }
+
+    /// Writes a packet behind its length, which takes `size_len` bytes, at the end of what is used.
+    #[inline]
+    fn put(&mut self, packet: Parts<'_>, size_len: usize) {
+        let size = encode_size(packet.len(), size_len);
+        if self.room() >= MAX_SIZE_LEN {
+            // A store of constant length. What is too much of it is overwritten by the packet, or unused.
+            self.chunk.write(self.used, &size);
+        } else {
+            self.chunk.write(self.used, &size[..size_len]);
+        }
+        let at = self.used + size_len;
+        if !packet.head.is_empty() {
+            self.chunk.write(at, packet.head);
+        }
+        self.chunk.write(at + packet.head.len(), packet.tail);
+    }
+
+    /// Lets the service see what was appended: counts the packet that comes next, be it the empty one at the end.
+    #[inline]
+    fn publish(&mut self) {
+        self.chunk.publish(self.packets + 1);
+    }
+
+    /// Makes the chunk ready to be completed.
+    fn close(&mut self) {
+        if self.room() > 0 {
+            // A size of zero: the empty packet that the count has announced.
+            self.chunk.write(self.used, &[0]);
+            self.publish();
+        } else {
+            self.chunk.publish(self.packets);
+        }
+    }
+
+    /// As [`OpenChunk::close`], but tells the service that packets which should follow here were dropped.
+    fn mark_loss(&mut self) {
+        if self.room() < MAX_SIZE_LEN {
+            return self.close();
+        }
+        self.chunk.write(
+            self.used,
+            &encode_size(DROPPED_PACKET_SIZE as usize, MAX_SIZE_LEN),
+        );
+        self.publish();
+    }
+}
+
+/// A fragment that was written and does not count yet.
+struct Fragment {
+    /// Where it ends in the chunk's payload.
+    end: usize,
+}
+
+/// `size` as a varint of `len` bytes, padded if it needs fewer.
+#[inline]
+fn encode_size(size: usize, len: usize) -> [u8; MAX_SIZE_LEN] {
+    let mut bytes = [0; MAX_SIZE_LEN];
+    for (index, byte) in bytes[..len].iter_mut().enumerate() {
+        let more = if index + 1 < len { 0x80 } else { 0 };
+        *byte = (size >> (7 * index)) as u8 & 0x7f | more;
+    }
+    bytes
+}
