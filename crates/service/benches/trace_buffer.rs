@@ -1,0 +1,193 @@
+//! Speed of the trace buffer and the packet validator. Chunks of 4 KiB in a buffer of 64 MiB, which is larger than
+//! the caches, so that every write and every read goes to memory as it does in a long recording.
+//!
+//! Run with `cargo bench -p ferretto-service`; the throughput counts bytes of payload.
+
+use divan::counter::{BytesCount, ItemsCount};
+use divan::{Bencher, black_box};
+use ferretto_service::packet_validator::PacketValidator;
+use ferretto_service::trace_buffer::{
+    ChunkInfo, ChunkState, CopyOutcome, FillPolicy, ProducerIdentity, TraceBuffer,
+};
+use ferretto_service::{ChunkId, ProducerId, WriterId};
+
+const BUFFER_SIZE: u64 = 64 << 20;
+const CHUNK_PAYLOAD: usize = 4096 - 16;
+
+/// Sizes of the packets in a chunk: a page of compact scheduler events, track events, tiny counters.
+const PACKET_SIZES: [usize; 3] = [4000, 100, 20];
+
+fn main() {
+    divan::main();
+}
+
+/// Commits chunk after chunk, of as many writers as asked for in turn.
+struct Producers {
+    payload: Vec<u8>,
+    fragments: u16,
+    writers: Vec<ChunkInfo>,
+    turn: usize,
+}
+
+impl Producers {
+    fn new(packet_size: usize, writers: u16) -> Self {
+        let mut payload = Vec::new();
+        let mut fragments = 0;
+        while payload.len() + 4 + packet_size <= CHUNK_PAYLOAD {
+            payload.extend([packet_size as u8 | 0x80, (packet_size >> 7) as u8 | 0x80, 0x80, 0]);
+            // One length-delimited field, so that the packet is valid.
+            payload.extend([
+                0xa2,
+                0x38,
+                (packet_size - 4) as u8 | 0x80,
+                ((packet_size - 4) >> 7) as u8,
+            ]);
+            payload.extend(std::iter::repeat_n(7, packet_size - 4));
+            fragments += 1;
+        }
+        let writers = (0..writers)
+            .map(|index| ChunkInfo {
+                producer: ProducerId(1 + index / 100),
+                identity: ProducerIdentity::default(),
+                writer: WriterId(1 + index % 100),
+                chunk_id: ChunkId(0),
+                num_fragments: fragments,
+                flags: 0,
+                state: ChunkState::Complete,
+            })
+            .collect();
+        Self {
+            payload,
+            fragments,
+            writers,
+            turn: 0,
+        }
+    }
+
+    fn commit(&mut self, buffer: &mut TraceBuffer) {
+        let info = &mut self.writers[self.turn];
+        assert_eq!(
+            buffer.copy_chunk(info, black_box(&self.payload)),
+            CopyOutcome::Stored
+        );
+        info.chunk_id = info.chunk_id.next();
+        self.turn = (self.turn + 1) % self.writers.len();
+    }
+
+    fn fill(&mut self, buffer: &mut TraceBuffer) -> u64 {
+        let chunks = BUFFER_SIZE / 4096;
+        for _ in 0..chunks {
+            self.commit(buffer);
+        }
+        chunks
+    }
+}
+
+/// A buffer that has been written from end to end, so that its memory is there.
+fn warm_buffer(producers: &mut Producers) -> TraceBuffer {
+    let mut buffer =
+        TraceBuffer::new(BUFFER_SIZE, FillPolicy::RingBuffer).expect("memory for a trace buffer");
+    producers.fill(&mut buffer);
+    buffer
+}
+
+fn drain(buffer: &mut TraceBuffer) -> (u64, u64) {
+    let (mut packets, mut bytes) = (0, 0);
+    buffer.begin_read();
+    while let Some(packet) = buffer.read_next_packet() {
+        packets += 1;
+        for fragment in packet.fragments() {
+            bytes += black_box(fragment).len() as u64;
+        }
+    }
+    (packets, bytes)
+}
+
+/// The bound: copying the same chunks to where they would go.
+#[divan::bench(sample_count = 20)]
+fn copy_only(bencher: Bencher<'_, '_>) {
+    let source = vec![7u8; CHUNK_PAYLOAD];
+    let mut target = vec![1u8; BUFFER_SIZE as usize];
+    bencher.counter(BytesCount::new(BUFFER_SIZE)).bench_local(|| {
+        for chunk in target.chunks_exact_mut(4096) {
+            chunk[16..].copy_from_slice(black_box(&source));
+        }
+        black_box(&target);
+    });
+}
+
+/// Commits that overwrite unread chunks.
+#[divan::bench(args = PACKET_SIZES, consts = [1, 1000], sample_count = 20)]
+fn write_overwriting<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: usize) {
+    let mut producers = Producers::new(packet_size, WRITERS);
+    let mut buffer = warm_buffer(&mut producers);
+    let bytes = BUFFER_SIZE / 4096 * producers.payload.len() as u64;
+    bencher
+        .counter(BytesCount::new(bytes))
+        .bench_local(|| producers.fill(&mut buffer));
+}
+
+/// Reading a full buffer, every fragment handed out once.
+#[divan::bench(args = PACKET_SIZES, consts = [1, 1000], sample_count = 20)]
+fn read<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: usize) {
+    let mut producers = Producers::new(packet_size, WRITERS);
+    let buffer = std::cell::RefCell::new(warm_buffer(&mut producers));
+    let chunks = BUFFER_SIZE / 4096;
+    let bytes = chunks * producers.payload.len() as u64;
+    let packets = chunks * u64::from(producers.fragments);
+    let producers = std::cell::RefCell::new(producers);
+    bencher
+        .counter(BytesCount::new(bytes))
+        .counter(ItemsCount::new(packets))
+        .with_inputs(|| producers.borrow_mut().fill(&mut buffer.borrow_mut()))
+        .bench_local_values(|_| {
+            let (read, _) = drain(&mut buffer.borrow_mut());
+            assert!(read >= packets - 64, "{read} of {packets}");
+        });
+}
+
+/// The two together, a megabyte at a time: what `write_into_file` does to a buffer.
+#[divan::bench(args = PACKET_SIZES, sample_count = 20)]
+fn write_and_read_in_batches(bencher: Bencher<'_, '_>, packet_size: usize) {
+    let mut producers = Producers::new(packet_size, 10);
+    let mut buffer = warm_buffer(&mut producers);
+    drain(&mut buffer);
+    let bytes = BUFFER_SIZE / 4096 * producers.payload.len() as u64;
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| {
+        for _ in 0..BUFFER_SIZE >> 20 {
+            for _ in 0..(1 << 20) / 4096 {
+                producers.commit(&mut buffer);
+            }
+            drain(&mut buffer);
+        }
+    });
+}
+
+/// A track event as the SDK writes it: timestamp, flags, the event, interned data.
+fn typical_packet() -> Vec<u8> {
+    let mut packet = Vec::new();
+    packet.extend(b"\x40\xd0\xa5\xf3\x8a\x9e\x07"); // timestamp
+    packet.extend(b"\x68\x02"); // sequence_flags
+    packet.extend(b"\x5a\x14"); // track_event, 20 bytes
+    packet.extend([0; 20]);
+    packet.extend(b"\x62\x0a"); // interned_data, 10 bytes
+    packet.extend([0; 10]);
+    packet
+}
+
+#[divan::bench]
+fn validate_packet(bencher: Bencher<'_, '_>) {
+    let packet = typical_packet();
+    bencher
+        .counter(ItemsCount::new(1u64))
+        .bench_local(|| PacketValidator::check([black_box(&packet[..])]));
+}
+
+#[divan::bench]
+fn validate_packet_in_two_fragments(bencher: Bencher<'_, '_>) {
+    let packet = typical_packet();
+    let (head, tail) = packet.split_at(12);
+    bencher
+        .counter(ItemsCount::new(1u64))
+        .bench_local(|| PacketValidator::check([black_box(head), black_box(tail)]));
+}

@@ -1,0 +1,463 @@
+//! Checks a packet that a producer wrote before the service vouches for it. The service calls
+//! [`PacketValidator::check`] for every packet it reads out of a trace buffer, on the fragments as they lie
+//! there, and drops the packet when it fails.
+//!
+//! Guarantees about a packet that passes: it is a sequence of whole protobuf fields (so that what the service
+//! appends is a field of its own and not the end of the producer's last one), and none of its top-level fields
+//! is one that only the service may write. Nested messages are skipped, not looked into.
+
+/// Fields of `TracePacket` that only the service writes: a producer that sets one could pass for another, or
+/// smuggle packets past this check inside a packet.
+const RESERVED_FIELDS: [u32; 12] = [
+    3,   // trusted_uid
+    10,  // trusted_packet_sequence_id
+    33,  // trace_config
+    35,  // trace_stats
+    36,  // synchronization_marker
+    50,  // compressed_packets
+    69,  // service_event
+    79,  // trusted_pid
+    98,  // machine_id
+    124, // trace_provenance
+    125, // protovms
+    133, // zstd_compressed_packets
+];
+
+/// [`RESERVED_FIELDS`] as a bit set.
+const RESERVED_SET: [u64; 3] = {
+    let mut set = [0; 3];
+    let mut index = 0;
+    while index < RESERVED_FIELDS.len() {
+        let field = RESERVED_FIELDS[index];
+        set[(field / 64) as usize] |= 1 << (field % 64);
+        index += 1;
+    }
+    set
+};
+
+/// Largest length a field can have, in bytes: lengths that trace writers patch in are padded to four bytes.
+const MAX_FIELD_LENGTH: u64 = (1 << 28) - 1;
+
+/// Why a packet was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPacket {
+    /// It sets a field that only the service may set.
+    #[error("the packet sets field {0}, which only the service may set")]
+    ReservedField(u32),
+    /// A tag whose field number is 0 or above 2^29 - 1, where decoders disagree about what it means.
+    #[error("the packet has a tag with an impossible field number")]
+    BadFieldNumber,
+    /// A wire type that is neither varint, 64-bit, length-delimited nor 32-bit.
+    #[error("the packet has a field of the unknown wire type {0}")]
+    BadWireType(u8),
+    /// A varint of more than ten bytes.
+    #[error("the packet has a varint of more than ten bytes")]
+    BadVarint,
+    /// A length-delimited field of 2^28 bytes or more.
+    #[error("the packet has a field of {0} bytes, more than a packet can hold")]
+    FieldTooLong(u64),
+    /// It ends in the middle of a field.
+    #[error("the packet ends in the middle of a field")]
+    Truncated,
+}
+
+/// What the next byte is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    Tag,
+    Value,
+    Length,
+}
+
+/// State carried from one fragment to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketValidator {
+    expect: Expect,
+    /// Bytes of the current field still to be skipped.
+    skip: u64,
+    /// The varint begun in the previous fragment.
+    varint: u64,
+    varint_bytes: u32,
+}
+
+impl PacketValidator {
+    /// Checks the packet whose bytes are `fragments`, one after the other.
+    ///
+    /// # Errors
+    /// The first rule that the packet breaks.
+    pub fn check<'a>(fragments: impl IntoIterator<Item = &'a [u8]>) -> Result<(), InvalidPacket> {
+        let mut validator = Self {
+            expect: Expect::Tag,
+            skip: 0,
+            varint: 0,
+            varint_bytes: 0,
+        };
+        for fragment in fragments {
+            validator.push(fragment)?;
+        }
+        if validator.skip == 0 && validator.expect == Expect::Tag && validator.varint_bytes == 0 {
+            Ok(())
+        } else {
+            Err(InvalidPacket::Truncated)
+        }
+    }
+
+    fn push(&mut self, mut bytes: &[u8]) -> Result<(), InvalidPacket> {
+        loop {
+            let here = self.skip.min(bytes.len() as u64);
+            self.skip -= here;
+            bytes = &bytes[here as usize..];
+            if self.expect == Expect::Tag && self.varint_bytes == 0 {
+                bytes = self.whole_fields(bytes)?;
+            }
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let Some(varint) = self.varint(&mut bytes)? else {
+                return Ok(());
+            };
+            match self.expect {
+                Expect::Tag => match field_type(varint)? {
+                    FieldType::Varint => self.expect = Expect::Value,
+                    FieldType::Length => self.expect = Expect::Length,
+                    FieldType::Fixed(size) => self.skip = size,
+                },
+                Expect::Value => self.expect = Expect::Tag,
+                Expect::Length => {
+                    self.skip = field_length(varint)?;
+                    self.expect = Expect::Tag;
+                }
+            }
+        }
+    }
+
+    /// Takes fields off `bytes` as long as their varints can be loaded at once, and returns what is left. The
+    /// last one may reach beyond `bytes`.
+    #[inline]
+    fn whole_fields<'a>(&mut self, mut bytes: &'a [u8]) -> Result<&'a [u8], InvalidPacket> {
+        while let Some((tag, tag_size)) = short_varint(bytes) {
+            let body = &bytes[tag_size..];
+            let skip = match field_type(tag)? {
+                FieldType::Fixed(size) => size,
+                FieldType::Varint => match short_varint(body) {
+                    Some((_, size)) => size as u64,
+                    None => break,
+                },
+                FieldType::Length => match short_varint(body) {
+                    Some((length, size)) => size as u64 + field_length(length)?,
+                    None => break,
+                },
+            };
+            match body.get(skip as usize..) {
+                Some(rest) => bytes = rest,
+                None => {
+                    self.skip = skip - body.len() as u64;
+                    return Ok(&[]);
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Takes a varint off `bytes`, or the part of it that is there.
+    fn varint(&mut self, bytes: &mut &[u8]) -> Result<Option<u64>, InvalidPacket> {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            *bytes = rest;
+            self.varint |= u64::from(byte & 0x7f) << (7 * self.varint_bytes);
+            self.varint_bytes += 1;
+            if byte & 0x80 == 0 {
+                self.varint_bytes = 0;
+                return Ok(Some(std::mem::take(&mut self.varint)));
+            }
+            if self.varint_bytes == 10 {
+                return Err(InvalidPacket::BadVarint);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// How the rest of a field is encoded.
+enum FieldType {
+    Varint,
+    Length,
+    /// So many bytes.
+    Fixed(u64),
+}
+
+/// Checks a tag.
+#[inline]
+fn field_type(tag: u64) -> Result<FieldType, InvalidPacket> {
+    let Ok(tag) = u32::try_from(tag) else {
+        return Err(InvalidPacket::BadFieldNumber);
+    };
+    let field = tag >> 3;
+    if field == 0 {
+        return Err(InvalidPacket::BadFieldNumber);
+    }
+    if RESERVED_SET
+        .get((field / 64) as usize)
+        .is_some_and(|set| set >> (field % 64) & 1 != 0)
+    {
+        return Err(InvalidPacket::ReservedField(field));
+    }
+    match tag & 7 {
+        0 => Ok(FieldType::Varint),
+        1 => Ok(FieldType::Fixed(8)),
+        2 => Ok(FieldType::Length),
+        5 => Ok(FieldType::Fixed(4)),
+        wire_type => Err(InvalidPacket::BadWireType(wire_type as u8)),
+    }
+}
+
+/// Checks the length of a length-delimited field.
+#[inline]
+fn field_length(length: u64) -> Result<u64, InvalidPacket> {
+    if length > MAX_FIELD_LENGTH {
+        Err(InvalidPacket::FieldTooLong(length))
+    } else {
+        Ok(length)
+    }
+}
+
+/// The varint at the start of `bytes` and its size, when it has one byte, or at most eight and as many bytes are
+/// there to be loaded at once.
+#[inline]
+fn short_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let first = *bytes.first()?;
+    if first < 0x80 {
+        return Some((u64::from(first), 1));
+    }
+    let word = u64::from_le_bytes(*bytes.first_chunk()?);
+    let last_bytes = !word & 0x8080_8080_8080_8080;
+    if last_bytes == 0 {
+        return None;
+    }
+    let bits = last_bytes.trailing_zeros() + 1;
+    let mut value = word & 0x7f7f_7f7f_7f7f_7f7f & (u64::MAX >> (64 - bits));
+    // Close the gaps: 7 bits in 8 become 14 in 16, then 28 in 32, then 56.
+    value = value & 0x007f_007f_007f_007f | (value & 0x7f00_7f00_7f00_7f00) >> 1;
+    value = value & 0x0000_3fff_0000_3fff | (value & 0x3fff_0000_3fff_0000) >> 2;
+    value = value & 0x0fff_ffff | (value & 0x0fff_ffff_0000_0000) >> 4;
+    Some((value, bits as usize / 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `TracePacket { timestamp: 150, for_testing.str: "hello", fixed64 9, fixed32 8, field 2000: bytes }`.
+    const GOOD: &[u8] = b"\x40\x96\x01\xa2\x38\x07\x0a\x05hello\x49abcdefgh\x45abcd\x82\x7d\x03xyz";
+
+    fn check(packet: &[u8]) -> Result<(), InvalidPacket> {
+        PacketValidator::check([packet])
+    }
+
+    #[test]
+    fn ordinary_packets_pass_in_one_piece_and_cut_anywhere() {
+        assert_eq!(PacketValidator::check([]), Ok(()));
+        assert_eq!(check(GOOD), Ok(()));
+        for first in 0..=GOOD.len() {
+            for second in first..=GOOD.len() {
+                let cut = [&GOOD[..first], &GOOD[first..second], &GOOD[second..]];
+                assert_eq!(PacketValidator::check(cut), Ok(()), "cut at {first} and {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn truncated_packets_fail() {
+        let ends = [0, 3, 13, 22, 27, GOOD.len()];
+        for length in 0..GOOD.len() {
+            let expected = if ends.contains(&length) {
+                Ok(())
+            } else {
+                Err(InvalidPacket::Truncated)
+            };
+            assert_eq!(check(&GOOD[..length]), expected, "length {length}");
+        }
+    }
+
+    #[test]
+    fn fields_of_the_service_are_refused_whatever_their_value_and_type() {
+        for field in RESERVED_FIELDS {
+            for wire_type in [0, 1, 2, 5] {
+                let mut tag = u64::from(field << 3 | wire_type);
+                let mut packet = GOOD.to_vec();
+                while tag >= 0x80 {
+                    packet.push(tag as u8 | 0x80);
+                    tag >>= 7;
+                }
+                packet.push(tag as u8);
+                packet.extend([0; 8]);
+                assert_eq!(check(&packet), Err(InvalidPacket::ReservedField(field)));
+                for cut in 0..packet.len() {
+                    let (head, tail) = packet.split_at(cut);
+                    assert_eq!(
+                        PacketValidator::check([head, tail]),
+                        Err(InvalidPacket::ReservedField(field))
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn reserved_fields_inside_nested_messages_are_not_our_business() {
+        assert_eq!(check(b"\xa2\x38\x02\x18\x01"), Ok(()));
+    }
+
+    #[test]
+    fn tags_beyond_29_bits_are_refused_even_if_their_low_bits_look_fine() {
+        // Field 8 with bit 32 set: a decoder that truncates tags to 32 bits sees a timestamp.
+        assert_eq!(
+            check(b"\xc0\x80\x80\x80\x10\x01"),
+            Err(InvalidPacket::BadFieldNumber)
+        );
+        assert_eq!(
+            check(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"),
+            Err(InvalidPacket::BadFieldNumber)
+        );
+        assert_eq!(check(b"\x00\x00"), Err(InvalidPacket::BadFieldNumber));
+        assert_eq!(
+            check(b"\xf8\xff\xff\xff\x0f\x01"),
+            Ok(()),
+            "2^29 - 1 is the largest field number"
+        );
+    }
+
+    #[test]
+    fn padded_tags_do_not_hide_reserved_fields() {
+        assert_eq!(
+            check(b"\x98\x80\x80\x80\x00\x01"),
+            Err(InvalidPacket::ReservedField(3))
+        );
+    }
+
+    #[test]
+    fn groups_endless_varints_and_huge_lengths_are_refused() {
+        for wire_type in [3, 4, 6, 7] {
+            assert_eq!(
+                check(&[8 << 3 | wire_type, 0]),
+                Err(InvalidPacket::BadWireType(wire_type))
+            );
+        }
+        assert_eq!(
+            check(b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+            Err(InvalidPacket::BadVarint)
+        );
+        assert_eq!(check(b"\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), Ok(()));
+        assert_eq!(
+            check(b"\xa2\x38\x80\x80\x80\x80\x01"),
+            Err(InvalidPacket::FieldTooLong(1 << 28))
+        );
+        assert_eq!(check(b"\xa2\x38\xff\xff\xff\x7f"), Err(InvalidPacket::Truncated));
+    }
+
+    #[test]
+    fn trailing_garbage_is_refused() {
+        assert!(check(&[GOOD, b"bike is short for bichael"].concat()).is_err());
+    }
+
+    /// A varint at the start of `bytes` and what follows it.
+    fn split_varint(bytes: &[u8]) -> Option<(u128, &[u8])> {
+        let size = 1 + bytes.iter().take(10).position(|byte| byte & 0x80 == 0)?;
+        let (varint, rest) = bytes.split_at(size);
+        let value = varint
+            .iter()
+            .rev()
+            .fold(0, |value, byte| value << 7 | u128::from(byte & 0x7f));
+        Some((value % (1 << 64), rest))
+    }
+
+    /// The same rules, a field at a time.
+    fn check_naively(packet: &[u8]) -> Option<()> {
+        let mut rest = packet;
+        while !rest.is_empty() {
+            let (tag, after_tag) = split_varint(rest)?;
+            let field = u32::try_from(tag).ok()? >> 3;
+            if field == 0 || RESERVED_FIELDS.contains(&field) {
+                return None;
+            }
+            rest = match tag & 7 {
+                0 => split_varint(after_tag)?.1,
+                1 => after_tag.get(8..)?,
+                2 => {
+                    let (length, body) = split_varint(after_tag)?;
+                    body.get(usize::try_from(length).ok()?..)?
+                }
+                5 => after_tag.get(4..)?,
+                _ => return None,
+            };
+        }
+        Some(())
+    }
+
+    #[test]
+    fn varints_of_every_size_have_the_value_they_should() {
+        for bits in 0..64 {
+            for value in [
+                1u64 << bits,
+                (1 << bits) - 1,
+                u64::MAX >> bits,
+                0x1234_5678_9abc_def0 >> bits,
+            ] {
+                let mut encoded = Vec::new();
+                let mut rest = value;
+                while rest >= 0x80 {
+                    encoded.push(rest as u8 | 0x80);
+                    rest >>= 7;
+                }
+                encoded.push(rest as u8);
+                let size = encoded.len();
+                encoded.extend([0xff; 8]);
+                let expected = (size <= 8).then_some((value, size));
+                assert_eq!(short_varint(&encoded), expected, "{value:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn random_packets_cut_at_random_agree_with_a_naive_reading() {
+        let mut state = 0x1234_5678_9abc_def1u64;
+        let mut random = |limit: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % limit
+        };
+        let (mut good, mut bad) = (0, 0);
+        for _ in 0..50_000 {
+            let mut packet = Vec::new();
+            for _ in 0..random(5) {
+                let field = [1, 2, 8, 11, 58, 900, 5_000, 3, 133, 200, 1 << 28][random(11) as usize];
+                let wire_type = [0, 0, 1, 2, 2, 5, 3][random(7) as usize];
+                let mut tag = field << 3 | wire_type;
+                while tag >= 0x80 {
+                    packet.push(tag as u8 | 0x80);
+                    tag >>= 7;
+                }
+                packet.push(tag as u8);
+                packet.extend((0..random(12)).map(|_| [0, 1, 2, 5, 0x80, 0xff][random(6) as usize]));
+            }
+            let expected = check_naively(&packet).is_some();
+            if expected {
+                good += 1
+            } else {
+                bad += 1
+            };
+            let cut = random(packet.len() as u64 + 1) as usize;
+            let (head, tail) = packet.split_at(cut);
+            assert_eq!(check(&packet).is_ok(), expected, "{packet:x?}");
+            assert_eq!(
+                PacketValidator::check([head, tail]),
+                check(&packet),
+                "{packet:x?} cut at {cut}"
+            );
+        }
+        assert!(
+            good > 1_000 && bad > 1_000,
+            "{good} good, {bad} bad: the generator does not do its job"
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! Cuts the payload of a chunk into fragments. Called for every chunk written (to find out how much of it is
+//! well-formed) and again for every fragment read (patches may have changed the bytes since).
+//!
+//! A fragment is a length as a varint, often padded to four bytes, and that many bytes. The input is hostile;
+//! every answer lies within the payload.
+
+use super::record::Flags;
+
+/// Length a trace writer stores in place of the real one to say that it gave up on the packet, and maybe on
+/// more after it, because it could not get a new chunk (`kPacketSizeDropPacket` of the shared memory ABI).
+const DROP_MARKER: u64 = (1 << 28) - 1;
+
+/// What stands at some offset of a payload.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// A fragment whose bytes are `start..end` of the payload; the next token is at `end`.
+    Fragment { start: usize, end: usize },
+    /// Nothing more.
+    End,
+    /// The writer's mark that it dropped data here.
+    DropMarker,
+    /// A length that is no varint or points outside of the payload.
+    Malformed,
+}
+
+/// The token at `at`, which is at most `payload.len()`.
+#[inline]
+pub(super) fn token(payload: &[u8], at: usize) -> Token {
+    let Some(rest) = payload.get(at..) else {
+        return Token::Malformed;
+    };
+    let (length, prefix) = match rest {
+        [] => return Token::End,
+        // Short packets, and the padded form that trace writers reserve before they know the length.
+        [byte, ..] if *byte < 0x80 => (u64::from(*byte), 1),
+        [a, b, c, d, ..] if a & b & c & 0x80 != 0 && *d < 0x80 => {
+            let low = |byte: u8| u64::from(byte & 0x7f);
+            (low(*a) | low(*b) << 7 | low(*c) << 14 | u64::from(*d) << 21, 4)
+        }
+        _ => match varint(rest) {
+            Some(decoded) => decoded,
+            None => return Token::Malformed,
+        },
+    };
+    let start = at + prefix;
+    if length <= (payload.len() - start) as u64 {
+        Token::Fragment {
+            start,
+            end: start + length as usize,
+        }
+    } else if length == DROP_MARKER {
+        Token::DropMarker
+    } else {
+        Token::Malformed
+    }
+}
+
+/// Value and encoded size of the varint at the start of `bytes`.
+#[cold]
+fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0;
+    for (index, byte) in bytes.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Some((value, index + 1));
+        }
+    }
+    None
+}
+
+/// Which part of a packet a fragment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of it.
+    Whole,
+    /// Its start; it goes on in the next chunk.
+    Begin,
+    /// Neither start nor end; the only fragment of its chunk.
+    Continue,
+    /// Its end; it began in an earlier chunk.
+    End,
+}
+
+/// Classifies the fragment that occupies `at..end` of a payload of `payload` bytes.
+#[inline]
+pub(super) fn part(flags: Flags, at: usize, end: usize, payload: usize) -> Part {
+    let continues = at == 0 && flags.has(Flags::CONTINUES_FROM_PREVIOUS);
+    let goes_on = end == payload && flags.has(Flags::CONTINUES_ON_NEXT);
+    match (continues, goes_on) {
+        (false, false) => Part::Whole,
+        (false, true) => Part::Begin,
+        (true, true) => Part::Continue,
+        (true, false) => Part::End,
+    }
+}
+
+/// What [`measure`] found in the payload of a chunk that is being committed.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// Bytes up to the end of the last well-formed fragment.
+    pub(super) bytes: usize,
+    /// Why it stopped before the number of fragments the producer declared.
+    pub(super) cut_short: Option<Cut>,
+}
+
+/// Why a chunk holds fewer fragments than it declares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    WriterAborted,
+    Malformed,
+}
+
+/// Finds how much of `payload` the first `fragments` fragments take.
+pub(super) fn measure(payload: &[u8], fragments: u16) -> Measured {
+    let mut bytes = 0;
+    for _ in 0..fragments {
+        bytes = match token(payload, bytes) {
+            Token::Fragment { end, .. } => end,
+            Token::DropMarker => {
+                return Measured {
+                    bytes,
+                    cut_short: Some(Cut::WriterAborted),
+                };
+            }
+            Token::End | Token::Malformed => {
+                return Measured {
+                    bytes,
+                    cut_short: Some(Cut::Malformed),
+                };
+            }
+        };
+    }
+    Measured {
+        bytes,
+        cut_short: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_one_to_four_bytes_are_understood_padded_or_not() {
+        for prefix in [&[3][..], &[0x83, 0], &[0x83, 0x80, 0], &[0x83, 0x80, 0x80, 0]] {
+            let payload = [prefix, b"abcd"].concat();
+            let start = prefix.len();
+            assert_eq!(
+                token(&payload, 0),
+                Token::Fragment {
+                    start,
+                    end: start + 3
+                }
+            );
+        }
+        let mut payload = vec![0; 70_000];
+        payload[..3].copy_from_slice(&[0x80, 0x80, 0x04]);
+        assert_eq!(
+            token(&payload, 0),
+            Token::Fragment {
+                start: 3,
+                end: 3 + 65_536
+            }
+        );
+    }
+
+    #[test]
+    fn lengths_outside_of_the_payload_and_endless_varints_are_malformed() {
+        assert_eq!(token(b"\x05abcd", 0), Token::Malformed);
+        assert_eq!(token(&[0x80], 0), Token::Malformed);
+        assert_eq!(token(&[0xff; 64], 0), Token::Malformed);
+        assert_eq!(
+            token(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], 0),
+            Token::Malformed
+        );
+        assert_eq!(token(b"\x00", 2), Token::Malformed);
+    }
+
+    #[test]
+    fn the_drop_marker_is_told_from_damage() {
+        assert_eq!(token(&[0xff, 0xff, 0xff, 0x7f, 1, 2], 0), Token::DropMarker);
+        assert_eq!(token(&[0xff, 0xff, 0xff, 0x7e, 1, 2], 0), Token::Malformed);
+    }
+}

@@ -1,0 +1,432 @@
+//! The trace buffer: where a session keeps what producers wrote until someone reads it.
+//!
+//! The service calls [`TraceBuffer::copy_chunk`] for every chunk that a producer commits or that is scraped out of
+//! its shared memory, [`TraceBuffer::apply_patches`] for the lengths that became known later, and reads whole
+//! packets with [`TraceBuffer::begin_read`] and [`TraceBuffer::read_next_packet`]. The semantics are those of
+//! upstream's second trace buffer (`trace_buffer_v2`).
+//!
+//! A *sequence* is what one trace writer of one producer wrote: chunks numbered upwards. Chunks may arrive out of
+//! order, more than once (a scrape sees a chunk that is still being written; the producer commits it later) and
+//! with holes that patches fill. A packet is one or more fragments in consecutive chunks.
+//!
+//! Guarantees, per sequence: packets come out in the order they were written, whole, at most once, byte for byte;
+//! and a packet before which something was lost says so, and why ([`LossReasons`]). Across sequences the order is
+//! roughly that of the commits. A sequence that waits for a patch, for the rest of a packet or for the rest of a
+//! scraped chunk holds up no other.
+//!
+//! Everything in a chunk except [`ChunkInfo::producer`] and [`ChunkInfo::identity`] is hostile. What does not make
+//! sense is counted and cut off; it costs its own sequence data and nobody else time or memory: memory is bounded
+//! by the size of the buffer, and no operation looks at other sequences.
+
+mod fragment;
+mod read;
+mod record;
+mod sequence;
+mod stats;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use record::Ring;
+use sequence::Sequences;
+use stats::WriterStats;
+pub use stats::{BufferStats, PayloadHistogram};
+
+use crate::ids::{ChunkId, MachineId, ProducerId, WriterId};
+
+/// What happens when a buffer is full (`TraceConfig.BufferConfig.FillPolicy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FillPolicy {
+    /// The oldest chunks are overwritten.
+    RingBuffer,
+    /// Nothing more is accepted, whether or not it has been read meanwhile.
+    Discard,
+}
+
+/// Who a producer is, as told by the kernel and not by the producer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProducerIdentity {
+    /// User it runs as.
+    pub uid: u32,
+    /// Its process, where the transport tells.
+    pub pid: Option<i32>,
+    /// The machine it runs on.
+    pub machine: MachineId,
+}
+
+/// Whether the producer has finished with a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkState {
+    /// Committed, or scraped after the producer released it.
+    Complete,
+    /// Scraped while the producer holds it. The last fragment may still be growing and is left out; the rest of
+    /// the chunk will come in a later commit.
+    Incomplete,
+}
+
+/// One chunk, as its header in shared memory and the connection it came over describe it.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkInfo {
+    /// The producer whose shared memory it came from (trusted).
+    pub producer: ProducerId,
+    /// Who that is (trusted). Kept from the first chunk of a sequence.
+    pub identity: ProducerIdentity,
+    /// The writer named by the chunk's header.
+    pub writer: WriterId,
+    /// The position in the writer's sequence, from the chunk's header.
+    pub chunk_id: ChunkId,
+    /// How many fragments the header declares.
+    pub num_fragments: u16,
+    /// The header's flags, as in the shared memory ABI: 1 = first fragment continues from the previous chunk,
+    /// 2 = last fragment continues in the next chunk, 4 = last fragment needs patching. Other bits are ignored.
+    pub flags: u8,
+    /// Whether more may come.
+    pub state: ChunkState,
+}
+
+/// What became of a chunk given to [`TraceBuffer::copy_chunk`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "violations are the reason to disconnect a producer"]
+pub enum CopyOutcome {
+    /// Its fragments are in the buffer, or were there already.
+    Stored,
+    /// It was not taken, through no fault of the producer.
+    Discarded(Discard),
+    /// It broke the rules of the shared memory ABI.
+    Violation(AbiViolation),
+}
+
+/// Why a chunk was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// The buffer is read-only.
+    ReadOnly,
+    /// The buffer is full and its policy is to discard.
+    Full,
+    /// The chunk, or a later one of its sequence, has been read or overwritten already.
+    TooLate,
+    /// Making room for it overwrote a later chunk of its own sequence: the buffer holds less than what the
+    /// producer has in flight.
+    Overtaken,
+}
+
+/// A rule of the shared memory ABI that a chunk broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AbiViolation {
+    /// The fragments before the bad one are kept.
+    #[error("a fragment of the chunk is malformed or missing")]
+    MalformedFragments,
+    /// Nothing is kept.
+    #[error("the chunk is larger than the trace buffer or than any chunk can be")]
+    TooLarge,
+    /// The chunk stays as it was.
+    #[error(
+        "the chunk was committed again with fewer bytes, more than it had room for, or without a flag it had"
+    )]
+    BadRecommit,
+    /// Nothing is kept.
+    #[error("the chunk's id is too far from those of the other chunks of its sequence")]
+    ChunkIdOutOfRange,
+}
+
+/// Four bytes that a producer could not write into a chunk before committing it: the length of a nested message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patch {
+    /// Where, in bytes from the start of the chunk's payload.
+    pub offset: u32,
+    /// What.
+    pub data: [u8; 4],
+}
+
+/// Whether a chunk can be read once a batch of patches is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MorePatches {
+    /// More will come (`has_more_patches`).
+    Pending,
+    /// These are the last.
+    Done,
+}
+
+/// Why packets of a sequence are missing: the bitmask that goes into `TracePacket.previous_packet_dropped`
+/// (`TracePacket.DataLossReason`). Zero when nothing is missing.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct LossReasons(u32);
+
+impl LossReasons {
+    /// Nothing is missing.
+    pub const NONE: Self = Self(0);
+    /// Set whenever any other is: readers older than the causes test only whether the field is nonzero.
+    pub const PRESENT: Self = Self(1);
+    /// Chunks that should have come before the one being read did not.
+    pub const READ_GAP: Self = Self(1 << 1);
+    /// A chunk could not be cut into fragments.
+    pub const CHUNK_CORRUPTED: Self = Self(1 << 2);
+    /// A packet's start was missing.
+    pub const ORPHAN_CONTINUATION: Self = Self(1 << 3);
+    /// A chunk in the middle of a packet was missing.
+    pub const REASSEMBLY_GAP: Self = Self(1 << 4);
+    /// A packet was not continued where it should have been.
+    pub const REASSEMBLY_BROKEN_CHAIN: Self = Self(1 << 5);
+    /// The ring buffer overwrote unread data.
+    pub const OVERWRITE: Self = Self(1 << 6);
+    /// The trace writer gave up on a packet.
+    pub const WRITER_ABORT: Self = Self(1 << 7);
+
+    /// The value for `previous_packet_dropped`; leave the field out when it is 0.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether anything is missing.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self != Self::NONE
+    }
+
+    /// Whether all of `other` are among the reasons.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    fn add(&mut self, reason: Self) {
+        self.0 |= reason.0 | Self::PRESENT.0;
+    }
+}
+
+impl std::ops::BitOr for LossReasons {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl fmt::Debug for LossReasons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; 8] = [
+            "PRESENT",
+            "READ_GAP",
+            "CHUNK_CORRUPTED",
+            "ORPHAN_CONTINUATION",
+            "REASSEMBLY_GAP",
+            "REASSEMBLY_BROKEN_CHAIN",
+            "OVERWRITE",
+            "WRITER_ABORT",
+        ];
+        f.debug_set()
+            .entries(
+                (0..NAMES.len())
+                    .filter(|bit| self.0 & 1 << bit != 0)
+                    .map(|bit| NAMES[bit]),
+            )
+            .finish()
+    }
+}
+
+/// What the service vouches for about every packet of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceInfo {
+    /// The producer.
+    pub producer: ProducerId,
+    /// The writer within it.
+    pub writer: WriterId,
+    /// Who the producer is.
+    pub identity: ProducerIdentity,
+}
+
+/// Where a fragment lies in its buffer. Turned into bytes by [`TraceBuffer::bytes`]; means the same until the
+/// next write, so that many packets can be gathered for one vectored write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    len: u16,
+}
+
+/// A packet taken out of the buffer: its bytes, in place, and where it came from.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPacket<'a> {
+    buffer: &'a TraceBuffer,
+    spans: &'a [Span],
+    /// Who wrote it.
+    pub sequence: SequenceInfo,
+    /// What was lost since the packet before it on the same sequence.
+    pub losses: LossReasons,
+}
+
+impl<'a> ReadPacket<'a> {
+    /// Its fragments, in order; together they are the packet. At least one, none of them empty.
+    pub fn fragments(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
+        let buffer = self.buffer;
+        self.spans.iter().map(|&span| buffer.bytes(span))
+    }
+
+    /// The same as places in the buffer, to be kept beyond the next packet.
+    #[must_use]
+    pub fn spans(&self) -> &'a [Span] {
+        self.spans
+    }
+
+    /// Size of the packet in bytes. Never 0.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.spans.iter().map(|span| usize::from(span.len)).sum()
+    }
+}
+
+/// Why a trace buffer could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceBufferError {
+    /// The system has no such amount of memory to give.
+    #[error("cannot reserve {bytes} bytes of memory for a trace buffer; ask for a smaller one")]
+    OutOfMemory {
+        /// The size in question.
+        bytes: u64,
+    },
+    /// Sizes are limited to what 32-bit offsets reach.
+    #[error("a trace buffer of {bytes} bytes is too large; the limit is {limit} bytes", limit = TraceBuffer::MAX_SIZE)]
+    TooLarge {
+        /// The size in question.
+        bytes: u64,
+    },
+}
+
+/// A trace buffer. See the module's documentation.
+#[derive(Debug)]
+pub struct TraceBuffer {
+    ring: Ring,
+    /// Offset at which the next chunk will be written. The oldest record is the one at or after it.
+    write_at: u32,
+    sequences: Sequences,
+    policy: FillPolicy,
+    /// The buffer discards, and became full.
+    full: bool,
+    read_only: bool,
+    stats: BufferStats,
+    writer_stats: WriterStats,
+    /// Counts calls of `begin_read`; a sequence that stalls is skipped until the next.
+    read_cycle: u64,
+    /// Where the read cycle stands. `None` when there is none, or a write has ended it.
+    walk: Option<read::Walk>,
+    /// Fragments of the packet being read; kept for its allocation.
+    spans: Vec<Span>,
+    /// Fragments seen while looking ahead for the rest of a packet; kept for its allocation.
+    lookahead: Vec<read::Lookahead>,
+}
+
+impl TraceBuffer {
+    /// The size of the largest buffer, in bytes.
+    pub const MAX_SIZE: u64 = (u32::MAX - 4095) as u64;
+
+    /// Makes an empty buffer of `size` bytes, rounded up to 4 KiB. Memory is reserved now and used as it fills.
+    ///
+    /// # Errors
+    /// When the size is beyond [`TraceBuffer::MAX_SIZE`] or the memory cannot be reserved.
+    pub fn new(size: u64, policy: FillPolicy) -> Result<Self, TraceBufferError> {
+        if size > Self::MAX_SIZE {
+            return Err(TraceBufferError::TooLarge { bytes: size });
+        }
+        let capacity = (size as u32).max(1).next_multiple_of(4096);
+        Ok(Self {
+            ring: Ring::with_capacity(capacity)?,
+            write_at: 0,
+            sequences: Sequences::default(),
+            policy,
+            full: false,
+            read_only: false,
+            stats: BufferStats {
+                buffer_size: u64::from(capacity),
+                ..BufferStats::default()
+            },
+            writer_stats: WriterStats::default(),
+            read_cycle: 0,
+            walk: None,
+            spans: Vec::new(),
+            lookahead: Vec::new(),
+        })
+    }
+
+    /// A copy that can be read but not written, with what is unread now. Its counters go on from this buffer's,
+    /// except those of reading, which start at 0.
+    ///
+    /// # Errors
+    /// When there is no memory for the part that is in use.
+    pub fn clone_read_only(&self) -> Result<Self, TraceBufferError> {
+        Ok(Self {
+            ring: self.ring.try_clone()?,
+            write_at: self.write_at,
+            sequences: self.sequences.clone(),
+            policy: self.policy,
+            full: self.full,
+            read_only: true,
+            stats: BufferStats {
+                bytes_read: 0,
+                chunks_read: 0,
+                readaheads_failed: 0,
+                readaheads_succeeded: 0,
+                ..self.stats
+            },
+            writer_stats: self.writer_stats.clone(),
+            read_cycle: self.read_cycle,
+            walk: None,
+            spans: Vec::new(),
+            lookahead: Vec::new(),
+        })
+    }
+
+    /// Refuses every write from now on.
+    pub fn set_read_only(&mut self) {
+        self.read_only = true;
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        u64::from(self.ring.capacity())
+    }
+
+    /// How many bytes were written before the first wrap-around: the memory really in use, at most
+    /// [`TraceBuffer::size`].
+    #[must_use]
+    pub fn used_size(&self) -> u64 {
+        u64::from(self.ring.used())
+    }
+
+    /// Whether anything was ever written.
+    #[must_use]
+    pub fn has_data(&self) -> bool {
+        self.ring.used() > 0
+    }
+
+    /// What happens when it is full.
+    #[must_use]
+    pub fn policy(&self) -> FillPolicy {
+        self.policy
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> &BufferStats {
+        &self.stats
+    }
+
+    /// Sizes of the chunks committed, by writer, in the order the writers appeared.
+    pub fn writer_stats(&self) -> impl Iterator<Item = (ProducerId, WriterId, &PayloadHistogram)> {
+        self.writer_stats.iter()
+    }
+
+    /// The bytes of a fragment. `span` must come from this buffer and no write may have happened since; if it
+    /// has, the bytes are others, or none.
+    #[must_use]
+    pub fn bytes(&self, span: Span) -> &[u8] {
+        let start = span.start as usize;
+        self.ring
+            .bytes()
+            .get(start..start + usize::from(span.len))
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,283 @@
+//! The memory of a trace buffer: a ring of records, each a 16-byte header followed by its bytes.
+//!
+//! Called by the write and the read path only. A record is either a *chunk* (fragments of one sequence, with how
+//! far they have been consumed) or a *free run* (space that can be written over without losing anything).
+//! Records tile `[0, used)` without holes; the write cursor always stands on a record boundary or at `used`.
+//!
+//! Keeping the headers inside the ring, and not in a table beside it, bounds the bookkeeping by the size the
+//! user asked for: a producer that commits a million empty chunks pays for them with its buffer space. The
+//! header is as long as the one in shared memory, so the accounting in bytes agrees with upstream's.
+//!
+//! The memory is reserved at once and touched as it is first written: the vector's length *is* the high-water
+//! mark, so a fresh buffer of 1 GiB costs address space only.
+
+use super::TraceBufferError;
+use crate::ids::ChunkId;
+
+/// Size of a record's header, in bytes. Also the alignment of records: whatever is cut off a record is large
+/// enough to hold the header of a free run.
+pub(super) const HEADER_SIZE: u32 = 16;
+
+/// The largest payload a chunk can have: its size must fit the header's 16-bit fields. Chunks in shared memory
+/// are at most 64 KiB including their own header, so nothing well-formed is larger.
+pub(super) const MAX_PAYLOAD: usize = u16::MAX as usize;
+
+/// Index of a sequence in [`super::sequence::Sequences`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(pub(super) u32);
+
+/// State of one chunk: the flags of the shared memory ABI in the low bits, the buffer's own above them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags(u8);
+
+impl Flags {
+    /// ABI: the first fragment continues a packet from the previous chunk.
+    pub(super) const CONTINUES_FROM_PREVIOUS: Self = Self(1);
+    /// ABI: the last fragment continues in the next chunk.
+    pub(super) const CONTINUES_ON_NEXT: Self = Self(1 << 1);
+    /// ABI: the last fragment has holes that patches will fill.
+    pub(super) const NEEDS_PATCHING: Self = Self(1 << 2);
+    const ABI: u8 = 0b111;
+
+    /// The bytes after the last kept fragment were not fragments.
+    pub(super) const MALFORMED: Self = Self(1 << 5);
+    /// The writer said that it dropped packets after this chunk.
+    pub(super) const WRITER_ABORTED: Self = Self(1 << 6);
+    /// Scraped while the producer was still writing: more fragments will follow.
+    pub(super) const INCOMPLETE: Self = Self(1 << 7);
+
+    /// The flags of a chunk header in shared memory; unknown bits are ignored.
+    pub(super) fn from_abi(bits: u8) -> Self {
+        Self(bits & Self::ABI)
+    }
+
+    pub(super) fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    pub(super) fn insert(&mut self, flag: Self) {
+        self.0 |= flag.0;
+    }
+
+    pub(super) fn remove(&mut self, flag: Self) {
+        self.0 &= !flag.0;
+    }
+
+    /// Whether every ABI flag of `other` is also set here.
+    pub(super) fn keeps_abi_flags_of(self, other: Self) -> bool {
+        other.0 & Self::ABI & !self.0 == 0
+    }
+}
+
+/// Header of a chunk. Invariant: `consumed <= payload <= reserved`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    pub(super) id: ChunkId,
+    pub(super) slot: Slot,
+    /// Bytes set aside for the payload. More than `payload` only for scraped chunks, which may grow.
+    pub(super) reserved: u16,
+    /// Bytes of fragments, each with its length prefix.
+    pub(super) payload: u16,
+    /// Where the next fragment to be read starts, in bytes from the start of the payload.
+    pub(super) consumed: u16,
+    pub(super) flags: Flags,
+}
+
+impl Chunk {
+    /// Bytes the record takes in the ring, header and alignment included.
+    pub(super) fn outer_size(&self) -> u32 {
+        outer_size(usize::from(self.reserved))
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.consumed == self.payload
+    }
+}
+
+/// Bytes a record with `payload` bytes reserved takes in the ring. `payload` is at most [`MAX_PAYLOAD`].
+pub(super) fn outer_size(payload: usize) -> u32 {
+    (HEADER_SIZE + payload as u32).next_multiple_of(HEADER_SIZE)
+}
+
+/// Header of a run of free space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FreeRun {
+    /// Length of the run, this header included. Never 0.
+    pub(super) bytes: u32,
+    /// How much of it was counted in `padding_bytes_written` and not yet in `padding_bytes_cleared`.
+    pub(super) padding: u32,
+}
+
+/// What stands at some offset of the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Record {
+    Chunk(Chunk),
+    Free(FreeRun),
+}
+
+const KIND_FREE: u8 = 0;
+const KIND_CHUNK: u8 = 1;
+
+/// The ring of records.
+#[derive(Debug)]
+pub(super) struct Ring {
+    bytes: Vec<u8>,
+    capacity: u32,
+}
+
+impl Ring {
+    /// Reserves, without touching, `capacity` bytes of memory; `capacity` is a multiple of [`HEADER_SIZE`].
+    pub(super) fn with_capacity(capacity: u32) -> Result<Self, TraceBufferError> {
+        debug_assert!(capacity.is_multiple_of(HEADER_SIZE));
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(capacity as usize)
+            .map_err(|_| TraceBufferError::OutOfMemory {
+                bytes: u64::from(capacity),
+            })?;
+        Ok(Self { bytes, capacity })
+    }
+
+    /// A copy of the part in use. The copy cannot be written past it, so it reserves no more than that.
+    pub(super) fn try_clone(&self) -> Result<Self, TraceBufferError> {
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(self.bytes.len())
+            .map_err(|_| TraceBufferError::OutOfMemory {
+                bytes: self.bytes.len() as u64,
+            })?;
+        bytes.extend_from_slice(&self.bytes);
+        Ok(Self {
+            bytes,
+            capacity: self.capacity,
+        })
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// High-water mark: bytes of the ring that were ever written.
+    pub(super) fn used(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+
+    fn header(&self, at: u32) -> u128 {
+        let at = at as usize;
+        let mut header = [0; HEADER_SIZE as usize];
+        header.copy_from_slice(&self.bytes[at..at + HEADER_SIZE as usize]);
+        u128::from_le_bytes(header)
+    }
+
+    fn put_header(&mut self, at: u32, header: u128) {
+        let at = at as usize;
+        self.bytes[at..at + HEADER_SIZE as usize].copy_from_slice(&header.to_le_bytes());
+    }
+
+    /// The record that starts at `at`.
+    pub(super) fn record(&self, at: u32) -> Record {
+        let header = self.header(at);
+        match (header >> 120) as u8 {
+            KIND_CHUNK => Record::Chunk(decode_chunk(header)),
+            _ => Record::Free(FreeRun {
+                bytes: header as u32,
+                padding: (header >> 32) as u32,
+            }),
+        }
+    }
+
+    /// The chunk that starts at `at`; only for offsets held by a sequence, which are always chunks.
+    pub(super) fn chunk(&self, at: u32) -> Chunk {
+        let header = self.header(at);
+        debug_assert_eq!((header >> 120) as u8, KIND_CHUNK, "no chunk at {at}");
+        decode_chunk(header)
+    }
+
+    /// The id of the chunk at `at`, with the restriction of [`Ring::chunk`].
+    pub(super) fn chunk_id(&self, at: u32) -> ChunkId {
+        ChunkId(self.header(at) as u32)
+    }
+
+    /// Replaces the header of the chunk at `at`; its payload stays.
+    pub(super) fn put_chunk(&mut self, at: u32, chunk: &Chunk) {
+        self.put_header(at, encode_chunk(chunk));
+    }
+
+    /// Marks everything from `at` to `at + run.bytes` as free.
+    pub(super) fn put_free(&mut self, at: u32, run: FreeRun) {
+        debug_assert!(run.bytes >= HEADER_SIZE && at + run.bytes <= self.used());
+        let header = u128::from(run.bytes) | u128::from(run.padding) << 32 | u128::from(KIND_FREE) << 120;
+        self.put_header(at, header);
+    }
+
+    /// Writes a new record; whatever was there before must have been evicted.
+    pub(super) fn write(&mut self, at: u32, chunk: &Chunk, payload: &[u8]) {
+        debug_assert_eq!(usize::from(chunk.payload), payload.len());
+        let end = (at + chunk.outer_size()) as usize;
+        debug_assert!(end <= self.capacity as usize);
+        if at == self.used() {
+            self.bytes.extend_from_slice(&encode_chunk(chunk).to_le_bytes());
+            self.bytes.extend_from_slice(payload);
+            self.bytes.resize(end, 0);
+            return;
+        }
+        if end > self.bytes.len() {
+            self.bytes.resize(end, 0);
+        }
+        self.put_chunk(at, chunk);
+        self.overwrite(at, payload);
+    }
+
+    /// Replaces the first `payload.len()` bytes of the payload of the chunk at `at`.
+    pub(super) fn overwrite(&mut self, at: u32, payload: &[u8]) {
+        let start = (at + HEADER_SIZE) as usize;
+        self.bytes[start..start + payload.len()].copy_from_slice(payload);
+    }
+
+    /// Replaces `data.len()` bytes `offset` bytes into the payload of the chunk at `at`.
+    pub(super) fn patch(&mut self, at: u32, offset: u16, data: &[u8]) {
+        let start = (at + HEADER_SIZE) as usize + usize::from(offset);
+        self.bytes[start..start + data.len()].copy_from_slice(data);
+    }
+
+    /// Stores how far the chunk at `at` has been read.
+    pub(super) fn set_consumed(&mut self, at: u32, consumed: u16) {
+        let field = at as usize + 12;
+        self.bytes[field..field + 2].copy_from_slice(&consumed.to_le_bytes());
+    }
+
+    /// The fragments of the chunk at `at`.
+    pub(super) fn payload(&self, at: u32, chunk: &Chunk) -> &[u8] {
+        let start = (at + HEADER_SIZE) as usize;
+        &self.bytes[start..start + usize::from(chunk.payload)]
+    }
+
+    /// Any part of the memory in use.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+// Header layout, little endian. Chunk: id u32, slot u32, reserved u16, payload u16, consumed u16, flags u8, kind u8.
+// Free run: bytes u32, padding u32, 7 unused, kind u8.
+
+fn encode_chunk(chunk: &Chunk) -> u128 {
+    u128::from(chunk.id.0)
+        | u128::from(chunk.slot.0) << 32
+        | u128::from(chunk.reserved) << 64
+        | u128::from(chunk.payload) << 80
+        | u128::from(chunk.consumed) << 96
+        | u128::from(chunk.flags.0) << 112
+        | u128::from(KIND_CHUNK) << 120
+}
+
+fn decode_chunk(header: u128) -> Chunk {
+    Chunk {
+        id: ChunkId(header as u32),
+        slot: Slot((header >> 32) as u32),
+        reserved: (header >> 64) as u16,
+        payload: (header >> 80) as u16,
+        consumed: (header >> 96) as u16,
+        flags: Flags((header >> 112) as u8),
+    }
+}

@@ -1,0 +1,253 @@
+//! What a trace buffer remembers of each sequence: the chunks it holds, in the order of their ids, and where
+//! reading stands. Used by the write and the read path.
+//!
+//! Sequences live in slots that chunk headers refer to, so only a commit looks one up by its key. A sequence
+//! without chunks is *idle*; the most recent [`MAX_IDLE`] idle ones are kept, because what they remember is how
+//! losses between now and their next chunk are noticed. Everything is O(1) in the number of sequences.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::record::Slot;
+use super::stats::WriterSlot;
+use super::{LossReasons, ProducerIdentity, SequenceInfo};
+use crate::ids::{ChunkId, ProducerId, WriterId};
+
+/// Idle sequences that are remembered. The same number as upstream's.
+pub(super) const MAX_IDLE: u32 = 1024;
+
+/// A list of chunks that has grown beyond this gives its memory back when it becomes empty.
+const MAX_IDLE_CAPACITY: usize = 256;
+
+/// How many chunks `id` comes after `other`: negative when it comes before. Ids wrap around, so this is meaningful
+/// for ids less than half the number space apart (the order TCP gives to sequence numbers).
+pub(super) fn distance(id: ChunkId, other: ChunkId) -> i32 {
+    id.0.wrapping_sub(other.0).cast_signed()
+}
+
+/// Names a sequence within a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SequenceKey {
+    pub(super) producer: ProducerId,
+    pub(super) writer: WriterId,
+}
+
+impl std::hash::Hash for SequenceKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u32(u32::from(self.producer.0) << 16 | u32::from(self.writer.0));
+    }
+}
+
+pub(super) type KeyHasherBuilder = BuildHasherDefault<KeyHasher>;
+
+/// Mixes the 32 bits of a [`SequenceKey`] with an invertible function. A producer chooses 16 of them; it can make
+/// its own writers collide, at most 65536 of them, which is too few to be worth a keyed hash on every commit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        let mixed = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The chunk that last left a sequence, read or overwritten.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) id: ChunkId,
+    pub(super) payload: u16,
+    /// It was a scraped copy, and the rest of the chunk had not come yet.
+    pub(super) incomplete: bool,
+}
+
+/// State of one sequence.
+#[derive(Clone, Debug)]
+pub(super) struct Sequence {
+    pub(super) info: SequenceInfo,
+    pub(super) writer_slot: Option<WriterSlot>,
+    /// Offsets of its chunks, by ascending id. First and last are less than half the id space apart, so that
+    /// the order is total. Reading and overwriting take from the front only.
+    pub(super) chunks: VecDeque<u32>,
+    pub(super) last_taken: Option<Taken>,
+    /// The smallest id ever accepted: what comes before it was never seen.
+    pub(super) first_seen: ChunkId,
+    /// The front chunk for which [`Sequence::arrive_at`] has been called.
+    arrived_at: Option<ChunkId>,
+    /// The packet that goes on in the next chunk is lost, and that is already in `losses`.
+    pub(super) tail_is_lost: bool,
+    /// Losses since the last packet that was read.
+    pub(super) losses: LossReasons,
+    /// The read cycle in which this sequence has nothing more to give.
+    pub(super) stalled_in: u64,
+    idle: Idle,
+}
+
+/// Neighbours in the list of idle sequences.
+#[derive(Clone, Copy, Debug, Default)]
+struct Idle {
+    older: Option<u32>,
+    newer: Option<u32>,
+}
+
+impl Sequence {
+    /// Notes what is missing between the last chunk taken and `id`, the chunk now at the front.
+    pub(super) fn arrive_at(&mut self, id: ChunkId) {
+        if self.arrived_at == Some(id) {
+            return;
+        }
+        self.arrived_at = Some(id);
+        let Some(taken) = self.last_taken else { return };
+        if taken.incomplete && taken.id == id {
+            // The rest of a chunk whose scraped copy is gone: nothing lies between.
+        } else if id != taken.id.next() {
+            self.losses.add(LossReasons::READ_GAP);
+            self.tail_is_lost = false;
+        } else if taken.incomplete {
+            // The scraped copy was overwritten and the rest never came. A scrape withholds the fragment that was
+            // being written, so at least that one is lost, and `id` may continue it.
+            self.losses.add(LossReasons::OVERWRITE);
+            self.tail_is_lost = true;
+        }
+    }
+
+    /// Records that the front chunk is gone, and what was missing before it.
+    pub(super) fn take(&mut self, taken: Taken) {
+        self.arrive_at(taken.id);
+        self.last_taken = Some(taken);
+        self.arrived_at = None;
+    }
+}
+
+/// All sequences of a buffer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sequences {
+    slots: Vec<Sequence>,
+    index: HashMap<SequenceKey, u32, KeyHasherBuilder>,
+    vacant: Vec<u32>,
+    oldest_idle: Option<u32>,
+    newest_idle: Option<u32>,
+    idle_count: u32,
+}
+
+impl Sequences {
+    pub(super) fn find(&self, key: SequenceKey) -> Option<Slot> {
+        self.index.get(&key).copied().map(Slot)
+    }
+
+    /// Adds a sequence, idle until [`Sequences::wake`] is called, and forgets the longest idle ones beyond
+    /// [`MAX_IDLE`]. Slots of idle sequences are invalid after this call.
+    pub(super) fn add(
+        &mut self,
+        key: SequenceKey,
+        identity: ProducerIdentity,
+        first_seen: ChunkId,
+        writer_slot: Option<WriterSlot>,
+    ) -> Slot {
+        while self.idle_count >= MAX_IDLE {
+            let Some(oldest) = self.oldest_idle else { break };
+            self.unlink_idle(oldest);
+            let info = self.slots[oldest as usize].info;
+            self.index.remove(&SequenceKey {
+                producer: info.producer,
+                writer: info.writer,
+            });
+            self.vacant.push(oldest);
+        }
+        let sequence = Sequence {
+            info: SequenceInfo {
+                producer: key.producer,
+                writer: key.writer,
+                identity,
+            },
+            writer_slot,
+            chunks: VecDeque::new(),
+            last_taken: None,
+            first_seen,
+            arrived_at: None,
+            tail_is_lost: false,
+            losses: LossReasons::NONE,
+            stalled_in: 0,
+            idle: Idle::default(),
+        };
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = sequence;
+                slot
+            }
+            None => {
+                self.slots.push(sequence);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.index.insert(key, slot);
+        self.link_idle(slot);
+        Slot(slot)
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> &Sequence {
+        &self.slots[slot.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Sequence {
+        &mut self.slots[slot.0 as usize]
+    }
+
+    /// To be called when an idle sequence gets a chunk.
+    pub(super) fn wake(&mut self, slot: Slot) {
+        self.unlink_idle(slot.0);
+    }
+
+    /// To be called when a sequence has lost its last chunk.
+    pub(super) fn rest(&mut self, slot: Slot) {
+        let sequence = self.get_mut(slot);
+        debug_assert!(sequence.chunks.is_empty());
+        if sequence.chunks.capacity() > MAX_IDLE_CAPACITY {
+            sequence.chunks = VecDeque::new();
+        }
+        self.link_idle(slot.0);
+    }
+
+    fn link_idle(&mut self, slot: u32) {
+        let older = self.newest_idle.replace(slot);
+        self.slots[slot as usize].idle = Idle { older, newer: None };
+        match older {
+            Some(older) => self.slots[older as usize].idle.newer = Some(slot),
+            None => self.oldest_idle = Some(slot),
+        }
+        self.idle_count += 1;
+    }
+
+    fn unlink_idle(&mut self, slot: u32) {
+        let Idle { older, newer } = std::mem::take(&mut self.slots[slot as usize].idle);
+        match older {
+            Some(older) => self.slots[older as usize].idle.newer = newer,
+            None => self.oldest_idle = newer,
+        }
+        match newer {
+            Some(newer) => self.slots[newer as usize].idle.older = older,
+            None => self.newest_idle = older,
+        }
+        self.idle_count -= 1;
+    }
+
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.index.values().map(|&slot| &self.slots[slot as usize])
+    }
+
+    #[cfg(test)]
+    pub(super) fn idle_count(&self) -> u32 {
+        self.idle_count
+    }
+}

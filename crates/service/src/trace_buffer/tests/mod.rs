@@ -1,0 +1,277 @@
+//! Tests of the trace buffer: cases by theme, a property test against a naive model, and arbitrary bytes.
+//!
+//! The cases cover what upstream's unit tests of `trace_buffer_v2` expect, and where we go further.
+
+mod fuzz;
+mod hostile;
+mod losses;
+mod model;
+mod overwriting;
+mod patching;
+mod reading;
+mod recommits;
+mod snapshots;
+
+use super::*;
+use record::Record;
+use sequence::distance;
+
+/// A chunk under construction. Fragments are named by a letter that fills them and their size in the chunk,
+/// length prefix included.
+#[derive(Clone)]
+struct TestChunk {
+    info: ChunkInfo,
+    payload: Vec<u8>,
+}
+
+fn chunk(producer: u16, writer: u16, id: u32) -> TestChunk {
+    let info = ChunkInfo {
+        producer: ProducerId(producer),
+        identity: ProducerIdentity {
+            uid: 1000 + u32::from(producer),
+            pid: Some(7),
+            machine: MachineId(0),
+        },
+        writer: WriterId(writer),
+        chunk_id: ChunkId(id),
+        num_fragments: 0,
+        flags: 0,
+        state: ChunkState::Complete,
+    };
+    TestChunk {
+        info,
+        payload: Vec::new(),
+    }
+}
+
+impl TestChunk {
+    fn fragment(mut self, letter: char, size: usize) -> Self {
+        match size {
+            ..=128 => self.payload.push(size as u8 - 1),
+            129 => self.payload.extend([0xff, 0]),
+            _ => self
+                .payload
+                .extend([(size - 2) as u8 | 0x80, ((size - 2) >> 7) as u8]),
+        }
+        let body = if size <= 128 { size - 1 } else { size - 2 };
+        self.payload.extend(std::iter::repeat_n(letter as u8, body));
+        self.info.num_fragments += 1;
+        self
+    }
+
+    fn whole(self, letter: char, size: usize) -> Self {
+        self.fragment(letter, size)
+    }
+
+    fn begin(self, letter: char, size: usize) -> Self {
+        self.fragment(letter, size).flag(2)
+    }
+
+    fn end(self, letter: char, size: usize) -> Self {
+        assert_eq!(
+            self.info.num_fragments, 0,
+            "only the first fragment ends a packet of another chunk"
+        );
+        self.fragment(letter, size).flag(1)
+    }
+
+    fn middle(self, letter: char, size: usize) -> Self {
+        self.end(letter, size).flag(2)
+    }
+
+    fn needs_patching(self) -> Self {
+        self.flag(4)
+    }
+
+    fn flag(mut self, flag: u8) -> Self {
+        self.info.flags |= flag;
+        self
+    }
+
+    /// Bytes as they are, counted as one fragment.
+    fn raw(mut self, bytes: &[u8]) -> Self {
+        self.payload.extend(bytes);
+        self.info.num_fragments += 1;
+        self
+    }
+
+    /// Zeroes up to the size that the chunk has in shared memory, header included.
+    fn padded_to(mut self, size: usize) -> Self {
+        self.payload.resize(size - 16, 0);
+        self
+    }
+
+    fn uid(mut self, uid: u32) -> Self {
+        self.info.identity.uid = uid;
+        self
+    }
+}
+
+/// A trace buffer and short ways to use it.
+struct Fixture(TraceBuffer);
+
+fn ring(size: u64) -> Fixture {
+    Fixture(TraceBuffer::new(size, FillPolicy::RingBuffer).unwrap())
+}
+
+fn discard(size: u64) -> Fixture {
+    Fixture(TraceBuffer::new(size, FillPolicy::Discard).unwrap())
+}
+
+impl Fixture {
+    fn try_commit(&mut self, chunk: &TestChunk) -> CopyOutcome {
+        let outcome = self.0.copy_chunk(&chunk.info, &chunk.payload);
+        self.0.check_invariants();
+        outcome
+    }
+
+    #[track_caller]
+    fn commit(&mut self, chunk: TestChunk) {
+        assert_eq!(self.try_commit(&chunk), CopyOutcome::Stored);
+    }
+
+    #[track_caller]
+    fn scrape(&mut self, mut chunk: TestChunk) {
+        chunk.info.state = ChunkState::Incomplete;
+        self.commit(chunk);
+    }
+
+    fn patch(
+        &mut self,
+        (producer, writer, id): (u16, u16, u32),
+        offset: u32,
+        data: &[u8; 4],
+        more: MorePatches,
+    ) -> bool {
+        let patch = Patch { offset, data: *data };
+        self.0.apply_patches(
+            ProducerId(producer),
+            WriterId(writer),
+            ChunkId(id),
+            &[patch],
+            more,
+        )
+    }
+
+    /// The next packet: `a10+b20` is one of two fragments that took 10 and 20 bytes, ` !` and the reasons follow
+    /// when something was lost before it.
+    fn next(&mut self) -> Option<String> {
+        let packet = self.0.read_next_packet()?;
+        let fragments: Vec<String> = packet
+            .fragments()
+            .map(|bytes| {
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]), "mixed up: {bytes:?}");
+                let prefix = if bytes.len() < 128 { 1 } else { 2 };
+                format!("{}{}", bytes[0] as char, bytes.len() + prefix)
+            })
+            .collect();
+        let losses = if packet.losses.any() {
+            format!(" !{:?}", packet.losses)
+        } else {
+            String::new()
+        };
+        Some(fragments.join("+") + &losses)
+    }
+
+    /// Everything one read cycle gives.
+    fn read(&mut self) -> Vec<String> {
+        self.0.begin_read();
+        let packets = std::iter::from_fn(|| self.next()).collect();
+        self.0.check_invariants();
+        packets
+    }
+
+    /// The first `count` packets of a new read cycle.
+    fn read_some(&mut self, count: usize) -> Vec<String> {
+        self.0.begin_read();
+        std::iter::from_fn(|| self.next()).take(count).collect()
+    }
+
+    fn stats(&self) -> BufferStats {
+        *self.0.stats()
+    }
+
+    fn room_to_end(&self) -> u32 {
+        self.0.ring.capacity() - self.0.write_at
+    }
+}
+
+const NOTHING: [&str; 0] = [];
+
+impl TraceBuffer {
+    /// Asserts everything the modules promise each other.
+    fn check_invariants(&self) {
+        let mut at = 0;
+        let mut live = 0;
+        let mut cursor_on_boundary = self.write_at == 0 || self.write_at == self.ring.used();
+        while at < self.ring.used() {
+            cursor_on_boundary |= at == self.write_at;
+            at += match self.ring.record(at) {
+                Record::Free(run) => {
+                    assert!(run.bytes >= 16 && run.bytes.is_multiple_of(16) && run.padding <= run.bytes);
+                    run.bytes
+                }
+                Record::Chunk(chunk) => {
+                    live += 1;
+                    assert!(chunk.consumed <= chunk.payload && chunk.payload <= chunk.reserved);
+                    assert!(
+                        self.sequences.get(chunk.slot).chunks.contains(&at),
+                        "orphan chunk at {at}"
+                    );
+                    chunk.outer_size()
+                }
+            };
+        }
+        assert_eq!(at, self.ring.used(), "records do not tile the ring");
+        assert!(cursor_on_boundary, "the write cursor is inside a record");
+        let mut listed = 0;
+        let mut idle = 0;
+        for sequence in self.sequences.iter() {
+            listed += sequence.chunks.len();
+            idle += u32::from(sequence.chunks.is_empty());
+            let ids: Vec<ChunkId> = sequence.chunks.iter().map(|&at| self.ring.chunk_id(at)).collect();
+            assert!(
+                ids.is_sorted_by(|a, b| distance(*b, *a) > 0),
+                "chunks out of order: {ids:?}"
+            );
+        }
+        assert_eq!(listed, live, "a sequence holds a chunk that is gone");
+        assert_eq!(idle, self.sequences.idle_count());
+    }
+}
+
+/// SplitMix64: reproducible, and good enough to choose operations.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for index in (1..items.len()).rev() {
+            items.swap(index, self.below(index + 1));
+        }
+    }
+}
+
+/// An environment variable as a number.
+fn number_from_env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| {
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={value} is no number"))
+    })
+}

@@ -1,0 +1,249 @@
+//! What happens at the end of the buffer: wrapping around, padding, discarding, and how it is counted.
+
+use super::*;
+
+#[test]
+fn a_buffer_can_be_filled_to_the_last_byte_again_and_again() {
+    let mut buffer = ring(4096);
+    for round in 0..3 {
+        for (index, size) in [512, 512, 1024, 2048].into_iter().enumerate() {
+            buffer.commit(chunk(1, 1, round * 4 + index as u32).whole('x', size - 16));
+        }
+        assert_eq!(buffer.room_to_end(), 0);
+        assert_eq!(buffer.read(), ["x496", "x496", "x1008", "x2032"]);
+    }
+    assert_eq!(buffer.stats().write_wrap_count, 2);
+}
+
+#[test]
+fn a_chunk_that_does_not_fit_at_the_end_goes_to_the_start_and_pads_what_it_cuts() {
+    let mut buffer = ring(4096);
+    for (id, size) in [128, 256, 512, 1024, 2048].into_iter().enumerate() {
+        buffer.commit(chunk(1, 1, id as u32).whole('x', size - 16));
+    }
+    assert_eq!(buffer.room_to_end(), 128);
+    buffer.commit(chunk(1, 1, 5).whole('f', 512 - 16));
+    assert_eq!(buffer.room_to_end(), 4096 - 512);
+    let expected = [r#"x1008 !{"PRESENT", "OVERWRITE"}"#, "x2032", "f496"];
+    assert_eq!(buffer.read(), expected);
+    let stats = buffer.stats();
+    assert_eq!(
+        (stats.chunks_written, stats.chunks_overwritten, stats.chunks_read),
+        (6, 3, 3)
+    );
+    assert_eq!(
+        (stats.bytes_written, stats.bytes_overwritten, stats.bytes_read),
+        (4480, 896, 3584)
+    );
+    assert_eq!(
+        (stats.padding_bytes_written, stats.padding_bytes_cleared),
+        (384, 0)
+    );
+    assert_eq!(stats.bytes_in_use(), 384);
+    buffer.commit(chunk(1, 1, 6).whole('g', 128 - 16));
+    assert_eq!(buffer.stats().padding_bytes_cleared, 384);
+    assert_eq!(buffer.stats().bytes_in_use(), 128);
+}
+
+#[test]
+fn a_header_is_room_enough_for_padding() {
+    let mut buffer = ring(4096);
+    for (id, size) in [2048, 1024, 1008].into_iter().enumerate() {
+        buffer.commit(chunk(1, 1, id as u32).whole('x', size - 16));
+    }
+    buffer.commit(chunk(1, 1, 3));
+    assert_eq!(buffer.room_to_end(), 0);
+    buffer.commit(chunk(1, 1, 4).whole('d', 2032 - 16));
+    buffer.commit(chunk(1, 1, 5).whole('e', 1040 - 16));
+    buffer.commit(chunk(1, 1, 6));
+    buffer.commit(chunk(1, 1, 7).whole('f', 1008 - 16));
+    assert_eq!(buffer.room_to_end(), 0);
+    assert_eq!(
+        buffer.read(),
+        [r#"d2016 !{"PRESENT", "OVERWRITE"}"#, "e1024", "f992"]
+    );
+}
+
+#[test]
+fn the_rest_of_an_overwritten_chunk_may_be_a_header_alone() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 36 - 16));
+    buffer.commit(chunk(1, 2, 1).whole('b', 4096 - 48 - 16));
+    assert_eq!(buffer.room_to_end(), 0);
+    buffer.commit(chunk(1, 1, 1).whole('c', 16));
+    assert_eq!(buffer.stats().padding_bytes_written, 16);
+    assert_eq!(buffer.read(), ["b4032", r#"c16 !{"PRESENT", "OVERWRITE"}"#]);
+}
+
+#[test]
+fn an_unused_tail_can_be_used_in_a_later_round() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 3000));
+    buffer.commit(chunk(1, 1, 1).whole('b', 2000));
+    assert_eq!(buffer.0.used_size(), 3024);
+    buffer.commit(chunk(1, 1, 2).whole('c', 1900));
+    assert_eq!(
+        buffer.0.used_size(),
+        3936,
+        "written across the old high-water mark"
+    );
+    assert_eq!(buffer.read(), [r#"b2000 !{"PRESENT", "OVERWRITE"}"#, "c1900"]);
+}
+
+#[test]
+fn wraps_are_counted_when_they_happen() {
+    let mut buffer = ring(4096);
+    for (id, size, wraps) in [(0, 2030, 0), (1, 2030, 0), (2, 3054, 1), (3, 2030, 2)] {
+        buffer.commit(chunk(1, 1, id).whole('x', size));
+        assert_eq!(buffer.stats().write_wrap_count, wraps);
+    }
+}
+
+#[test]
+fn a_reader_that_keeps_up_loses_nothing() {
+    let mut buffer = ring(4096);
+    for writer in 1..4 {
+        buffer.commit(chunk(1, writer, 0).whole('a', 2000));
+        buffer.commit(chunk(1, writer, 1).whole('b', 1000));
+        assert_eq!(buffer.read_some(1), ["a2000"]);
+        buffer.commit(chunk(1, writer, 2).whole('c', 2000));
+        assert_eq!(buffer.read_some(1), ["b1000"]);
+        buffer.commit(chunk(1, writer, 3).whole('d', 2000));
+        assert_eq!(buffer.read(), ["c2000", "d2000"]);
+    }
+    assert_eq!(
+        (
+            buffer.stats().chunks_overwritten,
+            buffer.stats().bytes_overwritten
+        ),
+        (0, 0)
+    );
+}
+
+#[test]
+fn chunks_read_to_their_end_do_not_count_as_overwritten() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).begin('a', 496));
+    buffer.commit(chunk(1, 1, 1).middle('b', 496));
+    buffer.commit(chunk(1, 1, 2).end('c', 496));
+    assert_eq!(buffer.read_some(1), ["a496+b496+c496"]);
+    assert_eq!(buffer.stats().bytes_read, 3 * 512);
+    buffer.0.begin_read();
+    buffer.commit(chunk(1, 2, 0).whole('d', 2032));
+    buffer.commit(chunk(1, 3, 0).whole('e', 1520));
+    assert_eq!(buffer.stats().write_wrap_count, 1);
+    assert_eq!(
+        (
+            buffer.stats().chunks_overwritten,
+            buffer.stats().bytes_overwritten
+        ),
+        (0, 0)
+    );
+}
+
+#[test]
+fn unread_chunks_count_as_overwritten_whether_or_not_they_could_be_read() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).begin('a', 1008).needs_patching());
+    buffer.commit(chunk(1, 1, 1).end('b', 1008));
+    assert_eq!(buffer.read(), NOTHING);
+    buffer.commit(chunk(2, 1, 0).whole('c', 2032));
+    buffer.commit(chunk(3, 1, 0).whole('d', 2032));
+    assert_eq!(
+        (
+            buffer.stats().chunks_overwritten,
+            buffer.stats().bytes_overwritten
+        ),
+        (2, 2048)
+    );
+}
+
+#[test]
+fn an_incomplete_chunk_is_overwritten_like_any_other() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 1).whole('1', 1008));
+    buffer.scrape(chunk(1, 1, 2).whole('2', 1008));
+    for id in 3..=6 {
+        buffer.commit(chunk(1, 1, id).whole('x', 1008));
+    }
+    assert_eq!(
+        buffer.read(),
+        [r#"x1008 !{"PRESENT", "OVERWRITE"}"#, "x1008", "x1008", "x1008"]
+    );
+}
+
+#[test]
+fn a_buffer_that_discards_keeps_the_oldest() {
+    let mut buffer = discard(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 16));
+    buffer.commit(chunk(1, 1, 1).whole('b', 3984));
+    assert_eq!(buffer.read_some(1), ["a16"]);
+    buffer.commit(chunk(1, 1, 2).whole('c', 4));
+    for id in [3, 4] {
+        let full = chunk(1, 1, id).whole('x', 48);
+        assert_eq!(buffer.try_commit(&full), CopyOutcome::Discarded(Discard::Full));
+    }
+    assert_eq!(buffer.read(), ["b3984", "c4"]);
+    let small = chunk(1, 9, 0).whole('x', 4);
+    assert_eq!(
+        buffer.try_commit(&small),
+        CopyOutcome::Discarded(Discard::Full),
+        "once full, always full"
+    );
+    assert_eq!(buffer.read(), NOTHING);
+    assert_eq!(buffer.stats().chunks_discarded, 3);
+}
+
+#[test]
+fn a_buffer_that_discards_may_be_filled_to_the_last_byte() {
+    let mut buffer = discard(4096);
+    for (id, outcome) in [
+        (0, CopyOutcome::Stored),
+        (1, CopyOutcome::Stored),
+        (2, CopyOutcome::Discarded(Discard::Full)),
+    ] {
+        assert_eq!(buffer.try_commit(&chunk(1, 1, id).whole('x', 2030)), outcome);
+    }
+    assert_eq!(buffer.read(), ["x2030", "x2030"]);
+}
+
+#[test]
+fn a_packet_cut_off_by_a_full_buffer_does_not_come_out() {
+    let mut buffer = discard(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 2000));
+    buffer.commit(chunk(1, 1, 1).whole('b', 1500).begin('c', 100));
+    let rest = chunk(1, 1, 2).end('d', 1000);
+    assert_eq!(buffer.try_commit(&rest), CopyOutcome::Discarded(Discard::Full));
+    assert_eq!(buffer.read(), ["a2000", "b1500"]);
+}
+
+#[test]
+fn histograms_tell_the_chunk_sizes_of_each_writer() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 8).whole('a', 20));
+    buffer.commit(chunk(1, 1, 1).whole('a', 28));
+    buffer.commit(chunk(1, 2, 0).whole('b', 600));
+    let stats: Vec<_> = buffer
+        .0
+        .writer_stats()
+        .map(|(p, w, h)| (p.0, w.0, h.counts().to_vec(), h.sums().to_vec()))
+        .collect();
+    assert_eq!(
+        stats[0],
+        (
+            1,
+            1,
+            vec![0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            vec![0, 56, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        )
+    );
+    assert_eq!(
+        stats[1],
+        (
+            1,
+            2,
+            vec![0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0],
+            vec![0, 0, 0, 0, 600, 0, 0, 0, 0, 0, 0]
+        )
+    );
+}

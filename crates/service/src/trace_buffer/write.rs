@@ -1,0 +1,421 @@
+//! Writing: commits of chunks, recommits of scraped ones, overwriting the oldest, patches.
+//!
+//! A commit goes to the write cursor unless its sequence already holds the chunk. To make room, whatever stands
+//! there is evicted; as a sequence gives up its chunks from the front only, evicting one evicts the earlier ones
+//! of its sequence too, wherever they lie.
+
+use super::fragment::{self, Cut};
+use super::record::{Chunk, Flags, FreeRun, MAX_PAYLOAD, Record, Slot, outer_size};
+use super::sequence::{SequenceKey, Taken, distance};
+use super::{
+    AbiViolation, ChunkInfo, ChunkState, CopyOutcome, Discard, FillPolicy, LossReasons, MorePatches, Patch,
+    TraceBuffer,
+};
+use crate::ids::{ChunkId, ProducerId, WriterId};
+
+/// How many chunk offsets a commit out of order may push aside. Commits are out of order only within one scrape,
+/// which covers fewer chunks than this; without a limit a producer could make every commit move megabytes.
+const MAX_DISPLACED: usize = 1 << 16;
+
+/// Where a chunk belongs among those its sequence holds.
+enum Place {
+    /// After all of them.
+    Last,
+    /// Before the one at this index.
+    Before(usize),
+    /// It is the one at this index.
+    Held(usize),
+    /// Too far from the others to tell.
+    OutOfRange,
+}
+
+impl TraceBuffer {
+    /// Takes in the payload of one chunk (what follows its header in shared memory, already copied to private
+    /// memory). Ends the read cycle.
+    pub fn copy_chunk(&mut self, info: &ChunkInfo, payload: &[u8]) -> CopyOutcome {
+        if self.read_only {
+            return CopyOutcome::Discarded(Discard::ReadOnly);
+        }
+        self.walk = None;
+
+        let mut flags = Flags::from_abi(info.flags);
+        let mut fragments = info.num_fragments;
+        if info.state == ChunkState::Incomplete {
+            flags.insert(Flags::INCOMPLETE);
+            if fragments > 0 {
+                // These two are about the last fragment, which is not taken.
+                fragments -= 1;
+                flags.remove(Flags::CONTINUES_ON_NEXT);
+                flags.remove(Flags::NEEDS_PATCHING);
+            }
+        }
+        let measured = fragment::measure(payload, fragments);
+        if let Some(cut) = measured.cut_short {
+            // The last fragment that is kept is not the one that these two are about.
+            flags.remove(Flags::CONTINUES_ON_NEXT);
+            flags.remove(Flags::NEEDS_PATCHING);
+            flags.insert(match cut {
+                Cut::WriterAborted => Flags::WRITER_ABORTED,
+                Cut::Malformed => Flags::MALFORMED,
+            });
+        }
+        let payload_room = payload.len();
+        let payload = &payload[..measured.bytes];
+
+        let key = SequenceKey {
+            producer: info.producer,
+            writer: info.writer,
+        };
+        let known = self.sequences.find(key);
+        if self.full && !known.is_some_and(|slot| matches!(self.place(slot, info.chunk_id), Place::Held(_))) {
+            return self.refuse(known, info.chunk_id, Discard::Full);
+        }
+
+        // A scraped chunk keeps the room it has in shared memory, so that it can grow where it is.
+        let reserved = if info.state == ChunkState::Complete {
+            payload.len()
+        } else {
+            payload_room
+        };
+        if reserved > MAX_PAYLOAD || outer_size(reserved) > self.ring.capacity() {
+            return self.violation(AbiViolation::TooLarge);
+        }
+
+        let slot = known.unwrap_or_else(|| {
+            let writer_slot = self.writer_stats.slot_for(key);
+            self.sequences.add(key, info.identity, info.chunk_id, writer_slot)
+        });
+        if let Some(writer_slot) = self.sequences.get(slot).writer_slot {
+            self.writer_stats.add(writer_slot, payload.len());
+        }
+        if flags.has(Flags::WRITER_ABORTED) {
+            self.stats.trace_writer_packet_loss += 1;
+        }
+        let chunk = Chunk {
+            id: info.chunk_id,
+            slot,
+            reserved: reserved as u16,
+            payload: payload.len() as u16,
+            consumed: 0,
+            flags,
+        };
+        let outcome = self.place_chunk(chunk, payload);
+        if flags.has(Flags::MALFORMED) && !matches!(outcome, CopyOutcome::Violation(_)) {
+            return self.violation(AbiViolation::MalformedFragments);
+        }
+        outcome
+    }
+
+    /// Applies `patches` to a chunk that is still here, all of them or none. `more` tells whether the chunk can
+    /// be read to its end afterwards. Returns whether they were applied. Ends the read cycle.
+    pub fn apply_patches(
+        &mut self,
+        producer: ProducerId,
+        writer: WriterId,
+        chunk_id: ChunkId,
+        patches: &[Patch],
+        more: MorePatches,
+    ) -> bool {
+        if self.read_only {
+            return false;
+        }
+        self.walk = None;
+        let held = self
+            .sequences
+            .find(SequenceKey { producer, writer })
+            .and_then(|slot| match self.place(slot, chunk_id) {
+                Place::Held(index) => Some(self.sequences.get(slot).chunks[index]),
+                _ => None,
+            });
+        let Some(at) = held else {
+            self.stats.patches_failed += 1;
+            return false;
+        };
+        let mut chunk = self.ring.chunk(at);
+        // What was consumed has been given out: patching it would be too late to matter.
+        let patchable = u32::from(chunk.consumed)..=u32::from(chunk.payload);
+        let fits = |patch: &Patch| {
+            let end = patch.offset.checked_add(patch.data.len() as u32);
+            patchable.contains(&patch.offset) && end.is_some_and(|end| patchable.contains(&end))
+        };
+        if !patches.iter().all(fits) {
+            self.stats.patches_failed += 1;
+            return false;
+        }
+        for patch in patches {
+            self.ring.patch(at, patch.offset as u16, &patch.data);
+        }
+        self.stats.patches_succeeded += patches.len() as u64;
+        if more == MorePatches::Done {
+            chunk.flags.remove(Flags::NEEDS_PATCHING);
+            self.ring.put_chunk(at, &chunk);
+        }
+        true
+    }
+
+    /// Decides between a new chunk, a known one and one that comes too late.
+    fn place_chunk(&mut self, mut chunk: Chunk, payload: &[u8]) -> CopyOutcome {
+        let complete = !chunk.flags.has(Flags::INCOMPLETE);
+        let sequence = self.sequences.get_mut(chunk.slot);
+        if let Some(taken) = &mut sequence.last_taken {
+            let after = distance(chunk.id, taken.id);
+            if after == 0 && taken.incomplete && chunk.payload > taken.payload {
+                // The scraped copy was evicted; what is new of the chunk is welcome.
+                chunk.consumed = taken.payload;
+            } else if after <= 0 {
+                if after == 0 && complete {
+                    taken.incomplete = false;
+                }
+                return self.refuse(Some(chunk.slot), chunk.id, Discard::TooLate);
+            }
+        }
+        match self.place(chunk.slot, chunk.id) {
+            Place::Held(index) => self.recommit(chunk, payload, index),
+            Place::OutOfRange => self.violation(AbiViolation::ChunkIdOutOfRange),
+            place @ (Place::Last | Place::Before(_)) => {
+                let sequence = self.sequences.get(chunk.slot);
+                if let Place::Before(index) = place {
+                    if index == 0 && self.ring.chunk(sequence.chunks[0]).consumed > 0 {
+                        // Its successor is being read already.
+                        return self.refuse(Some(chunk.slot), chunk.id, Discard::TooLate);
+                    }
+                    if index.min(sequence.chunks.len() - index) > MAX_DISPLACED {
+                        return self.violation(AbiViolation::ChunkIdOutOfRange);
+                    }
+                }
+                self.append(chunk, payload)
+            }
+        }
+    }
+
+    fn place(&self, slot: Slot, id: ChunkId) -> Place {
+        let chunks = &self.sequences.get(slot).chunks;
+        let (Some(&front), Some(&back)) = (chunks.front(), chunks.back()) else {
+            return Place::Last;
+        };
+        let (front, back) = (self.ring.chunk_id(front), self.ring.chunk_id(back));
+        if distance(id, back) > 0 {
+            return if distance(id, front) >= 0 {
+                Place::Last
+            } else {
+                Place::OutOfRange
+            };
+        }
+        if distance(id, front) < 0 && distance(back, id) < 0 {
+            return Place::OutOfRange;
+        }
+        match chunks.binary_search_by(|&at| distance(self.ring.chunk_id(at), id).cmp(&0)) {
+            Ok(index) => Place::Held(index),
+            Err(index) => Place::Before(index),
+        }
+    }
+
+    /// A chunk that is still here comes again, normally because it was scraped the first time.
+    fn recommit(&mut self, mut chunk: Chunk, payload: &[u8], index: usize) -> CopyOutcome {
+        let sequence = self.sequences.get(chunk.slot);
+        let at = sequence.chunks[index];
+        let mut copy = self.ring.chunk(at);
+        if chunk.payload < copy.payload
+            || chunk.payload > copy.reserved
+            || !chunk.flags.keeps_abi_flags_of(copy.flags)
+        {
+            return self.violation(AbiViolation::BadRecommit);
+        }
+        let grows = chunk.payload > copy.payload;
+        let complete = !chunk.flags.has(Flags::INCOMPLETE);
+
+        // A scraped copy that has been read to its end may lie right in front of the write cursor by now: what
+        // the commit adds would be overwritten before anyone could read it. So it moves to the cursor. Only the
+        // first chunk of a sequence can be taken out, and only a ring buffer laps.
+        let moves = grows
+            && complete
+            && index == 0
+            && copy.flags.has(Flags::INCOMPLETE)
+            && copy.is_drained()
+            && self.policy == FillPolicy::RingBuffer;
+        if moves {
+            chunk.consumed = copy.consumed;
+            self.take_front(chunk.slot);
+            self.stats.chunks_relocated += 1;
+            return self.append(chunk, payload);
+        }
+
+        if grows {
+            self.ring.overwrite(at, payload);
+            copy.payload = chunk.payload;
+            for flag in [
+                Flags::CONTINUES_FROM_PREVIOUS,
+                Flags::CONTINUES_ON_NEXT,
+                Flags::NEEDS_PATCHING,
+                Flags::MALFORMED,
+                Flags::WRITER_ABORTED,
+            ] {
+                if chunk.flags.has(flag) {
+                    copy.flags.insert(flag);
+                }
+            }
+            self.stats.chunks_rewritten += 1;
+        } else if chunk.flags.has(Flags::WRITER_ABORTED) {
+            copy.flags.insert(Flags::WRITER_ABORTED);
+        }
+        if complete {
+            copy.flags.remove(Flags::INCOMPLETE);
+        }
+        self.ring.put_chunk(at, &copy);
+        CopyOutcome::Stored
+    }
+
+    /// Writes a chunk at the write cursor.
+    fn append(&mut self, chunk: Chunk, payload: &[u8]) -> CopyOutcome {
+        let outer = chunk.outer_size();
+        let room = self.ring.capacity() - self.write_at;
+        if outer > room {
+            if self.policy == FillPolicy::Discard {
+                self.full = true;
+                return self.refuse(Some(chunk.slot), chunk.id, Discard::Full);
+            }
+            self.evict(room);
+            self.write_at = 0;
+            self.stats.write_wrap_count += 1;
+        }
+        self.evict(outer);
+
+        // Evicting may have taken chunks of this very sequence. A sequence goes forward only: once a later chunk
+        // is gone, this one has lost its place.
+        let sequence = self.sequences.get_mut(chunk.slot);
+        if sequence
+            .last_taken
+            .is_some_and(|taken| distance(chunk.id, taken.id) < 0)
+        {
+            sequence.losses.add(LossReasons::OVERWRITE);
+            return self.refuse(Some(chunk.slot), chunk.id, Discard::Overtaken);
+        }
+        self.ring.write(self.write_at, &chunk, payload);
+        let place = self.place(chunk.slot, chunk.id);
+        let sequence = self.sequences.get_mut(chunk.slot);
+        let was_idle = sequence.chunks.is_empty();
+        match place {
+            Place::Before(index) => {
+                sequence.chunks.insert(index, self.write_at);
+                self.stats.chunks_committed_out_of_order += 1;
+            }
+            Place::Last | Place::Held(_) | Place::OutOfRange => sequence.chunks.push_back(self.write_at),
+        }
+        if distance(chunk.id, sequence.first_seen) < 0 {
+            sequence.first_seen = chunk.id;
+        }
+        if was_idle {
+            self.sequences.wake(chunk.slot);
+        }
+        self.write_at += outer;
+        self.stats.chunks_written += 1;
+        self.stats.bytes_written += u64::from(outer);
+        CopyOutcome::Stored
+    }
+
+    /// Frees `bytes` bytes from the write cursor on, and whatever the last record cut through has beyond.
+    fn evict(&mut self, bytes: u32) {
+        let end = self.write_at + bytes;
+        let mut at = self.write_at;
+        let mut rest_is_padding = false;
+        while at < end && at < self.ring.used() {
+            match self.ring.record(at) {
+                Record::Free(run) => {
+                    self.stats.padding_bytes_cleared += u64::from(run.padding);
+                    at += run.bytes;
+                    rest_is_padding = false;
+                }
+                Record::Chunk(chunk) => {
+                    self.evict_chunk(chunk.slot, at);
+                    at += chunk.outer_size();
+                    rest_is_padding = true;
+                }
+            }
+        }
+        if at > end {
+            let padding = if rest_is_padding { at - end } else { 0 };
+            self.ring.put_free(
+                end,
+                FreeRun {
+                    bytes: at - end,
+                    padding,
+                },
+            );
+            self.stats.padding_bytes_written += u64::from(padding);
+        }
+    }
+
+    /// Takes the chunk at `until` out of its sequence, and those before it in the sequence.
+    fn evict_chunk(&mut self, slot: Slot, until: u32) {
+        while let Some(&at) = self.sequences.get(slot).chunks.front() {
+            let chunk = self.ring.chunk(at);
+            if !chunk.is_drained() {
+                let sequence = self.sequences.get_mut(slot);
+                sequence.arrive_at(chunk.id);
+                sequence.losses.add(LossReasons::OVERWRITE);
+                sequence.tail_is_lost = chunk.flags.has(Flags::CONTINUES_ON_NEXT);
+                self.stats.chunks_overwritten += 1;
+                self.stats.bytes_overwritten += u64::from(chunk.outer_size());
+            }
+            self.take_front(slot);
+            if at == until {
+                return;
+            }
+        }
+        debug_assert!(false, "chunk at {until} is not held by its sequence");
+    }
+
+    /// Removes the front chunk of a sequence, read or not, and frees its space.
+    pub(super) fn take_front(&mut self, slot: Slot) {
+        let sequence = self.sequences.get_mut(slot);
+        let Some(at) = sequence.chunks.pop_front() else {
+            return;
+        };
+        let chunk = self.ring.chunk(at);
+        sequence.take(Taken {
+            id: chunk.id,
+            payload: chunk.payload,
+            incomplete: chunk.flags.has(Flags::INCOMPLETE),
+        });
+        if chunk.flags.has(Flags::WRITER_ABORTED) {
+            sequence.losses.add(LossReasons::WRITER_ABORT);
+        }
+        if chunk.flags.has(Flags::MALFORMED) {
+            sequence.losses.add(LossReasons::CHUNK_CORRUPTED);
+        }
+        if chunk.payload == 0 {
+            // Nothing in it will ever be consumed, so this is the only moment to count it as done with.
+            self.stats.chunks_read += 1;
+            self.stats.bytes_read += u64::from(chunk.outer_size());
+        }
+        if sequence.chunks.is_empty() {
+            self.sequences.rest(slot);
+        }
+        self.ring.put_free(
+            at,
+            FreeRun {
+                bytes: chunk.outer_size(),
+                padding: 0,
+            },
+        );
+    }
+
+    /// Turns away a chunk for which there is no room, or that was taken already, or whose successors were.
+    fn refuse(&mut self, slot: Option<Slot>, id: ChunkId, why: Discard) -> CopyOutcome {
+        if let Some(slot) = slot {
+            let sequence = self.sequences.get_mut(slot);
+            if distance(id, sequence.first_seen) < 0 {
+                // Older than anything seen, hence no duplicate, and no gap will be noted for it.
+                sequence.first_seen = id;
+                sequence.losses.add(LossReasons::READ_GAP);
+            }
+        }
+        self.stats.chunks_discarded += 1;
+        CopyOutcome::Discarded(why)
+    }
+
+    fn violation(&mut self, violation: AbiViolation) -> CopyOutcome {
+        self.stats.abi_violations += 1;
+        CopyOutcome::Violation(violation)
+    }
+}
