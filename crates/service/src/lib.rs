@@ -1,10 +1,36 @@
 //! The tracing service as a state machine without I/O, clock or threads.
+//!
+//! [`Service`] takes what happened and when, as method calls with ids and plain values, and says what to do next:
+//! [`Service::poll`] hands out messages and file operations, [`Service::next_deadline`] when to call
+//! [`Service::handle_timeout`]. Trace data is pulled with [`Service::read_buffers`] and [`Service::read_for_file`].
+//! The daemon, an in-process backend and a simulator are drivers of this one machine.
 #![forbid(unsafe_code)]
 
+mod clock;
+mod enable;
+mod flush;
 mod ids;
+mod lifecycle;
+pub mod limits;
+mod output;
 pub mod packet_validator;
+mod packets;
+mod producer;
+mod query;
+mod readback;
+mod service;
+mod session;
+mod timers;
 pub mod trace_buffer;
 
+pub use clock::Now;
+pub use enable::{ConfigInput, OutputFile};
 pub use ids::{
-    BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
+    BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId,
+    WriterId,
 };
+pub use output::{FlushOutcome, LogLevel, Output, ProducerCommand};
+pub use producer::{Credentials, Introduction, Scraping, SmbOrigin};
+pub use query::StateScope;
+pub use readback::ReadBatch;
+pub use service::{Identity, Service, SystemFacts};

@@ -1,0 +1,125 @@
+//! The time as the service is told it.
+//!
+//! The service never reads a clock: whoever drives it (daemon, in-process backend, simulator) reads all of them once
+//! per turn and passes the reading along with each input. So a whole system replays from recorded inputs.
+
+use std::time::Duration;
+
+/// One reading of every clock that traces refer to, taken together, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// `CLOCK_MONOTONIC`: what timers count.
+    pub monotonic: u64,
+    /// `CLOCK_BOOTTIME`: the clock of timestamps in traces.
+    pub boot: u64,
+    /// `CLOCK_REALTIME`.
+    pub realtime: u64,
+    /// `CLOCK_REALTIME_COARSE`.
+    pub realtime_coarse: u64,
+    /// `CLOCK_MONOTONIC_COARSE`.
+    pub monotonic_coarse: u64,
+    /// `CLOCK_MONOTONIC_RAW`.
+    pub monotonic_raw: u64,
+    /// The processor's time-stamp counter in ticks, where there is one. Not in nanoseconds.
+    pub tsc: Option<u64>,
+}
+
+/// Numbers of `BuiltinClock` in the schema.
+pub(crate) mod clock_id {
+    pub(crate) const REALTIME: u32 = 1;
+    pub(crate) const REALTIME_COARSE: u32 = 2;
+    pub(crate) const MONOTONIC: u32 = 3;
+    pub(crate) const MONOTONIC_COARSE: u32 = 4;
+    pub(crate) const MONOTONIC_RAW: u32 = 5;
+    pub(crate) const BOOTTIME: u32 = 6;
+    pub(crate) const TSC: u32 = 9;
+}
+
+/// How far two clocks must have drifted apart before a snapshot that was not yet written is replaced by a new one.
+/// The older one is worth more: the reader translates a timestamp with the last snapshot before it.
+const SIGNIFICANT_DRIFT: Duration = Duration::from_millis(10);
+
+impl Now {
+    /// Clock ids and readings in the order in which snapshots list them: boot time first.
+    pub(crate) fn readings(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.clocks()
+            .into_iter()
+            .chain(self.tsc.map(|ticks| (clock_id::TSC, ticks)))
+    }
+
+    /// The readings in nanoseconds.
+    fn clocks(&self) -> [(u32, u64); 6] {
+        [
+            (clock_id::BOOTTIME, self.boot),
+            (clock_id::REALTIME_COARSE, self.realtime_coarse),
+            (clock_id::MONOTONIC_COARSE, self.monotonic_coarse),
+            (clock_id::REALTIME, self.realtime),
+            (clock_id::MONOTONIC, self.monotonic),
+            (clock_id::MONOTONIC_RAW, self.monotonic_raw),
+        ]
+    }
+
+    /// Whether any clock moved differently from boot time since `earlier` by enough to be worth a new snapshot.
+    pub(crate) fn drifted_since(&self, earlier: &Now) -> bool {
+        let boot = self.boot.wrapping_sub(earlier.boot) as i64;
+        self.clocks().iter().zip(earlier.clocks()).any(|(new, old)| {
+            let moved = new.1.wrapping_sub(old.1) as i64;
+            moved.wrapping_sub(boot).unsigned_abs() >= SIGNIFICANT_DRIFT.as_nanos() as u64
+        })
+    }
+
+    /// `CLOCK_MONOTONIC` in whole milliseconds.
+    pub(crate) fn monotonic_ms(&self) -> u64 {
+        self.monotonic / 1_000_000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(ns: u64) -> Now {
+        Now {
+            monotonic: ns,
+            boot: ns,
+            realtime: ns,
+            realtime_coarse: ns,
+            monotonic_coarse: ns,
+            monotonic_raw: ns,
+            tsc: None,
+        }
+    }
+
+    #[test]
+    fn clocks_that_advance_together_have_not_drifted() {
+        assert!(!all(60_000_000_000).drifted_since(&all(1)));
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_has_drifted_in_either_direction() {
+        let ahead = Now {
+            realtime: 70_000_000_000,
+            ..all(60_000_000_000)
+        };
+        let behind = Now {
+            realtime: 1_000_000_000,
+            ..all(60_000_000_000)
+        };
+        assert!(ahead.drifted_since(&all(0)));
+        assert!(behind.drifted_since(&all(0)));
+    }
+
+    #[test]
+    fn the_threshold_is_ten_milliseconds() {
+        let just_under = Now {
+            monotonic_raw: 9_999_999,
+            ..all(0)
+        };
+        let at = Now {
+            monotonic_raw: 10_000_000,
+            ..all(0)
+        };
+        assert!(!just_under.drifted_since(&all(0)));
+        assert!(at.drifted_since(&all(0)));
+    }
+}

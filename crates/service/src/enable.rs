@@ -1,0 +1,602 @@
+//! From a config to a session: every check that a config must pass, then its buffers and data source instances.
+//!
+//! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
+//! do yet is refused as well, never ignored: a trace without the filter or trigger that was asked for is a wrong one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_proto::messages::{TraceConfig, trace_config};
+use ferretto_wire::{Reader, Value, Writer};
+use regex::{Regex, RegexBuilder};
+
+use crate::clock::Now;
+use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
+use crate::limits;
+use crate::output::{LogLevel, ProducerCommand};
+use crate::producer::smb_sizes;
+use crate::service::Service;
+use crate::session::{Drain, FileSink, FlushStrategy, Instance, InstanceState, Session, State, millis_or};
+use crate::trace_buffer::{FillPolicy, TraceBuffer};
+
+/// A config as it came and as it was decoded.
+#[derive(Clone, Debug)]
+pub struct ConfigInput {
+    /// Decoded.
+    pub config: TraceConfig,
+    /// The bytes it was decoded from.
+    pub bytes: Arc<[u8]>,
+}
+
+/// What the driver has for a config with `write_into_file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputFile {
+    /// The consumer passed no descriptor.
+    None,
+    /// The consumer passed a descriptor.
+    Passed,
+    /// The driver made the file that `output_path` names.
+    Created,
+    /// The driver could not make it, for this reason.
+    CannotCreate(String),
+}
+
+impl Service {
+    /// A consumer wants to trace. Unless the config asks for `deferred_start`, data sources start at once.
+    ///
+    /// `uuid` names the trace, if the config does not. On success the outputs end, some time later, with
+    /// [`TracingDisabled`](crate::Output::TracingDisabled).
+    ///
+    /// # Errors
+    /// The reason why the config is refused. Nothing has happened then.
+    pub fn enable_tracing(
+        &mut self,
+        consumer: ConsumerId,
+        input: ConfigInput,
+        file: &OutputFile,
+        uuid: u128,
+        now: &Now,
+    ) -> Result<SessionId, String> {
+        let ConfigInput { config, bytes } = input;
+        let uid = self
+            .consumers
+            .get(&consumer)
+            .ok_or("the consumer is not connected")?
+            .uid;
+        self.change_lockdown(&config);
+        if self
+            .session_of(consumer)
+            .is_some_and(|session| self.sessions.contains_key(&session))
+        {
+            return Err("this consumer has a tracing session already; free its buffers first".into());
+        }
+        refuse_unsupported(&config)?;
+        check_duration(&config)?;
+        let targets = resolve_targets(&config)?;
+        check_filters(&config)?;
+        self.check_concurrency(&config, uid)?;
+        let file = file_sink(&config, file)?;
+        let buffers = make_buffers(&config)?;
+
+        let ids: Vec<BufferId> = self.allocate_buffer_ids(buffers.len())?;
+        self.last_session += 1;
+        let id = SessionId(self.last_session);
+        let configured_uuid = (config.trace_uuid_msb.unwrap_or_default() as u64 as u128) << 64
+            | config.trace_uuid_lsb.unwrap_or_default() as u64 as u128;
+        let uuid = if configured_uuid == 0 {
+            uuid
+        } else {
+            configured_uuid
+        };
+        let flush_strategy = flush_strategy(&config, file.as_ref());
+        let mut session = Session::new(
+            id,
+            consumer,
+            uid,
+            config,
+            bytes.clone(),
+            data_source_configs(&bytes),
+            uuid,
+            flush_strategy,
+            file,
+        );
+        let mut buffer_kb: u64 = 0;
+        for (buffer_id, buffer) in ids.iter().zip(buffers) {
+            buffer_kb += buffer.size() / 1024;
+            self.buffers.insert(*buffer_id, buffer);
+        }
+        session.buffers = ids;
+        session.state = State::Configured;
+        let line = format!(
+            "configured tracing session {}: {} data sources, duration {} ms, {} buffers of {} KB in all, uid {}, \
+             name {:?}, {} sessions now",
+            id.0,
+            session.config.data_sources.len(),
+            session.config.duration_ms.unwrap_or_default(),
+            session.buffers.len(),
+            buffer_kb,
+            uid,
+            session.config.unique_session_name.as_deref().unwrap_or_default(),
+            self.sessions.len() + 1,
+        );
+        let deferred = session.config.deferred_start.unwrap_or_default();
+        self.sessions.insert(id, session);
+        if let Some(consumer) = self.consumers.get_mut(&consumer) {
+            consumer.session = Some(id);
+        }
+        for (index, target) in targets.into_iter().enumerate() {
+            self.set_up_data_source(id, index, target);
+        }
+        self.log(LogLevel::Info, line);
+        if !deferred {
+            self.start_tracing(id, now);
+        }
+        Ok(id)
+    }
+
+    fn change_lockdown(&mut self, config: &TraceConfig) {
+        match config.lockdown_mode {
+            Some(trace_config::LockdownModeOperation::LOCKDOWN_SET) => self.lockdown = true,
+            Some(trace_config::LockdownModeOperation::LOCKDOWN_CLEAR) => self.lockdown = false,
+            _ => {}
+        }
+    }
+
+    fn check_concurrency(&self, config: &TraceConfig, uid: u32) -> Result<(), String> {
+        let name = config.unique_session_name.as_deref().unwrap_or_default();
+        let taken = |session: &Session| session.config.unique_session_name.as_deref() == Some(name);
+        if !name.is_empty() && self.sessions.values().any(taken) {
+            return Err(format!(
+                "a trace with this unique session name ({name}) already exists"
+            ));
+        }
+        let of_uid = self
+            .sessions
+            .values()
+            .filter(|session| session.uid == uid)
+            .count();
+        if of_uid >= limits::MAX_SESSIONS_PER_UID {
+            return Err(format!(
+                "too many concurrent tracing sessions ({of_uid}) for uid {uid}, the limit is {}",
+                limits::MAX_SESSIONS_PER_UID
+            ));
+        }
+        if self.sessions.len() >= limits::MAX_SESSIONS {
+            return Err(format!(
+                "too many concurrent tracing sessions ({}), the limit is {}",
+                self.sessions.len(),
+                limits::MAX_SESSIONS
+            ));
+        }
+        Ok(())
+    }
+
+    fn allocate_buffer_ids(&mut self, count: usize) -> Result<Vec<BufferId>, String> {
+        let mut ids = Vec::with_capacity(count);
+        while ids.len() < count {
+            // Ids go round, so none comes twice before all others were tried.
+            match self.allocate_buffer_id() {
+                Some(id) if !ids.contains(&id) => ids.push(id),
+                _ => return Err("cannot allocate trace buffers: all buffer ids are in use".into()),
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Sets up one data source of the config on every producer that offers it and passes the filters.
+    fn set_up_data_source(&mut self, session: SessionId, index: usize, target: usize) {
+        let Some(config) = self
+            .sessions
+            .get(&session)
+            .and_then(|session| session.config.data_sources.get(index))
+        else {
+            return;
+        };
+        let name = config.config.name.clone().unwrap_or_default();
+        let Some(offers) = self.offers.get(&name) else {
+            return;
+        };
+        let matching: Vec<ProducerId> = {
+            let filter = ProducerFilter::of(config);
+            offers
+                .iter()
+                .copied()
+                .filter(|producer| self.passes(*producer, &filter))
+                .collect()
+        };
+        for producer in matching {
+            self.set_up_instance(session, index, target, producer);
+        }
+    }
+
+    /// A producer has registered a data source while the session was there: sets it up, and starts it if the session
+    /// has started.
+    pub(crate) fn set_up_late(&mut self, session: SessionId, producer: ProducerId, name: &str, now: &Now) {
+        let Some(entry) = self.sessions.get(&session) else {
+            return;
+        };
+        let wanted: Vec<usize> = entry
+            .config
+            .data_sources
+            .iter()
+            .enumerate()
+            .filter(|(_, wanted)| wanted.config.name.as_deref() == Some(name))
+            .filter(|(_, wanted)| self.passes(producer, &ProducerFilter::of(wanted)))
+            .map(|(index, _)| index)
+            .collect();
+        let started = entry.state == State::Started;
+        let Ok(targets) = resolve_targets(&entry.config) else {
+            return;
+        };
+        for index in wanted {
+            let instance = self.set_up_instance(session, index, targets[index], producer);
+            if let (true, Some(instance)) = (started, instance) {
+                self.start_instance(session, instance, now);
+            }
+        }
+    }
+
+    fn passes(&self, producer: ProducerId, filter: &ProducerFilter) -> bool {
+        self.producers.get(&producer).is_some_and(|producer| {
+            let locked_out = self.lockdown && producer.credentials.uid != self.identity.uid;
+            !locked_out && filter.passes(&producer.name)
+        })
+    }
+
+    fn set_up_instance(
+        &mut self,
+        session_id: SessionId,
+        index: usize,
+        target: usize,
+        producer_id: ProducerId,
+    ) -> Option<DataSourceInstanceId> {
+        let session = self.sessions.get_mut(&session_id)?;
+        let producer = self.producers.get_mut(&producer_id)?;
+        let buffer = *session.buffers.get(target)?;
+        let name = session
+            .config
+            .data_sources
+            .get(index)?
+            .config
+            .name
+            .clone()
+            .unwrap_or_default();
+        let registration = producer
+            .data_sources
+            .iter()
+            .find(|registration| registration.name() == name)?;
+        self.last_instance += 1;
+        let instance_id = DataSourceInstanceId(self.last_instance);
+        let config: Arc<[u8]> = instance_config(session, index, buffer).into();
+        let descriptor = &registration.descriptor;
+        let instance = Instance {
+            producer: producer_id,
+            name,
+            config: config.clone(),
+            state: InstanceState::Configured,
+            will_notify_on_start: descriptor.will_notify_on_start.unwrap_or_default(),
+            will_notify_on_stop: descriptor.will_notify_on_stop.unwrap_or_default(),
+            handles_incremental_state_clear: descriptor.handles_incremental_state_clear.unwrap_or_default(),
+            no_flush: descriptor.no_flush.unwrap_or_default(),
+        };
+        session.instances.insert(instance_id, instance);
+        self.instances.insert(instance_id, session_id);
+        producer.allowed_buffers.insert(buffer);
+        if producer.smb.is_none() && !producer.smb_requested {
+            producer.smb_requested = true;
+            let wish = session
+                .config
+                .producers
+                .iter()
+                .find(|wish| wish.producer_name.as_deref() == Some(producer.name.as_str()));
+            let kb = |setting: Option<u32>| setting.unwrap_or_default() as usize * 1024;
+            let or_hint = |setting: usize, hint: usize| if setting == 0 { hint } else { setting };
+            let (size, page_size) = smb_sizes(
+                or_hint(
+                    wish.map_or(0, |wish| kb(wish.shm_size_kb)),
+                    producer.smb_size_hint,
+                ),
+                or_hint(
+                    wish.map_or(0, |wish| kb(wish.page_size_kb)),
+                    producer.smb_page_size_hint,
+                ),
+            );
+            self.command(
+                producer_id,
+                ProducerCommand::CreateSharedMemory { size, page_size },
+            );
+        }
+        self.observe_instance(session_id, instance_id);
+        self.command(
+            producer_id,
+            ProducerCommand::SetupDataSource {
+                instance: instance_id,
+                config,
+            },
+        );
+        Some(instance_id)
+    }
+}
+
+/// Which producers a data source of a config is meant for.
+struct ProducerFilter {
+    names: Vec<String>,
+    expressions: Vec<Regex>,
+    other_machine_only: bool,
+}
+
+impl ProducerFilter {
+    fn of(source: &trace_config::DataSource) -> ProducerFilter {
+        let machines = &source.machine_name_filter;
+        ProducerFilter {
+            names: source.producer_name_filter.clone(),
+            // Those that do not compile were refused with the config.
+            expressions: source
+                .producer_name_regex_filter
+                .iter()
+                .filter_map(|e| whole_name_regex(e).ok())
+                .collect(),
+            other_machine_only: !machines.is_empty() && !machines.iter().any(|name| name == "host"),
+        }
+    }
+
+    fn passes(&self, name: &str) -> bool {
+        let anyone = self.names.is_empty() && self.expressions.is_empty();
+        let named = || self.names.iter().any(|filter| filter == name);
+        let matched = || {
+            self.expressions
+                .iter()
+                .any(|expression| expression.is_match(name))
+        };
+        !self.other_machine_only && (anyone || named() || matched())
+    }
+}
+
+/// A regular expression that has to match a whole name, with bounded memory.
+fn whole_name_regex(expression: &str) -> Result<Regex, String> {
+    if expression.len() > limits::MAX_REGEX_LENGTH {
+        return Err(format!("is longer than {} bytes", limits::MAX_REGEX_LENGTH));
+    }
+    RegexBuilder::new(&format!("^(?:{expression})$"))
+        .size_limit(limits::MAX_REGEX_MEMORY)
+        .dfa_size_limit(limits::MAX_REGEX_MEMORY)
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+pub(crate) fn check_filters(config: &TraceConfig) -> Result<(), String> {
+    for source in &config.data_sources {
+        for expression in &source.producer_name_regex_filter {
+            whole_name_regex(expression).map_err(|error| {
+                let name = source.config.name.as_deref().unwrap_or_default();
+                format!("data source {name:?}: producer_name_regex_filter {expression:?}: {error}")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn refuse_unsupported(config: &TraceConfig) -> Result<(), String> {
+    let fields: [(&str, bool); 7] = [
+        (
+            "trigger_config",
+            config.trigger_config.is_set() && !config.trigger_config.triggers.is_empty(),
+        ),
+        ("trace_filter", config.trace_filter.is_set()),
+        ("session_semaphores", !config.session_semaphores.is_empty()),
+        ("exclusive_prio", config.exclusive_prio.unwrap_or_default() != 0),
+        ("priority_boost", config.priority_boost.is_set()),
+        (
+            "enable_extra_guardrails",
+            config.enable_extra_guardrails.unwrap_or_default(),
+        ),
+        (
+            "builtin_data_sources.enable_concurrent_session_events",
+            config
+                .builtin_data_sources
+                .enable_concurrent_session_events
+                .unwrap_or_default(),
+        ),
+    ];
+    match fields.iter().find(|(_, used)| *used) {
+        Some((field, _)) => Err(format!(
+            "{field} is not supported by this version of Ferretto; remove it"
+        )),
+        None => Ok(()),
+    }
+}
+
+fn check_duration(config: &TraceConfig) -> Result<(), String> {
+    let duration = Duration::from_millis(config.duration_ms.unwrap_or_default().into());
+    if duration > limits::MAX_DURATION {
+        return Err(format!(
+            "duration_ms: {} ms is more than the limit of {} ms (7 days)",
+            duration.as_millis(),
+            limits::MAX_DURATION.as_millis()
+        ));
+    }
+    Ok(())
+}
+
+/// Index of the buffer that each data source of the config writes into.
+fn resolve_targets(config: &TraceConfig) -> Result<Vec<usize>, String> {
+    let count = config.buffers.len();
+    if count > limits::MAX_BUFFERS_PER_SESSION {
+        return Err(format!(
+            "too many buffers: {count}, the limit is {}",
+            limits::MAX_BUFFERS_PER_SESSION
+        ));
+    }
+    if config.data_sources.len() > limits::MAX_DATA_SOURCES_PER_CONFIG {
+        return Err(format!(
+            "too many data sources: {}, the limit is {}",
+            config.data_sources.len(),
+            limits::MAX_DATA_SOURCES_PER_CONFIG
+        ));
+    }
+    let mut named = BTreeMap::new();
+    for (index, buffer) in config.buffers.iter().enumerate() {
+        let name = buffer.name.as_deref().unwrap_or_default();
+        if !name.is_empty()
+            && let Some(first) = named.insert(name, index)
+        {
+            return Err(format!(
+                "duplicate buffer name {name:?} at index {index}, first at index {first}"
+            ));
+        }
+    }
+    let target = |source: &trace_config::DataSource| {
+        let name = source.config.name.as_deref().unwrap_or_default();
+        let mut index = source.config.target_buffer.unwrap_or_default() as usize;
+        let wanted = source.config.target_buffer_name.as_deref().unwrap_or_default();
+        if !wanted.is_empty() {
+            let found = *named.get(wanted).ok_or_else(|| {
+                format!("data source {name:?}: target_buffer_name {wanted:?} is the name of no buffer")
+            })?;
+            // An absent target_buffer reads as 0, so 0 says nothing.
+            if index > 0 && index != found {
+                return Err(format!(
+                    "data source {name:?}: target_buffer {index} and target_buffer_name {wanted:?} (index {found}) \
+                     name different buffers"
+                ));
+            }
+            index = found;
+        }
+        if index >= count {
+            return Err(format!(
+                "data source {name:?}: target_buffer {index} is out of bounds ({count} buffers)"
+            ));
+        }
+        Ok(index)
+    };
+    config.data_sources.iter().map(target).collect()
+}
+
+fn file_sink(config: &TraceConfig, file: &OutputFile) -> Result<Option<FileSink>, String> {
+    if !config.write_into_file.unwrap_or_default() {
+        return Ok(None);
+    }
+    match file {
+        OutputFile::Passed | OutputFile::Created => {}
+        OutputFile::None => {
+            return Err(
+                "write_into_file needs either a file descriptor or an output_path, and has neither".into(),
+            );
+        }
+        OutputFile::CannotCreate(error) => return Err(error.clone()),
+    }
+    Ok(Some(FileSink {
+        write_period: millis_or(config.file_write_period_ms, limits::DEFAULT_FILE_WRITE_PERIOD)
+            .max(limits::MIN_FILE_WRITE_PERIOD),
+        max_size: config
+            .max_file_size_bytes
+            .filter(|size| *size != 0)
+            .unwrap_or(u64::MAX),
+        written: 0,
+        sync_after_write: config.fflush_post_write == Some(trace_config::FFlushMode::FFLUSH_ENABLED),
+        drain: Drain::Idle,
+    }))
+}
+
+fn flush_strategy(config: &TraceConfig, file: Option<&FileSink>) -> FlushStrategy {
+    let configured = match config.flush_period_ms {
+        None | Some(0) => FlushStrategy::Never,
+        Some(ms) => FlushStrategy::Every(Duration::from_millis(ms.into())),
+    };
+    let Some(file) = file else { return configured };
+    match config.write_flush_mode {
+        Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED) => configured,
+        Some(trace_config::WriteFlushMode::WRITE_FLUSH_ENABLED) => FlushStrategy::BeforeEachFileWrite,
+        _ if file.write_period <= limits::DEFAULT_FILE_WRITE_PERIOD => {
+            FlushStrategy::Every(limits::DEFAULT_FILE_WRITE_PERIOD)
+        }
+        _ => FlushStrategy::BeforeEachFileWrite,
+    }
+}
+
+fn make_buffers(config: &TraceConfig) -> Result<Vec<TraceBuffer>, String> {
+    let make = |(index, buffer): (usize, &trace_config::BufferConfig)| {
+        let kb = buffer.size_kb.unwrap_or_default();
+        let size = u64::from(kb) * 1024;
+        if size == 0 || size > u64::from(u32::MAX) {
+            return Err(format!(
+                "buffers[{index}].size_kb: {kb} KB is not a valid size (1 KB to 4 GB)"
+            ));
+        }
+        let policy = match buffer.fill_policy {
+            Some(trace_config::buffer_config::FillPolicy::DISCARD) => FillPolicy::Discard,
+            _ => FillPolicy::RingBuffer,
+        };
+        TraceBuffer::new(size, policy).map_err(|error| format!("buffers[{index}]: {error}"))
+    };
+    config.buffers.iter().enumerate().map(make).collect()
+}
+
+/// `TraceConfig.data_sources[i].config` as it was sent. Where the field comes more than once its parts follow each
+/// other, which means the same to every decoder.
+fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
+    const DATA_SOURCES: u32 = 2;
+    const CONFIG: u32 = 1;
+    let bytes_of = |message, number| {
+        Reader::new(message)
+            .filter_map(Result::ok)
+            .filter_map(move |field| match field.value {
+                Value::Bytes(bytes) if field.number == number => Some(bytes),
+                _ => None,
+            })
+    };
+    bytes_of(trace_config, DATA_SOURCES)
+        .map(|source| bytes_of(source, CONFIG).flatten().copied().collect())
+        .collect()
+}
+
+/// The config that a producer gets: the consumer's bytes untouched, then what the service sets. A field that comes
+/// again replaces the earlier one, so the consumer cannot set these.
+fn instance_config(session: &Session, index: usize, buffer: BufferId) -> Vec<u8> {
+    const TARGET_BUFFER: u32 = 2;
+    const TRACE_DURATION_MS: u32 = 3;
+    const TRACING_SESSION_ID: u32 = 4;
+    const ENABLE_EXTRA_GUARDRAILS: u32 = 6;
+    const STOP_TIMEOUT_MS: u32 = 7;
+    const SESSION_INITIATOR: u32 = 8;
+    const PREFER_SUSPEND_CLOCK: u32 = 122;
+    let mut config = Writer::new();
+    if let Some(bytes) = session.data_source_configs.get(index) {
+        config.raw(bytes);
+    }
+    config.varint_field(TARGET_BUFFER, buffer.0.into());
+    config.varint_field(
+        TRACE_DURATION_MS,
+        session.config.duration_ms.unwrap_or_default().into(),
+    );
+    config.varint_field(TRACING_SESSION_ID, session.id.0);
+    config.varint_field(STOP_TIMEOUT_MS, session.stop_timeout().as_millis() as u64);
+    config.varint_field(
+        ENABLE_EXTRA_GUARDRAILS,
+        session.config.enable_extra_guardrails.unwrap_or_default().into(),
+    );
+    config.varint_field(SESSION_INITIATOR, 0);
+    // Only if set: older clients compare hashes of the config and do not know this field.
+    if session
+        .config
+        .prefer_suspend_clock_for_duration
+        .unwrap_or_default()
+    {
+        config.varint_field(PREFER_SUSPEND_CLOCK, 1);
+    }
+    config.as_slice().to_vec()
+}
+
+/// Whether two configs are the same but for the producer filters of their data sources.
+pub(crate) fn only_filters_differ(old: &TraceConfig, new: &TraceConfig) -> bool {
+    let without_filters = |config: &TraceConfig| {
+        let mut config = config.clone();
+        for source in &mut config.data_sources {
+            source.producer_name_filter.clear();
+            source.producer_name_regex_filter.clear();
+        }
+        config
+    };
+    without_filters(old) == without_filters(new)
+}

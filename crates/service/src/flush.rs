@@ -1,0 +1,238 @@
+//! Flushes: producers are asked to commit what they hold, and acknowledge; what is left in their shared memory is
+//! then scraped.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::clock::Now;
+use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
+use crate::lifecycle::{after, instances_by_producer, next_multiple};
+use crate::limits;
+use crate::output::{FlushOutcome, LogLevel, Output, ProducerCommand};
+use crate::service::Service;
+use crate::session::{
+    FlushPurpose, FlushStrategy, LifecycleEvent, PendingFlush, SlowDataSources, SlowKind, State,
+};
+use crate::timers::Timer;
+use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
+
+/// `FlushFlags` of the schema: who asked (bits 4 to 7) and why (bits 0 to 3).
+mod flags {
+    const INITIATOR_TRACED: u64 = 1 << 4;
+    const REASON_PERIODIC: u64 = 1;
+    const REASON_TRACE_STOP: u64 = 2;
+    pub(super) const PERIODIC: u64 = INITIATOR_TRACED | REASON_PERIODIC;
+    pub(super) const TRACE_STOP: u64 = INITIATOR_TRACED | REASON_TRACE_STOP;
+}
+
+impl Service {
+    /// The consumer wants its producers flushed. [`Output::FlushDone`] with `token` answers. A `timeout_ms` of 0
+    /// means the config's; `flags` go to producers as they are.
+    pub fn flush(&mut self, consumer: ConsumerId, token: u64, timeout_ms: u32, flags: u64, now: &Now) {
+        let purpose = FlushPurpose::Consumer { consumer, token };
+        match self.session_of(consumer) {
+            Some(session) => {
+                let timeout = (timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into()));
+                self.flush_session(session, timeout, purpose, flags, now);
+            }
+            None => self.output(Output::FlushDone {
+                consumer,
+                token,
+                outcome: FlushOutcome::Failed,
+            }),
+        }
+    }
+
+    /// The session is over: last flush, then stop.
+    pub(crate) fn flush_and_disable(&mut self, id: SessionId, now: &Now) {
+        if self
+            .sessions
+            .get(&id)
+            .is_some_and(|session| session.state == State::Started)
+        {
+            self.flush_session(id, None, FlushPurpose::Final, flags::TRACE_STOP, now);
+        }
+    }
+
+    pub(crate) fn periodic_flush(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self
+            .sessions
+            .get(&id)
+            .filter(|session| session.state == State::Started)
+        else {
+            return;
+        };
+        let FlushStrategy::Every(period) = session.flush_strategy else {
+            return;
+        };
+        self.timers
+            .set(next_multiple(now, period), Timer::PeriodicFlush(id));
+        self.flush_session(id, None, FlushPurpose::Periodic, flags::PERIODIC, now);
+    }
+
+    pub(crate) fn flush_before_write(&mut self, id: SessionId, now: &Now) {
+        self.flush_session(id, None, FlushPurpose::BeforeFileWrite, flags::PERIODIC, now);
+    }
+
+    fn flush_session(
+        &mut self,
+        id: SessionId,
+        timeout: Option<Duration>,
+        purpose: FlushPurpose,
+        flags: u64,
+        now: &Now,
+    ) {
+        let request = self.next_flush_id();
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.note(LifecycleEvent::FlushStarted, now);
+        if session.state != State::Started || session.pending_flushes.len() > limits::MAX_PENDING_FLUSHES {
+            return self.flush_finished(id, purpose, FlushOutcome::Failed, now);
+        }
+        session.flushes_requested += 1;
+        let instances = instances_by_producer(session, |instance| !instance.no_flush);
+        let waiting_for: BTreeSet<ProducerId> = instances.keys().copied().collect();
+        let nobody = waiting_for.is_empty();
+        let timeout = timeout.unwrap_or_else(|| session.flush_timeout());
+        session
+            .pending_flushes
+            .insert(request, PendingFlush { waiting_for, purpose });
+        for (producer, instances) in instances {
+            self.command(
+                producer,
+                ProducerCommand::Flush {
+                    request,
+                    instances,
+                    flags,
+                },
+            );
+        }
+        if nobody {
+            self.complete_flush(id, request, FlushOutcome::Succeeded, now);
+        } else {
+            self.timers
+                .set(after(now, timeout), Timer::FlushTimeout(id, request));
+        }
+    }
+
+    /// The producer has committed everything up to this request, and so for every earlier one.
+    pub(crate) fn flush_acknowledged(&mut self, producer: ProducerId, request: FlushRequestId, now: &Now) {
+        self.strike_off(producer, request, now);
+    }
+
+    /// The producer is gone and will not acknowledge anything.
+    pub(crate) fn forget_in_flushes(&mut self, producer: ProducerId, now: &Now) {
+        self.strike_off(producer, FlushRequestId(u64::MAX), now);
+    }
+
+    fn strike_off(&mut self, producer: ProducerId, up_to: FlushRequestId, now: &Now) {
+        let mut complete = Vec::new();
+        for (id, session) in &mut self.sessions {
+            for (request, flush) in session.pending_flushes.range_mut(..=up_to) {
+                if flush.waiting_for.remove(&producer) && flush.waiting_for.is_empty() {
+                    complete.push((*id, *request));
+                }
+            }
+        }
+        for (session, request) in complete {
+            self.complete_flush(session, request, FlushOutcome::Succeeded, now);
+        }
+    }
+
+    pub(crate) fn flush_timed_out(&mut self, id: SessionId, request: FlushRequestId, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(flush) = session.pending_flushes.get(&request) else {
+            return;
+        };
+        if flush.purpose == FlushPurpose::Final {
+            let slow = session
+                .instances
+                .values()
+                .filter(|instance| flush.waiting_for.contains(&instance.producer));
+            let who = slow
+                .take(limits::MAX_LISTED_DATA_SOURCES)
+                .map(|instance| {
+                    let producer = self
+                        .producers
+                        .get(&instance.producer)
+                        .map(|producer| producer.name.clone());
+                    (producer.unwrap_or_default(), instance.name.clone())
+                })
+                .collect();
+            session.slow_data_sources.push(SlowDataSources {
+                at: now.boot,
+                kind: SlowKind::LastFlush,
+                who,
+            });
+        }
+        let line = format!(
+            "tracing session {}: {} producers did not flush in time",
+            id.0,
+            flush.waiting_for.len()
+        );
+        self.log(LogLevel::Warning, line);
+        self.complete_flush(id, request, FlushOutcome::Failed, now);
+    }
+
+    fn complete_flush(&mut self, id: SessionId, request: FlushRequestId, outcome: FlushOutcome, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(flush) = session.pending_flushes.remove(&request) else {
+            return;
+        };
+        // Producers may say that they are done and still hold chunks: writers of other threads, for one.
+        self.scrape_all(id);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.snapshot_clocks(now);
+        session.note(LifecycleEvent::AllDataSourcesFlushed, now);
+        match outcome {
+            FlushOutcome::Succeeded => session.flushes_succeeded += 1,
+            FlushOutcome::Failed => session.flushes_failed += 1,
+        }
+        self.flush_finished(id, flush.purpose, outcome, now);
+    }
+
+    /// What a flush was wanted for can go on.
+    fn flush_finished(&mut self, id: SessionId, purpose: FlushPurpose, outcome: FlushOutcome, now: &Now) {
+        match purpose {
+            FlushPurpose::Consumer { consumer, token } => {
+                self.output(Output::FlushDone {
+                    consumer,
+                    token,
+                    outcome,
+                });
+            }
+            FlushPurpose::Periodic => {}
+            FlushPurpose::BeforeFileWrite => self.write_into_file(id),
+            FlushPurpose::Final => {
+                let Some(session) = self.sessions.get_mut(&id) else {
+                    return;
+                };
+                session.final_flush_outcome = match outcome {
+                    FlushOutcome::Succeeded => FinalFlushOutcome::FINAL_FLUSH_SUCCEEDED,
+                    FlushOutcome::Failed => FinalFlushOutcome::FINAL_FLUSH_FAILED,
+                };
+                if session.consumer.is_some() {
+                    // The consumer may still want to read.
+                    self.disable(id, now);
+                } else {
+                    self.free_session(id, now);
+                }
+            }
+        }
+    }
+
+    /// Scrapes the shared memory of every producer for the buffers of this session.
+    pub(crate) fn scrape_all(&mut self, id: SessionId) {
+        let producers: Vec<ProducerId> = self.producers.keys().copied().collect();
+        for producer in producers {
+            self.scrape(id, producer);
+        }
+    }
+}

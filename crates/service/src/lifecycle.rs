@@ -1,0 +1,566 @@
+//! The life of a session after it was configured: start, acknowledgements, stop, end.
+
+use std::time::Duration;
+
+use ferretto_proto::messages::{TraceConfig, observable_events};
+
+use crate::clock::Now;
+use crate::enable::{ConfigInput, only_filters_differ};
+use crate::ids::{ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
+use crate::limits;
+use crate::output::{LogLevel, Output, ProducerCommand};
+use crate::service::Service;
+use crate::session::{
+    Drain, FlushStrategy, InstanceState, LifecycleEvent, Session, SlowDataSources, SlowKind, State,
+};
+use crate::timers::Timer;
+
+/// Whether producers get time to acknowledge that they stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Graceful,
+    AtOnce,
+}
+
+impl Service {
+    /// The consumer starts the session that it configured with `deferred_start`.
+    pub fn start_deferred(&mut self, consumer: ConsumerId, now: &Now) {
+        match self.session_of(consumer) {
+            Some(session) => self.start_tracing(session, now),
+            None => self.log(
+                LogLevel::Warning,
+                "a consumer without a session asked to start tracing".into(),
+            ),
+        }
+    }
+
+    pub(crate) fn start_tracing(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if session.state != State::Configured {
+            let line = format!(
+                "cannot start tracing session {}: it is {}",
+                id.0,
+                session.state.name()
+            );
+            return self.log(LogLevel::Warning, line);
+        }
+        session.state = State::Started;
+        session.start_realtime = Some(now.realtime);
+        // Kept apart from later snapshots, which may replace each other: without the first one nothing in the trace
+        // could be placed in time.
+        if !session.builtin().disable_clock_snapshotting.unwrap_or_default() {
+            session.initial_clocks = Some(*now);
+        }
+        session.note(LifecycleEvent::TracingStarted, now);
+
+        let duration = Duration::from_millis(session.config.duration_ms.unwrap_or_default().into());
+        if !duration.is_zero() {
+            self.timers.set(after(now, duration), Timer::Duration(id));
+        }
+        if let Some(file) = &session.file {
+            self.timers
+                .set(next_multiple(now, file.write_period), Timer::FileWrite(id));
+        }
+        if let FlushStrategy::Every(period) = session.flush_strategy {
+            self.timers
+                .set(next_multiple(now, period), Timer::PeriodicFlush(id));
+        }
+        if let Some(period) = clear_period(session) {
+            self.timers
+                .set(next_multiple(now, period), Timer::ClearIncrementalState(id));
+        }
+        self.snapshot(id, now);
+        for instance in self.instance_ids(id) {
+            self.start_instance(id, instance, now);
+        }
+        self.notify_all_started(id, now);
+        self.timers.set(
+            after(now, limits::ALL_STARTED_TIMEOUT),
+            Timer::AllStartedTimeout(id),
+        );
+    }
+
+    /// Clocks, sync marker and statistics are taken at the start and at every interval, to be written at the next
+    /// read-back.
+    pub(crate) fn snapshot(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self
+            .sessions
+            .get_mut(&id)
+            .filter(|session| session.state == State::Started)
+        else {
+            return;
+        };
+        session.sync_marker_due = true;
+        session.stats_due = true;
+        session.snapshot_clocks(now);
+        self.timers.set(
+            next_multiple(now, session.snapshot_interval()),
+            Timer::Snapshot(id),
+        );
+    }
+
+    pub(crate) fn start_instance(&mut self, id: SessionId, instance_id: DataSourceInstanceId, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(instance) = session.instances.get_mut(&instance_id) else {
+            return;
+        };
+        instance.state = if instance.will_notify_on_start {
+            InstanceState::Starting
+        } else {
+            InstanceState::Started
+        };
+        let (producer, config, state) = (instance.producer, instance.config.clone(), instance.state);
+        self.observe_instance(id, instance_id);
+        self.command(
+            producer,
+            ProducerCommand::StartDataSource {
+                instance: instance_id,
+                config,
+            },
+        );
+        if state == InstanceState::Started {
+            self.notify_all_started(id, now);
+        }
+    }
+
+    /// The producer says that an instance has started.
+    pub fn data_source_started(&mut self, producer: ProducerId, instance: u64, now: &Now) {
+        let id = DataSourceInstanceId(instance);
+        let Some((session_id, state)) = self.session_of_instance(producer, id) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&session_id) else {
+            return;
+        };
+        if session.state != State::Started || state != InstanceState::Starting {
+            return;
+        }
+        if let Some(instance) = session.instances.get_mut(&id) {
+            instance.state = InstanceState::Started;
+        }
+        self.observe_instance(session_id, id);
+        self.notify_all_started(session_id, now);
+    }
+
+    /// The producer says that an instance has stopped.
+    pub fn data_source_stopped(&mut self, producer: ProducerId, instance: u64, now: &Now) {
+        let id = DataSourceInstanceId(instance);
+        let Some((session_id, state)) = self.session_of_instance(producer, id) else {
+            return;
+        };
+        if state == InstanceState::Stopping {
+            self.instance_stopped(session_id, id, now);
+        }
+    }
+
+    fn instance_stopped(&mut self, session_id: SessionId, id: DataSourceInstanceId, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&session_id) else {
+            return;
+        };
+        if let Some(instance) = session.instances.get_mut(&id) {
+            instance.state = InstanceState::Stopped;
+        }
+        let all_acknowledged =
+            session.state == State::DisablingWaitingStopAcks && session.all_instances(InstanceState::Stopped);
+        self.observe_instance(session_id, id);
+        if all_acknowledged {
+            self.disabled(session_id, now);
+        }
+    }
+
+    /// Tells the consumer, once, when every instance has started.
+    pub(crate) fn notify_all_started(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(consumer) = session.consumer else { return };
+        if session.all_started_notified
+            || session.state != State::Started
+            || !session.all_instances(InstanceState::Started)
+        {
+            return;
+        }
+        session.all_started_notified = true;
+        session.snapshot_clocks(now);
+        session.note(LifecycleEvent::AllDataSourcesStarted, now);
+        if let Some(events) =
+            self.events_for(consumer, observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED)
+        {
+            events.all_data_sources_started = Some(true);
+        }
+    }
+
+    pub(crate) fn all_started_timed_out(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if session.all_started_notified || session.consumer.is_none() {
+            return;
+        }
+        let slow = session
+            .instances
+            .values()
+            .filter(|instance| instance.state != InstanceState::Started);
+        let who: Vec<(String, String)> = slow
+            .take(limits::MAX_LISTED_DATA_SOURCES)
+            .map(|instance| {
+                let producer = self
+                    .producers
+                    .get(&instance.producer)
+                    .map(|producer| producer.name.clone());
+                (producer.unwrap_or_default(), instance.name.clone())
+            })
+            .collect();
+        let lines: Vec<String> = who
+            .iter()
+            .map(|(producer, source)| {
+                format!("data source {source:?} of producer {producer:?} has not started within 20 s")
+            })
+            .collect();
+        session.slow_data_sources.push(SlowDataSources {
+            at: now.boot,
+            kind: SlowKind::Starting,
+            who,
+        });
+        for line in lines {
+            self.log(LogLevel::Warning, line);
+        }
+    }
+
+    pub(crate) fn clear_incremental_state(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self
+            .sessions
+            .get(&id)
+            .filter(|session| session.state == State::Started)
+        else {
+            return;
+        };
+        let Some(period) = clear_period(session) else {
+            return;
+        };
+        self.timers
+            .set(next_multiple(now, period), Timer::ClearIncrementalState(id));
+        let of_producers =
+            instances_by_producer(session, |instance| instance.handles_incremental_state_clear);
+        for (producer, instances) in of_producers {
+            self.command(producer, ProducerCommand::ClearIncrementalState { instances });
+        }
+    }
+
+    /// The consumer changes the config of its running session. Only the producer filters may differ: data sources of
+    /// producers that newly pass are set up and started.
+    pub fn change_config(&mut self, consumer: ConsumerId, input: &ConfigInput, now: &Now) {
+        let Some(id) = self.session_of(consumer) else {
+            return self.log(
+                LogLevel::Warning,
+                "a consumer without a session asked to change its config".into(),
+            );
+        };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if !matches!(session.state, State::Started | State::Configured) {
+            return self.log(
+                LogLevel::Warning,
+                "cannot change the config of a session that is not running".into(),
+            );
+        }
+        if let Err(error) = crate::enable::check_filters(&input.config) {
+            return self.log(LogLevel::Warning, format!("config not changed: {error}"));
+        }
+        let surplus = !only_filters_differ(&session.config, &input.config);
+        adopt_filters(&mut session.config, &input.config);
+        let names: Vec<String> = session
+            .config
+            .data_sources
+            .iter()
+            .filter_map(|source| source.config.name.clone())
+            .collect();
+        let set_up: Vec<ProducerId> = session
+            .instances
+            .values()
+            .map(|instance| instance.producer)
+            .collect();
+        if surplus {
+            let line =
+                "a changed config differs in more than producer filters: only those take effect".into();
+            self.log(LogLevel::Warning, line);
+        }
+        for name in names {
+            let offers = self.offers.get(&name).cloned().unwrap_or_default();
+            for producer in offers.into_iter().filter(|producer| !set_up.contains(producer)) {
+                self.set_up_late(id, producer, &name, now);
+            }
+        }
+    }
+
+    /// The consumer ends its recording; the buffers stay to be read.
+    pub fn disable_tracing(&mut self, consumer: ConsumerId, now: &Now) {
+        match self.session_of(consumer) {
+            Some(session) => self.disable(session, now),
+            None => self.log(
+                LogLevel::Warning,
+                "a consumer without a session asked to stop tracing".into(),
+            ),
+        }
+    }
+
+    pub(crate) fn disable(&mut self, id: SessionId, now: &Now) {
+        self.stop_session(id, Stop::Graceful, now);
+    }
+
+    fn stop_session(&mut self, id: SessionId, stop: Stop, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let stop = match session.state {
+            State::Disabled => return,
+            State::DisablingWaitingStopAcks => {
+                if stop == Stop::AtOnce {
+                    self.disabled(id, now);
+                }
+                return;
+            }
+            // Nothing ran, so nothing has to be brought to an end.
+            State::Configured => Stop::AtOnce,
+            State::Started => stop,
+        };
+        let timeout = session.stop_timeout();
+        session.state = State::DisablingWaitingStopAcks;
+        for instance in self.instance_ids(id) {
+            self.stop_instance(id, instance, stop);
+        }
+        if self
+            .sessions
+            .get(&id)
+            .is_some_and(|session| session.all_instances(InstanceState::Stopped))
+        {
+            self.disabled(id, now);
+        } else {
+            self.timers.set(after(now, timeout), Timer::StopTimeout(id));
+        }
+    }
+
+    fn stop_instance(&mut self, id: SessionId, instance_id: DataSourceInstanceId, stop: Stop) {
+        let instance = self
+            .sessions
+            .get_mut(&id)
+            .and_then(|session| session.instances.get_mut(&instance_id));
+        let Some(instance) = instance else { return };
+        if matches!(instance.state, InstanceState::Stopping | InstanceState::Stopped) {
+            return;
+        }
+        let waits = instance.will_notify_on_stop && stop == Stop::Graceful;
+        instance.state = if waits {
+            InstanceState::Stopping
+        } else {
+            InstanceState::Stopped
+        };
+        let producer = instance.producer;
+        self.observe_instance(id, instance_id);
+        self.command(
+            producer,
+            ProducerCommand::StopDataSource {
+                instance: instance_id,
+            },
+        );
+    }
+
+    /// An instance ends because its producer or data source is gone.
+    pub(crate) fn end_instance(&mut self, id: SessionId, instance_id: DataSourceInstanceId, now: &Now) {
+        self.stop_instance(id, instance_id, Stop::AtOnce);
+        self.instance_stopped(id, instance_id, now);
+        self.instances.remove(&instance_id);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.instances.remove(&instance_id);
+        }
+        self.notify_all_started(id, now);
+    }
+
+    pub(crate) fn stop_timed_out(&mut self, id: SessionId, now: &Now) {
+        let waiting = |session: &&Session| session.state == State::DisablingWaitingStopAcks;
+        let Some(session) = self.sessions.get(&id).filter(waiting) else {
+            return;
+        };
+        let silent = session
+            .instances
+            .values()
+            .filter(|instance| instance.state != InstanceState::Stopped)
+            .count();
+        let line = format!(
+            "tracing session {}: {silent} data sources did not acknowledge the stop in time",
+            id.0
+        );
+        self.log(LogLevel::Warning, line);
+        self.disabled(id, now);
+    }
+
+    /// Nothing records any more: saves what producers did not return, completes the file, tells the consumer.
+    fn disabled(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.state = State::Disabled;
+        let unfinished: Vec<DataSourceInstanceId> = session
+            .instances
+            .iter_mut()
+            .filter(|(_, instance)| instance.state != InstanceState::Stopped)
+            .map(|(id, instance)| {
+                instance.state = InstanceState::Stopped;
+                *id
+            })
+            .collect();
+        for instance in unfinished {
+            self.observe_instance(id, instance);
+        }
+        self.scrape_all(id);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.snapshot_clocks(now);
+        session.note(LifecycleEvent::TracingDisabled, now);
+        match &mut session.file {
+            Some(file) => {
+                file.drain = Drain::Final;
+                session.stats_due = true;
+                self.output(Output::FileDue(id));
+            }
+            None => self.announce_disabled(id),
+        }
+    }
+
+    /// The consumer may now read, or open the file.
+    pub(crate) fn announce_disabled(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let error = session.disabled_error.take();
+        if let Some(consumer) = session.consumer {
+            self.output(Output::TracingDisabled { consumer, error });
+        }
+    }
+
+    /// The consumer has no more use for its session.
+    pub fn free_buffers(&mut self, consumer: ConsumerId, now: &Now) {
+        let Some(entry) = self.consumers.get_mut(&consumer) else {
+            return;
+        };
+        let Some(session) = entry.session.take() else {
+            return self.log(
+                LogLevel::Warning,
+                "a consumer without a session asked to free its buffers".into(),
+            );
+        };
+        self.free_session(session, now);
+    }
+
+    /// Ends a session and everything it holds; if it streams into a file, once that is complete.
+    pub(crate) fn free_session(&mut self, id: SessionId, now: &Now) {
+        self.stop_session(id, Stop::AtOnce, now);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if session.file.is_some() {
+            session.free_when_drained = true;
+            return;
+        }
+        self.remove_session(id);
+    }
+
+    pub(crate) fn remove_session(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.remove(&id) else {
+            return;
+        };
+        for instance in session.instances.keys() {
+            self.instances.remove(instance);
+        }
+        for buffer in &session.buffers {
+            self.buffers.remove(buffer);
+            for producer in self.producers.values_mut() {
+                producer.allowed_buffers.remove(buffer);
+            }
+        }
+        if let Some(consumer) = session
+            .consumer
+            .and_then(|consumer| self.consumers.get_mut(&consumer))
+            && consumer.session == Some(id)
+        {
+            consumer.session = None;
+        }
+        let line = format!(
+            "tracing session {} ended, {} sessions now",
+            id.0,
+            self.sessions.len()
+        );
+        self.log(LogLevel::Info, line);
+    }
+
+    pub(crate) fn instance_ids(&self, id: SessionId) -> Vec<DataSourceInstanceId> {
+        self.sessions
+            .get(&id)
+            .map(|session| session.instances.keys().copied().collect())
+            .unwrap_or_default()
+    }
+
+    fn session_of_instance(
+        &self,
+        producer: ProducerId,
+        id: DataSourceInstanceId,
+    ) -> Option<(SessionId, InstanceState)> {
+        let session = *self.instances.get(&id)?;
+        let instance = self.sessions.get(&session)?.instances.get(&id)?;
+        (instance.producer == producer).then_some((session, instance.state))
+    }
+}
+
+/// The instances that a condition picks, for each producer that has some.
+pub(crate) fn instances_by_producer(
+    session: &Session,
+    picks: impl Fn(&crate::session::Instance) -> bool,
+) -> std::collections::BTreeMap<ProducerId, Vec<DataSourceInstanceId>> {
+    let mut map = std::collections::BTreeMap::<ProducerId, Vec<DataSourceInstanceId>>::new();
+    for (id, instance) in session.instances.iter().filter(|(_, instance)| picks(instance)) {
+        map.entry(instance.producer).or_default().push(*id);
+    }
+    map
+}
+
+/// Takes over the producer filters of each data source that the new config names too.
+fn adopt_filters(config: &mut TraceConfig, new: &TraceConfig) {
+    for source in &mut config.data_sources {
+        if let Some(new) = new
+            .data_sources
+            .iter()
+            .find(|new| new.config.name == source.config.name)
+        {
+            source.producer_name_filter.clone_from(&new.producer_name_filter);
+            source
+                .producer_name_regex_filter
+                .clone_from(&new.producer_name_regex_filter);
+        }
+    }
+}
+
+fn clear_period(session: &Session) -> Option<Duration> {
+    let ms = session
+        .config
+        .incremental_state_config
+        .clear_period_ms
+        .unwrap_or_default();
+    (ms != 0).then(|| Duration::from_millis(ms.into()))
+}
+
+pub(crate) fn after(now: &Now, delay: Duration) -> u64 {
+    now.monotonic.saturating_add(delay.as_nanos() as u64)
+}
+
+/// The next instant that is a multiple of the period: sessions with the same period wake producers together.
+pub(crate) fn next_multiple(now: &Now, period: Duration) -> u64 {
+    let period_ms = (period.as_millis() as u64).max(1);
+    let wait_ms = period_ms - now.monotonic_ms() % period_ms;
+    now.monotonic.saturating_add(wait_ms * 1_000_000)
+}

@@ -1,0 +1,57 @@
+//! Every limit of the service in one place, with upstream's values where upstream has one.
+
+use std::time::Duration;
+
+/// Sessions at once.
+pub const MAX_SESSIONS: usize = 15;
+/// Sessions at once that consumers of one user may own.
+pub const MAX_SESSIONS_PER_UID: usize = 5;
+/// Trace buffers in one config.
+pub const MAX_BUFFERS_PER_SESSION: usize = 128;
+/// Data sources in one config. Upstream has no limit and can be made to spend minutes on one config.
+pub const MAX_DATA_SOURCES_PER_CONFIG: usize = 4096;
+/// Data sources that one producer may have registered at once (upstream: none).
+pub const MAX_DATA_SOURCES_PER_PRODUCER: usize = 1024;
+/// Producers at once; their ids are 16 bits wide and never 0.
+pub const MAX_PRODUCERS: usize = 0xffff;
+/// Longest session.
+pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Shared memory of a producer that states no wish.
+pub const DEFAULT_SMB_SIZE: usize = 256 * 1024;
+/// Page size of a producer that states no wish.
+pub const DEFAULT_SMB_PAGE_SIZE: usize = 4096;
+/// Largest shared memory that is granted.
+pub const MAX_SMB_SIZE: usize = 32 * 1024 * 1024;
+/// Largest page that is granted. The ABI would allow 64 KB; chunks of that size do not fit into upstream's buffers,
+/// and its clients were tested with this limit.
+pub const MAX_SMB_PAGE_SIZE: usize = 32 * 1024;
+/// Smallest page of the ABI, and the unit of all sizes.
+pub const MIN_SMB_PAGE_SIZE: usize = 4096;
+
+/// How long producers have to acknowledge a flush when neither request nor config says.
+pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long producers have to acknowledge a stop when the config does not say.
+pub const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Flushes of one session that may be under way at once.
+pub const MAX_PENDING_FLUSHES: usize = 1000;
+/// After this long the data sources that have not started are named in the trace.
+pub const ALL_STARTED_TIMEOUT: Duration = Duration::from_secs(20);
+/// Data sources listed in such an event.
+pub const MAX_LISTED_DATA_SOURCES: usize = 32;
+
+/// Interval of clock snapshots, sync markers and statistics when the config does not say.
+pub const DEFAULT_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(10);
+/// Clock snapshots that wait for the next read-back.
+pub const MAX_PENDING_CLOCK_SNAPSHOTS: usize = 16;
+/// Interval of writes into the output file when the config does not say.
+pub const DEFAULT_FILE_WRITE_PERIOD: Duration = Duration::from_millis(5000);
+/// Shortest such interval.
+pub const MIN_FILE_WRITE_PERIOD: Duration = Duration::from_millis(100);
+
+/// Patches of one chunk in one request; more are refused.
+pub const MAX_PATCHES_PER_CHUNK: usize = 1024;
+/// Longest regular expression in a filter, and the memory its automaton may take.
+pub const MAX_REGEX_LENGTH: usize = 4096;
+/// See [`MAX_REGEX_LENGTH`].
+pub const MAX_REGEX_MEMORY: usize = 1 << 20;

@@ -1,0 +1,121 @@
+//! What the service wants done: the messages and file operations that [`Service::poll`](crate::Service::poll) hands
+//! to whoever drives it. Outputs are to be carried out in the order in which they come.
+
+use std::sync::Arc;
+
+use ferretto_proto::messages::ObservableEvents;
+
+use crate::ids::{ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
+
+/// Something the driver of the service has to do.
+#[derive(Debug)]
+pub enum Output {
+    /// Send this command to the producer.
+    ToProducer(ProducerId, ProducerCommand),
+    /// The producer broke a rule: close its connection, then call
+    /// [`disconnect_producer`](crate::Service::disconnect_producer).
+    DisconnectProducer {
+        /// Whom.
+        producer: ProducerId,
+        /// The rule it broke, for the log.
+        rule: String,
+    },
+    /// Tell the consumer that its session stopped recording: the reply to `EnableTracing`.
+    TracingDisabled {
+        /// Whom.
+        consumer: ConsumerId,
+        /// Why, if it did not end as planned.
+        error: Option<String>,
+    },
+    /// Answer the flush that this consumer asked for.
+    FlushDone {
+        /// Whom.
+        consumer: ConsumerId,
+        /// What the driver passed with the request.
+        token: u64,
+        /// Whether every producer acknowledged in time.
+        outcome: FlushOutcome,
+    },
+    /// Send these events to the consumer that observes them.
+    Observed {
+        /// Whom.
+        consumer: ConsumerId,
+        /// What happened since the last such output.
+        events: Box<ObservableEvents>,
+    },
+    /// Data is due for the file of this session: call [`read_for_file`](crate::Service::read_for_file), write what it
+    /// returns, and report with [`file_written`](crate::Service::file_written).
+    FileDue(SessionId),
+    /// Push what was written into the session's file down to the disk.
+    SyncFile(SessionId),
+    /// The session's file is complete: push it to the disk and close it.
+    CloseFile(SessionId),
+    /// A line for the log.
+    Log(LogLevel, String),
+}
+
+/// A command to a producer, as `GetAsyncCommand` carries them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProducerCommand {
+    /// Make shared memory of this size, give it to [`attach_shared_memory`](crate::Service::attach_shared_memory)
+    /// and send its descriptor to the producer.
+    CreateSharedMemory {
+        /// Bytes in all.
+        size: usize,
+        /// Bytes in a page.
+        page_size: usize,
+    },
+    /// Tell the producer that the memory it offered is in use.
+    SharedMemoryAdopted,
+    /// Prepare an instance of a data source.
+    SetupDataSource {
+        /// Which.
+        instance: DataSourceInstanceId,
+        /// Encoded `DataSourceConfig`: the consumer's bytes followed by the fields that the service sets.
+        config: Arc<[u8]>,
+    },
+    /// Start it.
+    StartDataSource {
+        /// Which.
+        instance: DataSourceInstanceId,
+        /// The same bytes as when it was set up.
+        config: Arc<[u8]>,
+    },
+    /// Stop it.
+    StopDataSource {
+        /// Which.
+        instance: DataSourceInstanceId,
+    },
+    /// Commit everything these instances hold, then acknowledge.
+    Flush {
+        /// To be named in the acknowledgement.
+        request: FlushRequestId,
+        /// Which.
+        instances: Vec<DataSourceInstanceId>,
+        /// Who asked and why: `FlushFlags` of the schema.
+        flags: u64,
+    },
+    /// Forget what was interned or sent as a difference.
+    ClearIncrementalState {
+        /// Which.
+        instances: Vec<DataSourceInstanceId>,
+    },
+}
+
+/// How a flush ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushOutcome {
+    /// Every producer acknowledged in time.
+    Succeeded,
+    /// Some producer did not, or there was nothing to flush.
+    Failed,
+}
+
+/// How loud a line in the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Ordinary events: a session began, ended.
+    Info,
+    /// Somebody will miss something.
+    Warning,
+}

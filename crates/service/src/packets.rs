@@ -1,0 +1,256 @@
+//! The packets that the service itself writes into every trace: clocks, config, system info, life of the session,
+//! statistics, and the fields it adds to the packets of producers.
+
+use std::collections::BTreeMap;
+
+use buffa::Message;
+use ferretto_proto::messages::BuiltinClock;
+use ferretto_proto::write;
+use ferretto_wire::Writer;
+
+use crate::clock::{Now, clock_id};
+use crate::ids::{BufferId, MachineId};
+use crate::readback::Readout;
+use crate::service::{Identity, Service};
+use crate::session::{SERVICE_SEQUENCE_ID, Session, SlowKind};
+use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
+
+/// Content of `TracePacket.synchronization_marker`, by which readers find packet borders in a damaged file.
+const SYNC_MARKER: [u8; 16] = [
+    0x82, 0x47, 0x7a, 0x76, 0xb2, 0x8d, 0x42, 0xba, 0x81, 0xdc, 0x33, 0x32, 0x6d, 0x57, 0xa0, 0x79,
+];
+
+/// Writes everything that has to stand before the data of a read-back.
+pub(crate) fn write_leading_packets(
+    session: &mut Session,
+    identity: &Identity,
+    buffers: &BTreeMap<BufferId, TraceBuffer>,
+    now: &Now,
+    out: &mut Readout,
+) {
+    let uid = identity.uid;
+    let snapshots = session
+        .initial_clocks
+        .take()
+        .into_iter()
+        .chain(session.clock_snapshots.drain(..));
+    let primary = session.config.builtin_data_sources.primary_trace_clock;
+    let primary = primary.filter(|clock| *clock != BuiltinClock::BUILTIN_CLOCK_UNKNOWN);
+    let primary = primary.unwrap_or(BuiltinClock::BUILTIN_CLOCK_BOOTTIME);
+    for snapshot in snapshots {
+        out.own_packet(|packet| {
+            let mut packet = write::TracePacket::new(packet);
+            packet.clock_snapshot(|message| {
+                message.primary_trace_clock(primary);
+                for (id, reading) in snapshot.readings() {
+                    message.clocks(|clock| {
+                        clock.clock_id(id).timestamp(reading);
+                    });
+                }
+            });
+            service_header(&mut packet, uid);
+        });
+    }
+    if std::mem::take(&mut session.sync_marker_due) {
+        // The marker comes last, right after the trusted fields: readers rely on that order.
+        out.own_packet(|packet| {
+            write::TracePacket::new(packet)
+                .trusted_uid(uid as i32)
+                .trusted_packet_sequence_id(SERVICE_SEQUENCE_ID)
+                .synchronization_marker(SYNC_MARKER);
+        });
+    }
+    if !std::mem::replace(&mut session.initial_packets_written, true) {
+        write_initial_packets(session, identity, buffers, now, out);
+    }
+    write_lifecycle_events(session, uid, out);
+}
+
+fn write_initial_packets(
+    session: &mut Session,
+    identity: &Identity,
+    buffers: &BTreeMap<BufferId, TraceBuffer>,
+    now: &Now,
+    out: &mut Readout,
+) {
+    let uid = identity.uid;
+    if !session.builtin().disable_trace_config.unwrap_or_default() {
+        let config = session.config_bytes.clone();
+        out.own_packet(|packet| {
+            service_header(&mut write::TracePacket::new(packet), uid);
+            packet.bytes_field(TRACE_CONFIG, &config);
+        });
+    }
+    let uuid = session.uuid;
+    out.own_packet(|packet| {
+        let mut packet = write::TracePacket::new(packet);
+        service_header(&mut packet, uid);
+        packet.trace_uuid(|message| {
+            message.msb((uuid >> 64) as i64).lsb(uuid as i64);
+        });
+    });
+    // Which writers of which producers have filled each buffer so far.
+    let writers: Vec<Vec<(u32, i32)>> = session
+        .buffers
+        .clone()
+        .iter()
+        .map(|id| {
+            let writers = buffers
+                .get(id)
+                .into_iter()
+                .flat_map(|buffer| buffer.writer_stats());
+            writers
+                .map(|(producer, writer, _)| {
+                    (
+                        session.sequence_id(MachineId::HOST, producer, writer),
+                        i32::from(producer.0),
+                    )
+                })
+                .collect()
+        })
+        .collect();
+    out.own_packet(|packet| {
+        let mut packet = write::TracePacket::new(packet);
+        packet.timestamp(now.boot).trace_provenance(|provenance| {
+            for buffer in &writers {
+                provenance.buffers(|message| {
+                    for (sequence, producer) in buffer {
+                        message.sequences(|entry| {
+                            entry.id(*sequence).producer_id(*producer);
+                        });
+                    }
+                });
+            }
+        });
+        service_header(&mut packet, uid);
+    });
+    if !session.builtin().disable_system_info.unwrap_or_default() {
+        out.own_packet(|packet| write_system_info(packet, identity));
+    }
+}
+
+fn write_system_info(packet: &mut Writer, identity: &Identity) {
+    let facts = &identity.system;
+    let mut packet = write::TracePacket::new(packet);
+    packet.system_info(|info| {
+        info.tracing_service_version(&identity.version);
+        if let Some(minutes) = facts.timezone_offset_minutes {
+            info.timezone_off_mins(minutes);
+        }
+        if let Some([system, release, version, machine]) = &facts.utsname {
+            info.utsname(|utsname| {
+                utsname
+                    .sysname(system)
+                    .version(version)
+                    .machine(machine)
+                    .release(release);
+            });
+        }
+        if let Some(bytes) = facts.page_size {
+            info.page_size(bytes);
+        }
+        if let Some(bytes) = facts.ram_bytes {
+            info.system_ram_bytes(bytes);
+        }
+        if let Some(cpus) = facts.cpus {
+            info.num_cpus(cpus);
+        }
+    });
+    service_header(&mut packet, identity.uid);
+}
+
+/// Writes what happened to the session since the last read-back, in the order in which it happened.
+pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut Readout) {
+    if session.builtin().disable_service_events.unwrap_or_default() {
+        session.lifecycle_events.clear();
+        session.slow_data_sources.clear();
+        return;
+    }
+    enum Event {
+        Plain(u32),
+        Slow(SlowKind, Vec<(String, String)>),
+    }
+    let mut events: Vec<(u64, Event)> = Vec::new();
+    for (kind, times) in &mut session.lifecycle_events {
+        events.extend(times.drain(..).map(|at| (at, Event::Plain(*kind as u32))));
+    }
+    events.extend(
+        session
+            .slow_data_sources
+            .drain(..)
+            .map(|slow| (slow.at, Event::Slow(slow.kind, slow.who))),
+    );
+    events.sort_by_key(|(at, _)| *at);
+    for (at, event) in events {
+        out.own_packet(|packet| {
+            let mut packet = write::TracePacket::new(packet);
+            packet.timestamp(at);
+            service_header(&mut packet, uid);
+            packet.service_event(|message| match &event {
+                Event::Plain(field) => message.writer().varint_field(*field, 1),
+                Event::Slow(kind, who) => {
+                    let list = |sources: &mut write::tracing_service_event::DataSources<'_>| {
+                        for (producer, source) in who {
+                            sources.data_source(|entry| {
+                                entry.producer_name(producer).data_source_name(source);
+                            });
+                        }
+                    };
+                    match kind {
+                        SlowKind::Starting => message.slow_starting_data_sources(list),
+                        SlowKind::LastFlush => message.last_flush_slow_data_sources(list),
+                    };
+                }
+            });
+        });
+    }
+}
+
+/// Field numbers in `TracePacket` of messages that are written from bytes.
+const TRACE_CONFIG: u32 = 33;
+const TRACE_STATS: u32 = 35;
+
+impl Service {
+    /// Writes the statistics of a session as a packet.
+    pub(crate) fn write_stats(&mut self, session: crate::ids::SessionId, out: &mut Readout) {
+        let Some(stats) = self.trace_stats_of(session) else {
+            return;
+        };
+        let uid = self.identity.uid;
+        out.own_packet(|packet| {
+            service_header(&mut write::TracePacket::new(packet), uid);
+            packet.bytes_field(TRACE_STATS, &stats.encode_to_vec());
+        });
+    }
+}
+
+/// What marks a packet as the service's own. Its timestamps are boot time whatever the trace's primary clock is.
+fn service_header(packet: &mut write::TracePacket<'_>, uid: u32) {
+    packet
+        .trusted_uid(uid as i32)
+        .trusted_packet_sequence_id(SERVICE_SEQUENCE_ID)
+        .timestamp_clock_id(clock_id::BOOTTIME);
+}
+
+/// What the service appends to a producer's packet: the fields that only it can vouch for. They come last, so that
+/// they win over anything before them in every decoder.
+pub(crate) fn write_trusted_fields(
+    out: &mut Writer,
+    sequence: &SequenceInfo,
+    sequence_id: u32,
+    losses: LossReasons,
+) {
+    let mut packet = write::TracePacket::new(out);
+    packet
+        .trusted_uid(sequence.identity.uid as i32)
+        .trusted_packet_sequence_id(sequence_id);
+    if let Some(pid) = sequence.identity.pid {
+        packet.trusted_pid(pid);
+    }
+    if sequence.identity.machine != MachineId::HOST {
+        packet.machine_id(sequence.identity.machine.0);
+    }
+    if losses.any() {
+        packet.previous_packet_dropped(losses.bits());
+    }
+}

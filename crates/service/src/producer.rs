@@ -1,0 +1,579 @@
+//! Producers: their data sources, shared memory and trace writers, and the data they commit.
+//!
+//! Everything here comes from a process that may be hostile. Ids are looked up, sizes are checked, and chunks are
+//! copied out of shared memory before they are looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use buffa::Message;
+use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, commit_data_request};
+use ferretto_smb::{ChunkHeader, Completeness, MAX_WRITER_ID, ServiceSmb};
+
+use crate::clock::Now;
+use crate::ids::{
+    BufferId, ChunkId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
+};
+use crate::limits;
+use crate::output::{LogLevel, Output, ProducerCommand};
+use crate::service::Service;
+use crate::session::State;
+use crate::trace_buffer::{ChunkInfo, ChunkState, MorePatches, Patch, ProducerIdentity, TraceBuffer};
+
+/// Whom the transport says a producer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Process id, where the transport knows it.
+    pub pid: Option<i32>,
+}
+
+/// What a producer says of itself when it connects.
+#[derive(Debug, Default)]
+pub struct Introduction {
+    /// Name of the process or program.
+    pub name: String,
+    /// Version of its client library.
+    pub sdk_version: String,
+    /// Bytes of shared memory it would like; 0 for no wish.
+    pub smb_size_hint: usize,
+    /// Bytes per page it would like; 0 for no wish.
+    pub smb_page_size_hint: usize,
+    /// Whether chunks it did not return may be taken out of its shared memory.
+    pub scraping: Scraping,
+}
+
+/// Whether chunks that a producer did not return may be taken out of its shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scraping {
+    /// They stay.
+    #[default]
+    Disabled,
+    /// At a flush, a stop and when the producer goes away, whatever its registered writers have finished is copied.
+    Enabled,
+}
+
+/// A data source that a producer offers.
+pub(crate) struct Registration {
+    pub(crate) id: u64,
+    pub(crate) descriptor: DataSourceDescriptor,
+    /// As the producer sent it.
+    pub(crate) descriptor_bytes: Vec<u8>,
+}
+
+impl Registration {
+    pub(crate) fn name(&self) -> &str {
+        self.descriptor.name.as_deref().unwrap_or_default()
+    }
+}
+
+pub(crate) struct Producer {
+    pub(crate) name: String,
+    pub(crate) sdk_version: String,
+    pub(crate) credentials: Credentials,
+    pub(crate) smb_size_hint: usize,
+    pub(crate) smb_page_size_hint: usize,
+    pub(crate) scraping: Scraping,
+    pub(crate) smb: Option<ServiceSmb>,
+    /// The driver was asked to make shared memory and has not yet answered.
+    pub(crate) smb_requested: bool,
+    pub(crate) data_sources: Vec<Registration>,
+    /// Where each registered writer writes.
+    pub(crate) writers: BTreeMap<WriterId, BufferId>,
+    /// Buffers of the sessions it takes part in; it may write into no other.
+    pub(crate) allowed_buffers: BTreeSet<BufferId>,
+}
+
+impl Service {
+    /// A producer connected. Returns its id, or `None` if it is turned away (lockdown, too many producers).
+    pub fn connect_producer(&mut self, credentials: Credentials, who: Introduction) -> Option<ProducerId> {
+        if self.lockdown && credentials.uid != self.identity.uid {
+            self.log(
+                LogLevel::Warning,
+                format!(
+                    "turned away producer {:?} of uid {}: the service is locked down",
+                    who.name, credentials.uid
+                ),
+            );
+            return None;
+        }
+        let id = self.next_producer_id()?;
+        let producer = Producer {
+            name: who.name,
+            sdk_version: who.sdk_version,
+            credentials,
+            smb_size_hint: who.smb_size_hint,
+            smb_page_size_hint: who.smb_page_size_hint,
+            scraping: who.scraping,
+            smb: None,
+            smb_requested: false,
+            data_sources: Vec::new(),
+            writers: BTreeMap::new(),
+            allowed_buffers: BTreeSet::new(),
+        };
+        self.producers.insert(id, producer);
+        Some(id)
+    }
+
+    /// Whether memory of this size, offered by a producer with this hint for its pages, is one the service would use.
+    /// If so the driver attaches it, with that page size, right after connecting.
+    pub fn would_adopt(size: usize, page_size_hint: usize) -> bool {
+        smb_sizes(size, page_size_hint) == (size, page_size_hint)
+    }
+
+    /// The producer's shared memory is there: what `CreateSharedMemory` asked for, or what the producer offered
+    /// (then `SharedMemoryAdopted` follows).
+    pub fn attach_shared_memory(&mut self, producer: ProducerId, smb: ServiceSmb, origin: SmbOrigin) {
+        let Some(entry) = self.producers.get_mut(&producer) else {
+            return;
+        };
+        entry.smb = Some(smb);
+        if origin == SmbOrigin::Producer {
+            self.command(producer, ProducerCommand::SharedMemoryAdopted);
+        }
+    }
+
+    /// A producer is gone: what it left in shared memory is saved, its data sources end.
+    pub fn disconnect_producer(&mut self, producer: ProducerId, now: &Now) {
+        if !self.producers.contains_key(&producer) {
+            return;
+        }
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.scrape(session, producer);
+        }
+        self.forget_in_flushes(producer, now);
+        while let Some(name) = self
+            .producers
+            .get(&producer)
+            .and_then(|producer| producer.data_sources.last())
+            .map(|registration| registration.name().to_owned())
+        {
+            self.unregister_data_source(producer, &name, now);
+        }
+        self.producers.remove(&producer);
+    }
+
+    /// The producer offers a data source.
+    pub fn register_data_source(&mut self, producer: ProducerId, descriptor: &[u8], now: &Now) {
+        let Some(entry) = self.producers.get_mut(&producer) else {
+            return;
+        };
+        let Ok(decoded) = DataSourceDescriptor::decode_from_slice(descriptor) else {
+            return self.violation(producer, "sent a data source descriptor that cannot be decoded");
+        };
+        let registration = Registration {
+            id: decoded.id.unwrap_or_default(),
+            descriptor: decoded,
+            descriptor_bytes: descriptor.to_vec(),
+        };
+        if registration.name().is_empty() {
+            return;
+        }
+        if entry.data_sources.len() >= limits::MAX_DATA_SOURCES_PER_PRODUCER {
+            let line = format!(
+                "producer {:?} may not register more than {} data sources: {:?} is ignored",
+                entry.name,
+                limits::MAX_DATA_SOURCES_PER_PRODUCER,
+                registration.name()
+            );
+            return self.log(LogLevel::Warning, line);
+        }
+        // Clients before v22 sent no id.
+        if registration.id != 0 && entry.data_sources.iter().any(|known| known.id == registration.id) {
+            let line = format!(
+                "producer {:?} registered data source {:?} under the id {} that another one has: ignored",
+                entry.name,
+                registration.name(),
+                registration.id
+            );
+            return self.log(LogLevel::Warning, line);
+        }
+        let name = registration.name().to_owned();
+        entry.data_sources.push(registration);
+        self.offers.entry(name.clone()).or_default().push(producer);
+
+        let wanting: Vec<SessionId> = self
+            .sessions
+            .values()
+            .filter(|session| matches!(session.state, State::Configured | State::Started))
+            .map(|session| session.id)
+            .collect();
+        for session in wanting {
+            self.set_up_late(session, producer, &name, now);
+        }
+    }
+
+    /// The producer changes the descriptor of a data source it registered with an id.
+    pub fn update_data_source(&mut self, producer: ProducerId, descriptor: &[u8]) {
+        let Some(entry) = self.producers.get_mut(&producer) else {
+            return;
+        };
+        let Ok(decoded) = DataSourceDescriptor::decode_from_slice(descriptor) else {
+            return self.violation(producer, "sent a data source descriptor that cannot be decoded");
+        };
+        let id = decoded.id.unwrap_or_default();
+        let known = entry
+            .data_sources
+            .iter_mut()
+            .find(|known| id != 0 && known.id == id && known.descriptor.name == decoded.name);
+        match known {
+            Some(known) => {
+                known.descriptor = decoded;
+                known.descriptor_bytes = descriptor.to_vec();
+            }
+            None => {
+                let line = format!(
+                    "producer {:?} updated data source {:?} with id {id}, which it has not registered: ignored",
+                    entry.name,
+                    decoded.name.unwrap_or_default()
+                );
+                self.log(LogLevel::Warning, line);
+            }
+        }
+    }
+
+    /// The producer takes back a data source: its instances end.
+    pub fn unregister_data_source(&mut self, producer: ProducerId, name: &str, now: &Now) {
+        let Some(entry) = self.producers.get_mut(&producer) else {
+            return;
+        };
+        let Some(position) = entry.data_sources.iter().position(|known| known.name() == name) else {
+            return;
+        };
+        entry.data_sources.remove(position);
+        if let Some(offers) = self.offers.get_mut(name) {
+            if let Some(position) = offers.iter().position(|offer| *offer == producer) {
+                offers.remove(position);
+            }
+            if offers.is_empty() {
+                self.offers.remove(name);
+            }
+        }
+        let ended: Vec<(SessionId, DataSourceInstanceId)> = self
+            .sessions
+            .values()
+            .flat_map(|session| {
+                let of_this = session
+                    .instances
+                    .iter()
+                    .filter(|(_, i)| i.producer == producer && i.name == name);
+                of_this.map(|(instance, _)| (session.id, *instance))
+            })
+            .collect();
+        for (session, instance) in ended {
+            self.end_instance(session, instance, now);
+        }
+    }
+
+    /// The producer says which buffer one of its writers writes into, so that its chunks can be scraped.
+    pub fn register_trace_writer(&mut self, producer: ProducerId, writer: u32, buffer: u32) {
+        let Some(entry) = self.producers.get_mut(&producer) else {
+            return;
+        };
+        if let (Some(writer), Ok(buffer)) = (writer_id(writer), u16::try_from(buffer)) {
+            entry.writers.insert(writer, BufferId(buffer));
+        }
+    }
+
+    /// The producer gives up a writer.
+    pub fn unregister_trace_writer(&mut self, producer: ProducerId, writer: u32) {
+        let Some(entry) = self.producers.get_mut(&producer) else {
+            return;
+        };
+        if let Some(writer) = writer_id(writer) {
+            entry.writers.remove(&writer);
+        }
+    }
+
+    /// The producer finished chunks, sends patches, or acknowledges a flush.
+    pub fn commit(&mut self, producer: ProducerId, request: &CommitDataRequest, now: &Now) {
+        if self
+            .producers
+            .get(&producer)
+            .is_none_or(|entry| entry.smb.is_none())
+        {
+            return;
+        }
+        for chunk in &request.chunks_to_move {
+            self.move_chunk(producer, chunk);
+        }
+        for chunk in &request.chunks_to_patch {
+            self.patch_chunk(producer, chunk);
+        }
+        if let Some(request) = request.flush_request_id.filter(|id| *id != 0) {
+            self.flush_acknowledged(producer, FlushRequestId(request), now);
+        }
+    }
+
+    fn move_chunk(&mut self, producer: ProducerId, entry: &commit_data_request::ChunksToMove) {
+        let Some(target) = entry.target_buffer.and_then(|id| u16::try_from(id).ok()) else {
+            self.chunks_discarded += 1;
+            return;
+        };
+        let Some(sender) = self.producers.get(&producer) else {
+            return;
+        };
+        let Some(smb) = &sender.smb else { return };
+        let (page, index) = (
+            entry.page.unwrap_or_default() as usize,
+            entry.chunk.unwrap_or_default() as usize,
+        );
+        let chunk = &mut self.chunk;
+        let taken = match &entry.data {
+            // A producer on another machine has no memory to share and sends the chunk along.
+            Some(data) => ChunkHeader::split(data).map(|(header, payload)| {
+                chunk.clear();
+                chunk.extend_from_slice(payload);
+                let incomplete = entry.chunk_incomplete.unwrap_or_default();
+                (
+                    header,
+                    if incomplete {
+                        ChunkState::Incomplete
+                    } else {
+                        ChunkState::Complete
+                    },
+                )
+            }),
+            None => smb
+                .copy_chunk(page, index, chunk)
+                .ok()
+                .map(|header| (header, ChunkState::Complete)),
+        };
+        let mut to = Target {
+            entry: sender,
+            producer,
+            buffers: &mut self.buffers,
+            discarded: &mut self.chunks_discarded,
+        };
+        match taken {
+            Some((header, state)) => to.copy_chunk(BufferId(target), &header, state, &self.chunk),
+            None => self.chunks_discarded += 1,
+        }
+    }
+
+    fn patch_chunk(&mut self, producer: ProducerId, entry: &commit_data_request::ChunkToPatch) {
+        let count = entry.patches.len() as u64;
+        let buffer = entry
+            .target_buffer
+            .and_then(|id| u16::try_from(id).ok())
+            .map(BufferId);
+        let writer = entry.writer_id.and_then(writer_id);
+        let (Some(buffer), Some(writer)) = (buffer.and_then(|id| self.buffers.get_mut(&id)), writer) else {
+            // Usual for patches that were on their way when the session ended.
+            self.patches_discarded += count;
+            return;
+        };
+        if entry.patches.len() > limits::MAX_PATCHES_PER_CHUNK {
+            self.patches_discarded += count;
+            return;
+        }
+        let mut patches = Vec::with_capacity(entry.patches.len());
+        for patch in &entry.patches {
+            match patch
+                .data
+                .as_deref()
+                .and_then(|data| <[u8; 4]>::try_from(data).ok())
+            {
+                Some(data) => patches.push(Patch {
+                    offset: patch.offset.unwrap_or_default(),
+                    data,
+                }),
+                None => self.patches_discarded += 1,
+            }
+        }
+        let more = if entry.has_more_patches.unwrap_or_default() {
+            MorePatches::Pending
+        } else {
+            MorePatches::Done
+        };
+        // No check that the buffer is one the producer may write into: chunks are found by producer, and its id
+        // cannot be forged.
+        buffer.apply_patches(
+            producer,
+            writer,
+            ChunkId(entry.chunk_id.unwrap_or_default()),
+            &patches,
+            more,
+        );
+    }
+
+    /// Copies what the writers of a producer have finished but not returned, into the buffers of one session.
+    pub(crate) fn scrape(&mut self, session: SessionId, producer: ProducerId) {
+        let Some(buffers) = self.sessions.get(&session).map(|session| &session.buffers) else {
+            return;
+        };
+        let Some(entry) = self.producers.get(&producer) else {
+            return;
+        };
+        if entry.scraping == Scraping::Disabled || entry.writers.is_empty() {
+            return;
+        }
+        let Some(smb) = &entry.smb else { return };
+        if !buffers
+            .iter()
+            .any(|buffer| entry.allowed_buffers.contains(buffer))
+        {
+            return;
+        }
+        let chunk = &mut self.chunk;
+        let mut target = Target {
+            entry,
+            producer,
+            buffers: &mut self.buffers,
+            discarded: &mut self.chunks_discarded,
+        };
+        smb.scrape(|candidate| {
+            let header = candidate.header();
+            let Some(buffer) = entry
+                .writers
+                .get(&header.writer)
+                .filter(|buffer| buffers.contains(buffer))
+            else {
+                return;
+            };
+            candidate.copy_payload(chunk);
+            let state = match candidate.completeness() {
+                Completeness::Complete => ChunkState::Complete,
+                Completeness::BeingWritten => ChunkState::Incomplete,
+            };
+            target.copy_chunk(*buffer, &header, state, chunk);
+        });
+    }
+
+    /// The producer broke a rule that no honest one can: it is cut off.
+    pub(crate) fn violation(&mut self, producer: ProducerId, what: &str) {
+        let name = self
+            .producers
+            .get(&producer)
+            .map(|entry| entry.name.clone())
+            .unwrap_or_default();
+        self.output(Output::DisconnectProducer {
+            producer,
+            rule: format!("producer {name:?} {what}"),
+        });
+    }
+}
+
+/// Where the chunks of one producer go.
+struct Target<'a> {
+    entry: &'a Producer,
+    producer: ProducerId,
+    buffers: &'a mut BTreeMap<BufferId, TraceBuffer>,
+    discarded: &'a mut u64,
+}
+
+impl Target<'_> {
+    /// Copies a chunk, by now in private memory, into the buffer it is for.
+    fn copy_chunk(&mut self, target: BufferId, header: &ChunkHeader, state: ChunkState, payload: &[u8]) {
+        let registered_elsewhere = self
+            .entry
+            .writers
+            .get(&header.writer)
+            .is_some_and(|buffer| *buffer != target);
+        if !self.entry.allowed_buffers.contains(&target) || registered_elsewhere {
+            // Usually a chunk that was on its way when its session ended.
+            *self.discarded += 1;
+            return;
+        }
+        let Some(buffer) = self.buffers.get_mut(&target) else {
+            *self.discarded += 1;
+            return;
+        };
+        let info = ChunkInfo {
+            producer: self.producer,
+            identity: ProducerIdentity {
+                uid: self.entry.credentials.uid,
+                pid: self.entry.credentials.pid,
+                machine: MachineId::HOST,
+            },
+            writer: header.writer,
+            chunk_id: header.chunk,
+            num_fragments: header.packet_count,
+            flags: header.flags.bits(),
+            state,
+        };
+        // Chunks that break a rule are counted in the statistics of the buffer and cost the producer its data.
+        let _ = buffer.copy_chunk(&info, payload);
+    }
+}
+
+/// Where shared memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmbOrigin {
+    /// Made for the service.
+    Service,
+    /// Offered by the producer.
+    Producer,
+}
+
+/// A writer id, if it is one: 0 is none.
+fn writer_id(raw: u32) -> Option<WriterId> {
+    u16::try_from(raw)
+        .ok()
+        .filter(|id| (1..=MAX_WRITER_ID).contains(id))
+        .map(WriterId)
+}
+
+/// The sizes of shared memory and its pages that a producer gets if it asks for these; 0 means no wish. Anything
+/// impossible gives the default of both.
+pub(crate) fn smb_sizes(size: usize, page_size: usize) -> (usize, usize) {
+    let page_size = if page_size == 0 {
+        limits::DEFAULT_SMB_PAGE_SIZE
+    } else {
+        page_size
+    };
+    let size = if size == 0 { limits::DEFAULT_SMB_SIZE } else { size };
+    let page_size = page_size.min(limits::MAX_SMB_PAGE_SIZE);
+    let size = size.min(limits::MAX_SMB_SIZE);
+    let pages_of_4k = page_size / limits::MIN_SMB_PAGE_SIZE;
+    let valid = page_size % limits::MIN_SMB_PAGE_SIZE == 0
+        && pages_of_4k.is_power_of_two()
+        && size >= page_size
+        && size % page_size == 0;
+    if valid {
+        (size, page_size)
+    } else {
+        (limits::DEFAULT_SMB_SIZE, limits::DEFAULT_SMB_PAGE_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::smb_sizes;
+
+    const KB: usize = 1024;
+
+    #[test]
+    fn no_wish_gives_the_default() {
+        assert_eq!(smb_sizes(0, 0), (256 * KB, 4 * KB));
+    }
+
+    #[test]
+    fn wishes_within_the_limits_are_granted() {
+        assert_eq!(smb_sizes(1024 * KB, 32 * KB), (1024 * KB, 32 * KB));
+        assert_eq!(smb_sizes(4 * KB, 4 * KB), (4 * KB, 4 * KB));
+    }
+
+    #[test]
+    fn too_much_is_cut_to_the_limits() {
+        assert_eq!(smb_sizes(4096 * KB * KB, 4096 * KB), (32 * KB * KB, 32 * KB));
+    }
+
+    #[test]
+    fn impossible_combinations_give_the_default() {
+        for (size, page) in [
+            (18 * KB, 0),
+            (32 * KB, 2 * KB),
+            (20 * KB, 8 * KB),
+            (0, 28 * KB),
+            (4 * KB, 8 * KB),
+        ] {
+            assert_eq!(
+                smb_sizes(size, page),
+                (256 * KB, 4 * KB),
+                "size {size} page {page}"
+            );
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What consumers can ask: state of the service, statistics of a session, capabilities.
+
+use ferretto_proto::messages::{
+    TraceStats, TracingServiceCapabilities, TracingServiceState, observable_events, trace_stats,
+    tracing_service_state,
+};
+use ferretto_wire::Writer;
+
+use crate::ids::{ConsumerId, MachineId, SessionId};
+use crate::service::Service;
+use crate::session::State;
+use crate::trace_buffer::{BufferStats, PayloadHistogram};
+
+/// How much of the service's state is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateScope {
+    /// Producers, data sources and sessions.
+    Everything,
+    /// Sessions only.
+    Sessions,
+}
+
+impl Service {
+    /// The state of the service without the data sources, which [`Service::query_data_sources`] gives one by one: a
+    /// reply has to be split, and nothing else in it can grow large.
+    pub fn query_state(&self, consumer: ConsumerId, scope: StateScope) -> TracingServiceState {
+        let uid = self
+            .consumers
+            .get(&consumer)
+            .map_or(u32::MAX, |consumer| consumer.uid);
+        let mut state = TracingServiceState {
+            tracing_service_version: Some(self.identity.version.clone()),
+            num_sessions: Some(self.sessions.len() as i32),
+            num_sessions_started: Some(self.sessions_in(State::Started) as i32),
+            supports_tracing_sessions: Some(true),
+            ..Default::default()
+        };
+        if scope == StateScope::Everything {
+            state.producers = self
+                .producers
+                .iter()
+                .map(|(id, producer)| tracing_service_state::Producer {
+                    id: Some(id.0.into()),
+                    name: Some(producer.name.clone()),
+                    sdk_version: Some(producer.sdk_version.clone()),
+                    uid: Some(producer.credentials.uid as i32),
+                    pid: producer.credentials.pid,
+                    frozen: Some(false),
+                    ..Default::default()
+                })
+                .collect();
+        }
+        // Others' sessions are nobody's business but root's.
+        state.tracing_sessions = self
+            .sessions
+            .values()
+            .filter(|session| uid == 0 || session.uid == uid)
+            .map(|session| tracing_service_state::TracingSession {
+                id: Some(session.id.0),
+                consumer_uid: Some(session.uid as i32),
+                duration_ms: Some(session.config.duration_ms.unwrap_or_default()),
+                num_data_sources: Some(session.instances.len() as u32),
+                unique_session_name: Some(session.config.unique_session_name.clone().unwrap_or_default()),
+                bugreport_score: session.config.bugreport_score,
+                bugreport_filename: session.config.bugreport_filename.clone(),
+                start_realtime_ns: session.start_realtime.map(|ns| ns as i64),
+                buffer_size_kb: session
+                    .config
+                    .buffers
+                    .iter()
+                    .map(|b| b.size_kb.unwrap_or_default())
+                    .collect(),
+                state: Some(session.state.name().to_owned()),
+                is_started: (session.state == State::Started).then_some(true),
+                ..Default::default()
+            })
+            .collect();
+        state
+    }
+
+    /// Every registered data source as an encoded `TracingServiceState` that contains just that one, with the
+    /// descriptor as its producer sent it.
+    pub fn query_data_sources(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        const DATA_SOURCES: u32 = 2;
+        const DS_DESCRIPTOR: u32 = 1;
+        const PRODUCER_ID: u32 = 2;
+        self.producers.iter().flat_map(|(id, producer)| {
+            producer.data_sources.iter().map(|source| {
+                let mut state = Writer::new();
+                state.nested(DATA_SOURCES, |entry| {
+                    entry.bytes_field(DS_DESCRIPTOR, &source.descriptor_bytes);
+                    entry.varint_field(PRODUCER_ID, id.0.into());
+                });
+                state.as_slice().to_vec()
+            })
+        })
+    }
+
+    /// What this service can do that older ones could not.
+    pub fn query_capabilities() -> TracingServiceCapabilities {
+        use observable_events::Type;
+        TracingServiceCapabilities {
+            has_query_capabilities: Some(true),
+            has_trace_config_output_path: Some(true),
+            observable_events: vec![
+                Type::TYPE_DATA_SOURCES_INSTANCES,
+                Type::TYPE_ALL_DATA_SOURCES_STARTED,
+            ],
+            ..Default::default()
+        }
+    }
+
+    /// Statistics of the consumer's session; `None` if it has none.
+    pub fn trace_stats(&mut self, consumer: ConsumerId) -> Option<TraceStats> {
+        let session = self.session_of(consumer)?;
+        self.trace_stats_of(session)
+    }
+
+    pub(crate) fn trace_stats_of(&mut self, id: SessionId) -> Option<TraceStats> {
+        let data_sources: usize = self
+            .producers
+            .values()
+            .map(|producer| producer.data_sources.len())
+            .sum();
+        let sessions = self.sessions.len();
+        let session = self.sessions.get_mut(&id)?;
+        let mut stats = TraceStats {
+            producers_connected: Some(self.producers.len() as u32),
+            producers_seen: Some(self.producers_seen.into()),
+            data_sources_registered: Some(data_sources as u32),
+            data_sources_seen: Some(self.last_instance),
+            tracing_sessions: Some(sessions as u32),
+            total_buffers: Some(self.buffers.len() as u32),
+            chunks_discarded: Some(self.chunks_discarded),
+            patches_discarded: Some(self.patches_discarded),
+            invalid_packets: Some(session.invalid_packets),
+            flushes_requested: Some(session.flushes_requested),
+            flushes_succeeded: Some(session.flushes_succeeded),
+            flushes_failed: Some(session.flushes_failed),
+            final_flush_outcome: Some(session.final_flush_outcome),
+            ..Default::default()
+        };
+        let with_histograms = !session
+            .builtin()
+            .disable_chunk_usage_histograms
+            .unwrap_or_default();
+        for (index, buffer_id) in session.buffers.clone().iter().enumerate() {
+            let Some(entry) = self.buffers.get(buffer_id) else {
+                continue;
+            };
+            stats.buffer_stats.push(buffer_stats(entry.stats()));
+            if !with_histograms {
+                continue;
+            }
+            for (producer, writer, histogram) in entry.writer_stats() {
+                if stats.chunk_payload_histogram_def.is_empty() {
+                    stats.chunk_payload_histogram_def = PayloadHistogram::BOUNDS.to_vec();
+                }
+                stats.writer_stats.push(trace_stats::WriterStats {
+                    sequence_id: Some(session.sequence_id(MachineId::HOST, producer, writer).into()),
+                    buffer: Some(index as u32),
+                    chunk_payload_histogram_counts: histogram.counts().to_vec(),
+                    chunk_payload_histogram_sum: histogram.sums().to_vec(),
+                    ..Default::default()
+                });
+            }
+        }
+        Some(stats)
+    }
+}
+
+fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
+    trace_stats::BufferStats {
+        buffer_size: Some(stats.buffer_size),
+        bytes_written: Some(stats.bytes_written),
+        bytes_overwritten: Some(stats.bytes_overwritten),
+        bytes_read: Some(stats.bytes_read),
+        padding_bytes_written: Some(stats.padding_bytes_written),
+        padding_bytes_cleared: Some(stats.padding_bytes_cleared),
+        chunks_written: Some(stats.chunks_written),
+        chunks_rewritten: Some(stats.chunks_rewritten),
+        chunks_overwritten: Some(stats.chunks_overwritten),
+        chunks_discarded: Some(stats.chunks_discarded),
+        chunks_read: Some(stats.chunks_read),
+        chunks_committed_out_of_order: Some(stats.chunks_committed_out_of_order),
+        write_wrap_count: Some(stats.write_wrap_count),
+        patches_succeeded: Some(stats.patches_succeeded),
+        patches_failed: Some(stats.patches_failed),
+        readaheads_succeeded: Some(stats.readaheads_succeeded),
+        readaheads_failed: Some(stats.readaheads_failed),
+        abi_violations: Some(stats.abi_violations),
+        trace_writer_packet_loss: Some(stats.trace_writer_packet_loss),
+        ..Default::default()
+    }
+}

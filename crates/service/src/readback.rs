@@ -1,0 +1,392 @@
+//! Read-back: from trace buffers to the consumer or the file.
+//!
+//! The driver pulls, a bounded batch at a time, as its socket or file can take it. A batch names what the packets are
+//! made of: stretches of the trace buffers, which are not copied, and stretches of the service's own bytes (framing,
+//! its own packets, the fields it adds to others'). The driver hands them to one vectored write.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ferretto_wire::Writer;
+
+use crate::clock::Now;
+use crate::ids::{BufferId, ConsumerId, SessionId};
+use crate::lifecycle::next_multiple;
+use crate::output::{LogLevel, Output};
+use crate::packet_validator::PacketValidator;
+use crate::packets::{write_leading_packets, write_lifecycle_events, write_trusted_fields};
+use crate::service::Service;
+use crate::session::{BatchEnd, Drain, FlushStrategy, LifecycleEvent, State};
+use crate::timers::Timer;
+use crate::trace_buffer::{Span, TraceBuffer};
+
+/// A stretch of a packet.
+#[derive(Clone, Debug)]
+enum Piece {
+    /// Bytes of the service's own.
+    Own(Range<usize>),
+    /// Bytes of a trace buffer.
+    Buffer(BufferId, Span),
+}
+
+/// How packets follow each other in a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Framing {
+    /// As fields of the `Trace` message, which is what a trace file consists of.
+    #[default]
+    Trace,
+    /// Bare: a transport marks their borders.
+    Bare,
+}
+
+/// A batch while it is put together; kept between batches for its memory.
+#[derive(Default)]
+pub(crate) struct Readout {
+    framing: Framing,
+    own: Writer,
+    pieces: Vec<Piece>,
+    packet_ends: Vec<usize>,
+    bytes: usize,
+    scratch: Writer,
+}
+
+impl Readout {
+    fn start(&mut self, framing: Framing) {
+        self.framing = framing;
+        self.own.clear();
+        self.pieces.clear();
+        self.packet_ends.clear();
+        self.bytes = 0;
+    }
+
+    /// Adds a packet of the service's own.
+    pub(crate) fn own_packet(&mut self, fill: impl FnOnce(&mut Writer)) {
+        self.scratch.clear();
+        fill(&mut self.scratch);
+        self.frame(self.scratch.len());
+        let start = self.own.len();
+        self.own.raw(self.scratch.as_slice());
+        self.push_own(start..self.own.len());
+        self.packet_ends.push(self.pieces.len());
+    }
+
+    /// Writes what precedes a packet of this size.
+    fn frame(&mut self, size: usize) {
+        const PACKET_TAG: u64 = 1 << 3 | 2;
+        if self.framing == Framing::Trace {
+            let start = self.own.len();
+            self.own.varint(PACKET_TAG);
+            self.own.varint(size as u64);
+            self.push_own(start..self.own.len());
+        }
+    }
+
+    fn push_own(&mut self, range: Range<usize>) {
+        self.bytes += range.len();
+        let packet_begins = self.packet_ends.last().copied() == Some(self.pieces.len());
+        // Neighbours become one piece, except in a bare batch across the border of a packet.
+        if let Some(Piece::Own(last)) = self.pieces.last_mut()
+            && last.end == range.start
+            && !(packet_begins && self.framing == Framing::Bare)
+        {
+            last.end = range.end;
+            return;
+        }
+        self.pieces.push(Piece::Own(range));
+    }
+
+    /// Takes back everything that follows this state: a packet that does not fit into the file any more.
+    fn rewind(&mut self, to: &Mark) {
+        self.own.truncate(to.own);
+        self.pieces.truncate(to.pieces);
+        if let (Some(Piece::Own(last)), Some(end)) = (self.pieces.last_mut(), to.last_own_end) {
+            last.end = end;
+        }
+        self.packet_ends.truncate(to.packets);
+        self.bytes = to.bytes;
+    }
+
+    fn mark(&self) -> Mark {
+        let last_own_end = match self.pieces.last() {
+            Some(Piece::Own(last)) => Some(last.end),
+            _ => None,
+        };
+        Mark {
+            own: self.own.len(),
+            pieces: self.pieces.len(),
+            last_own_end,
+            packets: self.packet_ends.len(),
+            bytes: self.bytes,
+        }
+    }
+}
+
+struct Mark {
+    own: usize,
+    pieces: usize,
+    last_own_end: Option<usize>,
+    packets: usize,
+    bytes: usize,
+}
+
+/// Packets that were read back, ready to be written.
+pub struct ReadBatch<'a> {
+    readout: &'a Readout,
+    buffers: &'a BTreeMap<BufferId, TraceBuffer>,
+    /// Whether there is more to read.
+    pub has_more: bool,
+}
+
+impl<'a> ReadBatch<'a> {
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.readout.bytes
+    }
+
+    /// Whether nothing was read.
+    pub fn is_empty(&self) -> bool {
+        self.readout.bytes == 0
+    }
+
+    /// Everything in order, framing included, for one vectored write.
+    pub fn slices(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (readout, buffers) = (self.readout, self.buffers);
+        readout
+            .pieces
+            .iter()
+            .map(move |piece| resolve(readout, buffers, piece))
+    }
+
+    /// Each packet as the slices that it consists of.
+    pub fn packets(&self) -> impl Iterator<Item = impl Iterator<Item = &'a [u8]> + use<'a>> + use<'a> {
+        let (readout, buffers) = (self.readout, self.buffers);
+        let mut start = 0;
+        readout.packet_ends.iter().map(move |end| {
+            let pieces = &readout.pieces[start..*end];
+            start = *end;
+            pieces.iter().map(move |piece| resolve(readout, buffers, piece))
+        })
+    }
+}
+
+fn resolve<'a>(
+    readout: &'a Readout,
+    buffers: &'a BTreeMap<BufferId, TraceBuffer>,
+    piece: &Piece,
+) -> &'a [u8] {
+    match piece {
+        Piece::Own(range) => &readout.own.as_slice()[range.clone()],
+        Piece::Buffer(id, span) => buffers.get(id).map_or(&[], |entry| entry.bytes(*span)),
+    }
+}
+
+/// Bytes that a batch may hold, and how many of them may still go into the file.
+struct Budget {
+    batch: usize,
+    file: u64,
+}
+
+impl Service {
+    /// The consumer reads its session: about `budget` bytes (at least one packet, if there is one). `None` if it has
+    /// no session to be read.
+    pub fn read_buffers(&mut self, consumer: ConsumerId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
+        let id = self.session_of(consumer)?;
+        if self.sessions.get(&id)?.file.is_some() {
+            self.log(
+                LogLevel::Warning,
+                "a consumer asked to read a session that streams into a file".into(),
+            );
+            return None;
+        }
+        let end = self.read(
+            id,
+            Framing::Bare,
+            &Budget {
+                batch: budget,
+                file: u64::MAX,
+            },
+            now,
+        );
+        Some(ReadBatch {
+            readout: &self.readout,
+            buffers: &self.buffers,
+            has_more: end == BatchEnd::More,
+        })
+    }
+
+    /// The next bytes for the file of a session: about `budget` of them. To be written, and then reported with
+    /// [`Service::file_written`].
+    pub fn read_for_file(&mut self, id: SessionId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
+        let file = self.sessions.get(&id)?.file.as_ref()?;
+        let room = file.max_size.saturating_sub(file.written);
+        let end = self.read(
+            id,
+            Framing::Trace,
+            &Budget {
+                batch: budget,
+                file: room,
+            },
+            now,
+        );
+        self.sessions.get_mut(&id)?.file_batch_end = end;
+        Some(ReadBatch {
+            readout: &self.readout,
+            buffers: &self.buffers,
+            has_more: end == BatchEnd::More,
+        })
+    }
+
+    /// What [`Service::read_for_file`] gave was written: this many bytes, or the write failed for this reason.
+    pub fn file_written(&mut self, id: SessionId, result: Result<u64, String>, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(file) = &mut session.file else { return };
+        let end = match result {
+            Ok(bytes) => {
+                file.written += bytes;
+                session.file_batch_end
+            }
+            Err(error) => {
+                let error = format!("cannot write into the trace file: {error}");
+                session.disabled_error.get_or_insert(error.clone());
+                self.log(LogLevel::Warning, error);
+                BatchEnd::Full
+            }
+        };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(file) = &mut session.file else { return };
+        match (end, file.drain) {
+            (BatchEnd::More, _) => self.output(Output::FileDue(id)),
+            (BatchEnd::Drained, Drain::Final) => self.complete_file(id),
+            (BatchEnd::Drained, _) => {
+                file.drain = Drain::Idle;
+                let (period, sync) = (file.write_period, file.sync_after_write);
+                self.timers.set(next_multiple(now, period), Timer::FileWrite(id));
+                if sync {
+                    self.output(Output::SyncFile(id));
+                }
+            }
+            (BatchEnd::Full, drain) => {
+                self.complete_file(id);
+                if drain != Drain::Final {
+                    self.disable(id, now);
+                }
+            }
+        }
+    }
+
+    /// The file takes no more: it is closed, and whoever waited for that goes on.
+    fn complete_file(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.file = None;
+        let (disabled, free) = (session.state == State::Disabled, session.free_when_drained);
+        self.output(Output::CloseFile(id));
+        if disabled {
+            self.announce_disabled(id);
+        }
+        if free {
+            self.remove_session(id);
+        }
+    }
+
+    pub(crate) fn file_write_due(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self
+            .sessions
+            .get_mut(&id)
+            .filter(|session| session.state == State::Started)
+        else {
+            return;
+        };
+        match session.flush_strategy {
+            FlushStrategy::BeforeEachFileWrite => self.flush_before_write(id, now),
+            FlushStrategy::Never | FlushStrategy::Every(_) => self.write_into_file(id),
+        }
+    }
+
+    /// Starts draining the buffers into the file, unless that is under way.
+    pub(crate) fn write_into_file(&mut self, id: SessionId) {
+        let Some(file) = self
+            .sessions
+            .get_mut(&id)
+            .and_then(|session| session.file.as_mut())
+        else {
+            return;
+        };
+        if file.drain == Drain::Idle {
+            file.drain = Drain::Periodic;
+            self.output(Output::FileDue(id));
+        }
+    }
+
+    /// Puts together one batch.
+    fn read(&mut self, id: SessionId, framing: Framing, budget: &Budget, now: &Now) -> BatchEnd {
+        let mut out = std::mem::take(&mut self.readout);
+        out.start(framing);
+        let end = self.read_into(id, &mut out, budget, now);
+        self.readout = out;
+        end
+    }
+
+    fn read_into(&mut self, id: SessionId, out: &mut Readout, budget: &Budget, now: &Now) -> BatchEnd {
+        let full = |out: &Readout| out.bytes as u64 >= budget.file;
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return BatchEnd::Drained;
+        };
+        let mark = out.mark();
+        write_leading_packets(session, &self.identity, &self.buffers, now, out);
+        if full(out) {
+            out.rewind(&mark);
+            return BatchEnd::Full;
+        }
+        for buffer_id in session.buffers.clone() {
+            let Some(entry) = self.buffers.get_mut(&buffer_id) else {
+                continue;
+            };
+            entry.begin_read();
+            while let Some(packet) = entry.read_next_packet() {
+                if PacketValidator::check(packet.fragments()).is_err() {
+                    session.invalid_packets += 1;
+                    continue;
+                }
+                let sequence = packet.sequence;
+                let sequence_id =
+                    session.sequence_id(sequence.identity.machine, sequence.producer, sequence.writer);
+                let mark = out.mark();
+                out.scratch.clear();
+                write_trusted_fields(&mut out.scratch, &sequence, sequence_id, packet.losses);
+                out.frame(packet.size() + out.scratch.len());
+                out.bytes += packet.size();
+                out.pieces
+                    .extend(packet.spans().iter().map(|span| Piece::Buffer(buffer_id, *span)));
+                let start = out.own.len();
+                out.own.raw(out.scratch.as_slice());
+                out.push_own(start..out.own.len());
+                out.packet_ends.push(out.pieces.len());
+                if full(out) {
+                    out.rewind(&mark);
+                    return BatchEnd::Full;
+                }
+                if out.bytes >= budget.batch {
+                    return BatchEnd::More;
+                }
+            }
+        }
+        // The buffers are empty: a point up to which readers can sort.
+        let mark = out.mark();
+        session.note(LifecycleEvent::ReadTracingBuffersCompleted, now);
+        write_lifecycle_events(session, self.identity.uid, out);
+        if std::mem::take(&mut session.stats_due) {
+            self.write_stats(id, out);
+        }
+        if full(out) {
+            out.rewind(&mark);
+            return BatchEnd::Full;
+        }
+        BatchEnd::Drained
+    }
+}

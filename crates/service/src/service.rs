@@ -1,0 +1,365 @@
+//! The service itself: who is connected, which sessions and buffers exist, what is to be done next.
+//!
+//! Every input is a method named after what happened, with the time. None of them blocks, and none does anything to
+//! the outside: what has to be done is queued for [`Service::poll`]. After any input the driver polls until it gets
+//! `None`, and calls [`Service::handle_timeout`] at [`Service::next_deadline`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ferretto_proto::messages::{ObservableEvents, observable_events};
+
+use crate::clock::Now;
+use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
+use crate::limits;
+use crate::output::{LogLevel, Output, ProducerCommand};
+use crate::producer::Producer;
+use crate::session::{Session, State};
+use crate::timers::{Timer, Timers};
+use crate::trace_buffer::TraceBuffer;
+
+/// What the service says about itself and the machine in every trace.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// User under whom the service runs: the trusted uid of its own packets.
+    pub uid: u32,
+    /// Version line, as `--version` prints it.
+    pub version: String,
+    /// Facts for the `SystemInfo` packet.
+    pub system: SystemFacts,
+}
+
+/// What `SystemInfo` says of the machine; absent facts are left out.
+#[derive(Clone, Debug, Default)]
+pub struct SystemFacts {
+    /// `uname`: system name, release, version, machine.
+    pub utsname: Option<[String; 4]>,
+    /// Offset of local time from UTC in minutes.
+    pub timezone_offset_minutes: Option<i32>,
+    /// Size of a memory page in bytes.
+    pub page_size: Option<u32>,
+    /// Processors that are configured.
+    pub cpus: Option<u32>,
+    /// Memory in bytes.
+    pub ram_bytes: Option<u64>,
+}
+
+/// A consumer that is connected.
+#[derive(Debug, Default)]
+pub(crate) struct Consumer {
+    pub(crate) uid: u32,
+    pub(crate) session: Option<SessionId>,
+    /// Kinds of events it observes: bits of `ObservableEvents.Type`.
+    pub(crate) observed: u32,
+    /// Events since the last output.
+    pub(crate) events: Option<Box<ObservableEvents>>,
+}
+
+/// The tracing service.
+pub struct Service {
+    pub(crate) identity: Identity,
+    pub(crate) producers: BTreeMap<ProducerId, Producer>,
+    pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    pub(crate) buffers: BTreeMap<BufferId, TraceBuffer>,
+    /// Which producers offer a data source of this name, in the order of registration.
+    pub(crate) offers: BTreeMap<String, Vec<ProducerId>>,
+    /// The session of every instance that was set up.
+    pub(crate) instances: BTreeMap<DataSourceInstanceId, SessionId>,
+    pub(crate) lockdown: bool,
+
+    pub(crate) timers: Timers,
+    pub(crate) outputs: VecDeque<Output>,
+    /// Consumers with events to be sent.
+    pub(crate) observers_due: BTreeSet<ConsumerId>,
+
+    pub(crate) last_producer: ProducerId,
+    pub(crate) producers_seen: u32,
+    pub(crate) last_consumer: u64,
+    pub(crate) last_session: u64,
+    pub(crate) last_instance: u64,
+    pub(crate) last_flush: u64,
+    last_buffer: u16,
+    pub(crate) chunks_discarded: u64,
+    pub(crate) patches_discarded: u64,
+
+    /// Reused by commits and scrapes for the chunk being copied.
+    pub(crate) chunk: Vec<u8>,
+    pub(crate) readout: crate::readback::Readout,
+}
+
+impl Service {
+    /// A service with nobody connected.
+    pub fn new(identity: Identity) -> Service {
+        Service {
+            identity,
+            producers: BTreeMap::new(),
+            consumers: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            buffers: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            instances: BTreeMap::new(),
+            lockdown: false,
+            timers: Timers::default(),
+            outputs: VecDeque::new(),
+            observers_due: BTreeSet::new(),
+            last_producer: ProducerId(0),
+            producers_seen: 0,
+            last_consumer: 0,
+            last_session: 0,
+            last_instance: 0,
+            last_flush: 0,
+            last_buffer: 0,
+            chunks_discarded: 0,
+            patches_discarded: 0,
+            chunk: Vec::new(),
+            readout: crate::readback::Readout::default(),
+        }
+    }
+
+    /// A consumer connected; `uid` is what its socket vouches for.
+    pub fn connect_consumer(&mut self, uid: u32) -> ConsumerId {
+        self.last_consumer += 1;
+        let id = ConsumerId(self.last_consumer);
+        self.consumers.insert(
+            id,
+            Consumer {
+                uid,
+                ..Consumer::default()
+            },
+        );
+        id
+    }
+
+    /// A consumer is gone. A session that it had not detached from ends, after its file was completed.
+    pub fn disconnect_consumer(&mut self, consumer: ConsumerId, now: &Now) {
+        let Some(gone) = self.consumers.remove(&consumer) else {
+            return;
+        };
+        self.observers_due.remove(&consumer);
+        if let Some(session) = gone.session {
+            if let Some(session) = self.sessions.get_mut(&session) {
+                session.consumer = None;
+            }
+            self.free_session(session, now);
+        }
+    }
+
+    /// What has to be done next, in order; `None` when nothing has.
+    pub fn poll(&mut self) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        while let Some(consumer) = self.observers_due.pop_first() {
+            let events = self
+                .consumers
+                .get_mut(&consumer)
+                .and_then(|observer| observer.events.take());
+            if let Some(events) = events {
+                return Some(Output::Observed { consumer, events });
+            }
+        }
+        None
+    }
+
+    /// When [`Service::handle_timeout`] wants to be called next: nanoseconds on the monotonic clock.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.timers.next_deadline()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: &Now) {
+        while let Some(timer) = self.timers.pop_due(now.monotonic) {
+            match timer {
+                Timer::Duration(session) => self.flush_and_disable(session, now),
+                Timer::Snapshot(session) => self.snapshot(session, now),
+                Timer::FileWrite(session) => self.file_write_due(session, now),
+                Timer::PeriodicFlush(session) => self.periodic_flush(session, now),
+                Timer::ClearIncrementalState(session) => self.clear_incremental_state(session, now),
+                Timer::StopTimeout(session) => self.stop_timed_out(session, now),
+                Timer::FlushTimeout(session, request) => self.flush_timed_out(session, request, now),
+                Timer::AllStartedTimeout(session) => self.all_started_timed_out(session, now),
+            }
+        }
+    }
+
+    pub(crate) fn output(&mut self, output: Output) {
+        self.outputs.push_back(output);
+    }
+
+    pub(crate) fn log(&mut self, level: LogLevel, line: String) {
+        self.outputs.push_back(Output::Log(level, line));
+    }
+
+    pub(crate) fn command(&mut self, producer: ProducerId, command: ProducerCommand) {
+        self.outputs.push_back(Output::ToProducer(producer, command));
+    }
+
+    /// The session that this consumer controls.
+    pub(crate) fn session_of(&self, consumer: ConsumerId) -> Option<SessionId> {
+        self.consumers.get(&consumer)?.session
+    }
+
+    pub(crate) fn next_flush_id(&mut self) -> FlushRequestId {
+        self.last_flush += 1;
+        FlushRequestId(self.last_flush)
+    }
+
+    /// A buffer id that is not in use, or `None` if all are. Ids go round, so that a late commit into a freed buffer
+    /// does not meet its successor.
+    pub(crate) fn allocate_buffer_id(&mut self) -> Option<BufferId> {
+        for _ in 0..u16::MAX {
+            self.last_buffer = self.last_buffer.checked_add(1).unwrap_or(1);
+            if !self.buffers.contains_key(&BufferId(self.last_buffer)) {
+                return Some(BufferId(self.last_buffer));
+            }
+        }
+        None
+    }
+
+    /// Records for the consumer of a session, if it observes such things, that an instance changed its state.
+    pub(crate) fn observe_instance(&mut self, session: SessionId, instance: DataSourceInstanceId) {
+        use observable_events::{DataSourceInstanceState, DataSourceInstanceStateChange, Type};
+        let Some(session) = self.sessions.get(&session) else {
+            return;
+        };
+        let (Some(consumer), Some(instance)) = (session.consumer, session.instances.get(&instance)) else {
+            return;
+        };
+        let state = match instance.state {
+            crate::session::InstanceState::Started => {
+                DataSourceInstanceState::DATA_SOURCE_INSTANCE_STATE_STARTED
+            }
+            crate::session::InstanceState::Configured | crate::session::InstanceState::Stopped => {
+                DataSourceInstanceState::DATA_SOURCE_INSTANCE_STATE_STOPPED
+            }
+            crate::session::InstanceState::Starting | crate::session::InstanceState::Stopping => return,
+        };
+        let change = DataSourceInstanceStateChange {
+            producer_name: self
+                .producers
+                .get(&instance.producer)
+                .map(|producer| producer.name.clone()),
+            data_source_name: Some(instance.name.clone()),
+            state: Some(state),
+            ..Default::default()
+        };
+        if let Some(events) = self.events_for(consumer, Type::TYPE_DATA_SOURCES_INSTANCES) {
+            events.instance_state_changes.push(change);
+        }
+    }
+
+    /// The events that wait to be sent to a consumer, if it observes this kind.
+    pub(crate) fn events_for(
+        &mut self,
+        consumer: ConsumerId,
+        kind: observable_events::Type,
+    ) -> Option<&mut ObservableEvents> {
+        let observer = self.consumers.get_mut(&consumer)?;
+        if observer.observed & kind as u32 == 0 {
+            return None;
+        }
+        self.observers_due.insert(consumer);
+        Some(observer.events.get_or_insert_default())
+    }
+
+    /// The consumer wants to hear of these kinds of events from now on: bits of `ObservableEvents.Type`.
+    pub fn observe_events(&mut self, consumer: ConsumerId, kinds: u32, now: &Now) {
+        let Some(observer) = self.consumers.get_mut(&consumer) else {
+            return;
+        };
+        observer.observed = kinds;
+        let Some(session) = observer.session else { return };
+        let instances: Vec<DataSourceInstanceId> = self
+            .sessions
+            .get(&session)
+            .map(|session| session.instances.keys().copied().collect())
+            .unwrap_or_default();
+        for instance in instances {
+            self.observe_instance(session, instance);
+        }
+        self.notify_all_started(session, now);
+    }
+
+    /// Takes the consumer off its session, which goes on without it under this key.
+    ///
+    /// # Errors
+    /// If it has no session, the key is empty, or a session of the same user is detached under the same key.
+    pub fn detach(&mut self, consumer: ConsumerId, key: &str) -> Result<(), String> {
+        let session = self
+            .session_of(consumer)
+            .ok_or("cannot detach: this consumer has no tracing session")?;
+        let uid = self.consumers.get(&consumer).map_or(0, |consumer| consumer.uid);
+        if key.is_empty() {
+            return Err("cannot detach: the key is empty; give it a name to attach to again".into());
+        }
+        if self.detached_session(uid, key).is_some() {
+            return Err(format!(
+                "cannot detach: another session is detached under the key {key:?}; use another key"
+            ));
+        }
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.consumer = None;
+            session.detach_key = Some(key.to_owned());
+        }
+        if let Some(consumer) = self.consumers.get_mut(&consumer) {
+            consumer.session = None;
+        }
+        Ok(())
+    }
+
+    /// Makes the consumer the owner of the session that was detached under this key by the same user, and returns
+    /// that session's config.
+    ///
+    /// # Errors
+    /// If the consumer has a session already, or there is none under the key.
+    pub fn attach(&mut self, consumer: ConsumerId, key: &str) -> Result<std::sync::Arc<[u8]>, String> {
+        if self.session_of(consumer).is_some() {
+            return Err("cannot attach: this consumer has a tracing session already".into());
+        }
+        let uid = self.consumers.get(&consumer).map_or(0, |consumer| consumer.uid);
+        let id = self.detached_session(uid, key).ok_or_else(|| {
+            format!("cannot attach: no session of uid {uid} is detached under the key {key:?}")
+        })?;
+        if let Some(consumer) = self.consumers.get_mut(&consumer) {
+            consumer.session = Some(id);
+        }
+        let session = self
+            .sessions
+            .get_mut(&id)
+            .ok_or("cannot attach: the session has just ended")?;
+        session.consumer = Some(consumer);
+        session.detach_key = None;
+        Ok(session.config_bytes.clone())
+    }
+
+    fn detached_session(&self, uid: u32, key: &str) -> Option<SessionId> {
+        let detached = |session: &&Session| session.uid == uid && session.detach_key.as_deref() == Some(key);
+        self.sessions.values().find(detached).map(|session| session.id)
+    }
+
+    pub(crate) fn sessions_in(&self, state: State) -> usize {
+        self.sessions
+            .values()
+            .filter(|session| session.state == state)
+            .count()
+    }
+
+    /// Bytes of trace buffers, for whoever watches over memory.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.buffers.values().map(TraceBuffer::size).sum()
+    }
+
+    /// Whether another producer may connect; counts against [`limits::MAX_PRODUCERS`].
+    pub(crate) fn next_producer_id(&mut self) -> Option<ProducerId> {
+        if self.producers.len() >= limits::MAX_PRODUCERS {
+            return None;
+        }
+        loop {
+            self.last_producer = ProducerId(self.last_producer.0.checked_add(1).unwrap_or(1));
+            if !self.producers.contains_key(&self.last_producer) {
+                self.producers_seen += 1;
+                return Some(self.last_producer);
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! A tracing session: its config, buffers and data source instances, and what the service still has to write into
+//! its trace. Only data and questions about it; what happens to a session is in `enable`, `lifecycle`, `flush` and
+//! `readback`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_proto::messages::{TraceConfig, trace_config, trace_stats};
+
+use crate::clock::Now;
+use crate::ids::{
+    BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
+};
+use crate::limits;
+
+/// Sequence id of the packets that the service itself writes.
+pub(crate) const SERVICE_SEQUENCE_ID: u32 = 1;
+
+/// Where a session is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Buffers exist, data sources are set up, nothing records yet.
+    Configured,
+    /// Recording.
+    Started,
+    /// Producers were told to stop, some have not acknowledged.
+    DisablingWaitingStopAcks,
+    /// Nothing records any more; the buffers can be read.
+    Disabled,
+}
+
+impl State {
+    /// The name in `TracingServiceState`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            State::Configured => "CONFIGURED",
+            State::Started => "STARTED",
+            State::DisablingWaitingStopAcks => "STOP_WAIT",
+            State::Disabled => "DISABLED",
+        }
+    }
+}
+
+/// Where an instance of a data source is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InstanceState {
+    Configured,
+    Starting,
+    Started,
+    Stopping,
+    Stopped,
+}
+
+/// One data source of one producer inside one session.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) producer: ProducerId,
+    pub(crate) name: String,
+    pub(crate) config: Arc<[u8]>,
+    pub(crate) state: InstanceState,
+    pub(crate) will_notify_on_start: bool,
+    pub(crate) will_notify_on_stop: bool,
+    pub(crate) handles_incremental_state_clear: bool,
+    pub(crate) no_flush: bool,
+}
+
+/// Why a flush was asked for, and so what follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlushPurpose {
+    /// A consumer wants an answer.
+    Consumer { consumer: ConsumerId, token: u64 },
+    /// `flush_period_ms`, or the default while streaming into a file.
+    Periodic,
+    /// The file is due, and the config wants everything flushed first.
+    BeforeFileWrite,
+    /// The session ends.
+    Final,
+}
+
+/// A flush that waits for acknowledgements.
+#[derive(Debug)]
+pub(crate) struct PendingFlush {
+    pub(crate) waiting_for: BTreeSet<ProducerId>,
+    pub(crate) purpose: FlushPurpose,
+}
+
+/// Kinds of events in the life of a session that are written into its trace; the values are field numbers of
+/// `TracingServiceEvent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LifecycleEvent {
+    AllDataSourcesStarted = 1,
+    TracingStarted = 2,
+    AllDataSourcesFlushed = 3,
+    ReadTracingBuffersCompleted = 4,
+    TracingDisabled = 5,
+    FlushStarted = 9,
+}
+
+impl LifecycleEvent {
+    /// How many of a kind wait for the next read-back; older ones make room.
+    fn kept(self) -> usize {
+        match self {
+            LifecycleEvent::AllDataSourcesFlushed | LifecycleEvent::FlushStarted => 64,
+            _ => 1,
+        }
+    }
+}
+
+/// Data sources that did not do in time what they should, to be named in the trace.
+#[derive(Debug)]
+pub(crate) struct SlowDataSources {
+    pub(crate) at: u64,
+    pub(crate) kind: SlowKind,
+    /// Producer and data source names.
+    pub(crate) who: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlowKind {
+    Starting,
+    LastFlush,
+}
+
+/// When producers are flushed without anybody asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlushStrategy {
+    Never,
+    Every(Duration),
+    BeforeEachFileWrite,
+}
+
+/// The output file of a session, as far as the service is concerned with it.
+#[derive(Debug)]
+pub(crate) struct FileSink {
+    pub(crate) write_period: Duration,
+    pub(crate) max_size: u64,
+    pub(crate) written: u64,
+    pub(crate) sync_after_write: bool,
+    pub(crate) drain: Drain,
+}
+
+/// Whether data is on its way from the buffers into the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drain {
+    Idle,
+    /// A periodic write is under way.
+    Periodic,
+    /// The session is over: everything left is written, then the file is closed.
+    Final,
+}
+
+/// What the batch last handed out for the file left undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchEnd {
+    /// There is more to read.
+    More,
+    /// The buffers are empty.
+    Drained,
+    /// The file has reached its size.
+    Full,
+}
+
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    /// None while detached.
+    pub(crate) consumer: Option<ConsumerId>,
+    pub(crate) uid: u32,
+    pub(crate) detach_key: Option<String>,
+    pub(crate) state: State,
+
+    pub(crate) config: TraceConfig,
+    /// The config as the consumer sent it, which goes into the trace.
+    pub(crate) config_bytes: Arc<[u8]>,
+    /// `data_sources[i].config` as the consumer sent it, which goes to producers.
+    pub(crate) data_source_configs: Vec<Vec<u8>>,
+    pub(crate) uuid: u128,
+
+    /// Buffer ids in the order of the config.
+    pub(crate) buffers: Vec<BufferId>,
+    pub(crate) instances: BTreeMap<DataSourceInstanceId, Instance>,
+
+    pub(crate) pending_flushes: BTreeMap<FlushRequestId, PendingFlush>,
+    pub(crate) flush_strategy: FlushStrategy,
+    pub(crate) flushes_requested: u64,
+    pub(crate) flushes_succeeded: u64,
+    pub(crate) flushes_failed: u64,
+    pub(crate) final_flush_outcome: trace_stats::FinalFlushOutcome,
+    pub(crate) all_started_notified: bool,
+
+    pub(crate) file: Option<FileSink>,
+    pub(crate) file_batch_end: BatchEnd,
+    /// Error to be reported with `TracingDisabled` once the file is complete.
+    pub(crate) disabled_error: Option<String>,
+    /// The buffers are to be freed as soon as the file is complete.
+    pub(crate) free_when_drained: bool,
+
+    sequence_ids: BTreeMap<(MachineId, ProducerId, WriterId), u32>,
+    pub(crate) invalid_packets: u64,
+
+    pub(crate) initial_clocks: Option<Now>,
+    /// Wall clock at the start, kept for `QueryServiceState`.
+    pub(crate) start_realtime: Option<u64>,
+    pub(crate) clock_snapshots: VecDeque<Now>,
+    pub(crate) lifecycle_events: BTreeMap<LifecycleEvent, VecDeque<u64>>,
+    pub(crate) slow_data_sources: Vec<SlowDataSources>,
+    pub(crate) stats_due: bool,
+    pub(crate) sync_marker_due: bool,
+    pub(crate) initial_packets_written: bool,
+}
+
+impl Session {
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the one place where a session's fixed facts come together"
+    )]
+    pub(crate) fn new(
+        id: SessionId,
+        consumer: ConsumerId,
+        uid: u32,
+        config: TraceConfig,
+        config_bytes: Arc<[u8]>,
+        data_source_configs: Vec<Vec<u8>>,
+        uuid: u128,
+        flush_strategy: FlushStrategy,
+        file: Option<FileSink>,
+    ) -> Session {
+        Session {
+            id,
+            consumer: Some(consumer),
+            uid,
+            detach_key: None,
+            state: State::Disabled,
+            config,
+            config_bytes,
+            data_source_configs,
+            uuid,
+            buffers: Vec::new(),
+            instances: BTreeMap::new(),
+            pending_flushes: BTreeMap::new(),
+            flush_strategy,
+            flushes_requested: 0,
+            flushes_succeeded: 0,
+            flushes_failed: 0,
+            final_flush_outcome: trace_stats::FinalFlushOutcome::FINAL_FLUSH_UNSPECIFIED,
+            all_started_notified: false,
+            file,
+            file_batch_end: BatchEnd::Drained,
+            disabled_error: None,
+            free_when_drained: false,
+            sequence_ids: BTreeMap::new(),
+            invalid_packets: 0,
+            initial_clocks: None,
+            start_realtime: None,
+            clock_snapshots: VecDeque::new(),
+            lifecycle_events: BTreeMap::new(),
+            slow_data_sources: Vec::new(),
+            stats_due: false,
+            sync_marker_due: false,
+            initial_packets_written: false,
+        }
+    }
+
+    pub(crate) fn builtin(&self) -> &trace_config::BuiltinDataSource {
+        &self.config.builtin_data_sources
+    }
+
+    pub(crate) fn flush_timeout(&self) -> Duration {
+        millis_or(self.config.flush_timeout_ms, limits::DEFAULT_FLUSH_TIMEOUT)
+    }
+
+    pub(crate) fn stop_timeout(&self) -> Duration {
+        millis_or(
+            self.config.data_source_stop_timeout_ms,
+            limits::DEFAULT_STOP_TIMEOUT,
+        )
+    }
+
+    pub(crate) fn snapshot_interval(&self) -> Duration {
+        millis_or(
+            self.builtin().snapshot_interval_ms,
+            limits::DEFAULT_SNAPSHOT_INTERVAL,
+        )
+    }
+
+    pub(crate) fn all_instances(&self, state: InstanceState) -> bool {
+        self.instances.values().all(|instance| instance.state == state)
+    }
+
+    /// The id under which this writer's packets appear in this session's trace, the same each time it is asked for.
+    pub(crate) fn sequence_id(&mut self, machine: MachineId, producer: ProducerId, writer: WriterId) -> u32 {
+        let next = SERVICE_SEQUENCE_ID + 1 + self.sequence_ids.len() as u32;
+        *self
+            .sequence_ids
+            .entry((machine, producer, writer))
+            .or_insert(next)
+    }
+
+    /// Notes that something happened, to be written at the next read-back.
+    pub(crate) fn note(&mut self, event: LifecycleEvent, now: &Now) {
+        let times = self.lifecycle_events.entry(event).or_default();
+        if times.len() >= event.kept() {
+            times.pop_front();
+        }
+        times.push_back(now.boot);
+    }
+
+    /// Takes a clock snapshot for the next read-back, unless the last one still describes all clocks well.
+    pub(crate) fn snapshot_clocks(&mut self, now: &Now) {
+        if self.builtin().disable_clock_snapshotting.unwrap_or_default() {
+            return;
+        }
+        if self
+            .clock_snapshots
+            .back()
+            .is_some_and(|last| !now.drifted_since(last))
+        {
+            return;
+        }
+        if self.clock_snapshots.len() >= limits::MAX_PENDING_CLOCK_SNAPSHOTS {
+            self.clock_snapshots.pop_front();
+        }
+        self.clock_snapshots.push_back(*now);
+    }
+}
+
+/// A setting in milliseconds, where absent and 0 mean the default.
+pub(crate) fn millis_or(setting: Option<u32>, default: Duration) -> Duration {
+    match setting {
+        None | Some(0) => default,
+        Some(ms) => Duration::from_millis(ms.into()),
+    }
+}

@@ -1,0 +1,382 @@
+//! What becomes of the data that producers commit, and what the service adds to every trace.
+
+use ferretto_proto::messages::{TraceConfig, TracePacket, trace_config, trace_packet};
+use ferretto_service::Scraping;
+
+use crate::world::{World, config, packet, texts};
+
+fn data(packet: &TracePacket) -> Option<&trace_packet::Data> {
+    packet.data.as_ref()
+}
+
+#[test]
+fn packets_carry_what_only_the_service_can_vouch_for() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    world.commit(producer, 1, target, &[&packet("a"), &packet("b")]);
+    world.commit(producer, 2, target, &[&packet("c")]);
+    let packets: Vec<TracePacket> = world
+        .read(consumer)
+        .into_iter()
+        .filter(|packet| packet.trusted_pid.is_some())
+        .collect();
+    assert_eq!(texts(&packets), ["a", "b", "c"]);
+    for packet in &packets {
+        assert_eq!(packet.trusted_pid, Some(77));
+        assert_eq!(
+            packet.optional_trusted_uid,
+            Some(trace_packet::OptionalTrustedUid::TrustedUid(1000))
+        );
+    }
+    let sequences: Vec<_> = packets
+        .iter()
+        .map(|packet| packet.optional_trusted_packet_sequence_id.clone())
+        .collect();
+    assert_eq!(sequences[0], sequences[1]);
+    assert_ne!(sequences[0], sequences[2]);
+}
+
+#[test]
+fn packets_with_forged_trusted_fields_are_dropped_and_counted() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    let mut forged = ferretto_wire::Writer::new();
+    forged.varint_field(3, 0);
+    world.commit(producer, 1, target, &[&packet("honest"), forged.as_slice()]);
+    assert_eq!(texts(&world.read(consumer)), ["honest"]);
+    assert_eq!(
+        world.service.trace_stats(consumer).unwrap().invalid_packets,
+        Some(1)
+    );
+}
+
+#[test]
+fn nobody_writes_into_a_buffer_of_a_session_it_takes_no_part_in() {
+    let mut world = World::new();
+    let (inside, outside) = (world.producer("inside"), world.producer("outside"));
+    world.offer(inside, "d");
+    world.offer(outside, "e");
+    let (consumer, other) = (world.consumer(), world.consumer());
+    world.enable(consumer, &config(&["d"]));
+    world.enable(other, &config(&["e"]));
+    let target = world.target(inside);
+    world.commit(outside, 1, target, &[&packet("intruder")]);
+    assert!(texts(&world.read(consumer)).is_empty());
+    assert_eq!(
+        world.service.trace_stats(consumer).unwrap().chunks_discarded,
+        Some(1)
+    );
+}
+
+#[test]
+fn a_registered_writer_writes_into_no_other_buffer() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let mut two = config(&["d", "d"]);
+    two.buffers.push(two.buffers[0].clone());
+    two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
+    world.enable(consumer, &two);
+    let targets: Vec<u32> = world
+        .instances(producer)
+        .iter()
+        .map(|(_, config)| config.target_buffer.unwrap())
+        .collect();
+    world.service.register_trace_writer(producer, 1, targets[0]);
+    world.commit(producer, 1, targets[1] as u16, &[&packet("astray")]);
+    world.commit(producer, 1, targets[0] as u16, &[&packet("at home")]);
+    assert_eq!(texts(&world.read(consumer)), ["at home"]);
+}
+
+#[test]
+fn target_buffers_are_found_by_index_and_by_name() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    for name in ["zero", "one", "two"] {
+        world.offer(producer, name);
+    }
+    let consumer = world.consumer();
+    let mut named = config(&["zero", "one", "two"]);
+    named.buffers = ["a", "b", "c"]
+        .map(|name| trace_config::BufferConfig {
+            size_kb: Some(16),
+            name: Some(name.into()),
+            ..Default::default()
+        })
+        .into();
+    named.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
+    named.data_sources[2]
+        .config
+        .get_or_insert_default()
+        .target_buffer_name = Some("c".into());
+    world.enable(consumer, &named);
+    let ids: Vec<u32> = world
+        .instances(producer)
+        .iter()
+        .map(|(_, config)| config.target_buffer.unwrap())
+        .collect();
+    assert_eq!(ids[1] - ids[0], 1);
+    assert_eq!(ids[2] - ids[0], 2);
+}
+
+#[test]
+fn a_ring_buffer_keeps_the_newest_and_says_what_is_missing() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let mut small = config(&["d"]);
+    small.buffers[0].size_kb = Some(8);
+    world.enable(consumer, &small);
+    let target = world.target(producer);
+    let filler = "x".repeat(1000);
+    for n in 0..30 {
+        world.commit(producer, 1, target, &[&packet(&format!("{n} {filler}"))]);
+    }
+    let packets = world.read(consumer);
+    let kept = texts(&packets);
+    assert!(
+        kept.len() < 30 && kept.last().unwrap().starts_with("29 "),
+        "{}",
+        kept.len()
+    );
+    let first = packets
+        .iter()
+        .find(|packet| packet.trusted_pid.is_some())
+        .unwrap();
+    assert_ne!(first.previous_packet_dropped.unwrap_or_default(), 0);
+    assert!(world.service.trace_stats(consumer).unwrap().buffer_stats[0].chunks_overwritten > Some(0));
+}
+
+#[test]
+fn a_discard_buffer_keeps_the_oldest() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let mut discard = config(&["d"]);
+    discard.buffers[0].size_kb = Some(8);
+    discard.buffers[0].fill_policy = Some(trace_config::buffer_config::FillPolicy::DISCARD);
+    world.enable(consumer, &discard);
+    let target = world.target(producer);
+    let filler = "x".repeat(1000);
+    for n in 0..30 {
+        world.commit(producer, 1, target, &[&packet(&format!("{n} {filler}"))]);
+    }
+    let kept = texts(&world.read(consumer));
+    assert!(kept.len() < 30 && kept[0].starts_with("0 "), "{}", kept.len());
+    assert!(world.service.trace_stats(consumer).unwrap().buffer_stats[0].chunks_discarded > Some(0));
+}
+
+#[test]
+fn chunks_that_were_never_returned_are_scraped_when_the_session_stops() {
+    let mut world = World::new();
+    let producer = world.producer_with("p", Scraping::Enabled);
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    world.service.register_trace_writer(producer, 1, target.into());
+    world.service.register_trace_writer(producer, 2, target.into());
+    // A complete chunk nobody was told of, and one that is still being written, whose last packet may be half there.
+    let _ = world.write(producer, 1, target, &[&packet("complete")]);
+    let open = world.write_open(producer, 2, &[&packet("finished"), &packet("unfinished")]);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    let mut kept = texts(&world.read(consumer));
+    kept.sort();
+    assert_eq!(kept, ["complete", "finished"]);
+    drop(open);
+}
+
+#[test]
+fn a_chunk_that_is_committed_after_it_was_scraped_brings_the_rest_and_nothing_twice() {
+    let mut world = World::new();
+    let producer = world.producer_with("p", Scraping::Enabled);
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    world.service.register_trace_writer(producer, 1, target.into());
+    let (chunk, page, index) = world.write_open(producer, 1, &[&packet("one"), &packet("two")]);
+    let now = world.now;
+    world.service.flush(consumer, 1, 0, 0, &now);
+    world.run();
+    world.acknowledge_flushes(producer);
+    assert_eq!(texts(&world.read(consumer)), ["one"]);
+    chunk.complete();
+    let request = ferretto_proto::messages::CommitDataRequest {
+        chunks_to_move: vec![ferretto_proto::messages::commit_data_request::ChunksToMove {
+            page: Some(page as u32),
+            chunk: Some(index as u32),
+            target_buffer: Some(target.into()),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    world.service.commit(producer, &request, &now);
+    assert_eq!(texts(&world.read(consumer)), ["two"]);
+}
+
+#[test]
+fn chunks_sent_inside_the_request_count_as_well() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let mut chunk = vec![0, 0, 0, 0, 5, 0, 1, 0];
+    let text = packet("over the wire");
+    chunk.push(text.len() as u8);
+    chunk.extend_from_slice(&text);
+    for data in [chunk, vec![1, 2, 3], Vec::new()] {
+        let request = ferretto_proto::messages::CommitDataRequest {
+            chunks_to_move: vec![ferretto_proto::messages::commit_data_request::ChunksToMove {
+                target_buffer: Some(world.target(producer).into()),
+                data: Some(data),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let now = world.now;
+        world.service.commit(producer, &request, &now);
+    }
+    assert_eq!(texts(&world.read(consumer)), ["over the wire"]);
+}
+
+#[test]
+fn every_trace_says_who_when_and_how() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    world.advance(10);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    let packets = world.read(consumer);
+    let has = |pick: fn(&trace_packet::Data) -> bool| packets.iter().filter_map(data).any(pick);
+    assert!(has(|data| matches!(data, trace_packet::Data::ClockSnapshot(_))));
+    assert!(has(|data| matches!(data, trace_packet::Data::TraceConfig(_))));
+    assert!(has(
+        |data| matches!(data, trace_packet::Data::TraceUuid(uuid) if uuid.lsb == Some(7))
+    ));
+    assert!(has(|data| matches!(data, trace_packet::Data::SystemInfo(_))));
+    assert!(has(|data| matches!(
+        data,
+        trace_packet::Data::SynchronizationMarker(_)
+    )));
+    assert!(has(|data| matches!(data, trace_packet::Data::TraceStats(_))));
+    let events = packets
+        .iter()
+        .filter_map(data)
+        .filter(|data| matches!(data, trace_packet::Data::ServiceEvent(_)));
+    assert!(
+        events.count() >= 4,
+        "started, all started, disabled, buffers read"
+    );
+    assert!(
+        matches!(data(&packets[0]), Some(trace_packet::Data::ClockSnapshot(_))),
+        "a reader needs the clocks before anything else"
+    );
+    for packet in &packets {
+        assert_eq!(
+            packet.optional_trusted_uid,
+            Some(trace_packet::OptionalTrustedUid::TrustedUid(42))
+        );
+    }
+    assert!(
+        !world
+            .read(consumer)
+            .iter()
+            .filter_map(data)
+            .any(|data| matches!(data, trace_packet::Data::TraceConfig(_))),
+        "once"
+    );
+}
+
+#[test]
+fn what_the_config_switches_off_is_not_written() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let mut quiet = config(&[]);
+    quiet.builtin_data_sources = trace_config::BuiltinDataSource {
+        disable_clock_snapshotting: Some(true),
+        disable_trace_config: Some(true),
+        disable_system_info: Some(true),
+        disable_service_events: Some(true),
+        ..Default::default()
+    }
+    .into();
+    world.enable(consumer, &quiet);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    for packet in world.read(consumer) {
+        let kind = data(&packet).unwrap();
+        assert!(
+            matches!(
+                kind,
+                trace_packet::Data::TraceUuid(_)
+                    | trace_packet::Data::TraceStats(_)
+                    | trace_packet::Data::SynchronizationMarker(_)
+                    | trace_packet::Data::TraceProvenance(_)
+            ),
+            "{kind:?}"
+        );
+    }
+}
+
+#[test]
+fn reading_in_small_batches_gives_the_same_packets() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    let expected: Vec<String> = (0..50).map(|n| format!("packet {n}")).collect();
+    for text in &expected {
+        world.commit(producer, 1, target, &[&packet(text)]);
+    }
+    assert_eq!(texts(&world.read_in_batches(consumer, 64)), expected);
+}
+
+#[test]
+fn clocks_are_written_again_when_they_have_drifted_apart() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &TraceConfig { ..config(&[]) });
+    let snapshots = |packets: &[TracePacket]| {
+        packets
+            .iter()
+            .filter_map(data)
+            .filter(|data| matches!(data, trace_packet::Data::ClockSnapshot(_)))
+            .count()
+    };
+    let at_start = snapshots(&world.read(consumer));
+    world.advance(60_000);
+    let while_steady = snapshots(&world.read(consumer));
+    world.now.realtime += 3_600_000_000_000;
+    world.now.monotonic_raw += 20_000_000;
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert!(at_start >= 1);
+    assert!(
+        while_steady >= 1,
+        "one snapshot a read-back keeps readers in step"
+    );
+    assert!(snapshots(&world.read(consumer)) >= 1);
+}

@@ -1,0 +1,467 @@
+//! From `EnableTracing` to `FreeBuffers`: who is told what, and when.
+
+use buffa::Message;
+use ferretto_proto::messages::{DataSourceDescriptor, observable_events, trace_config};
+use ferretto_service::{ConfigInput, ProducerCommand, StateScope};
+
+use crate::world::{World, config, packet, starts, stops, texts};
+
+#[test]
+fn a_matching_data_source_is_set_up_and_started_at_once() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "wanted");
+    world.offer(producer, "other");
+    let consumer = world.consumer();
+    let session = world.enable(consumer, &config(&["wanted"]));
+
+    let commands = &world.producers[&producer].commands;
+    let kinds: Vec<_> = commands.iter().map(std::mem::discriminant).collect();
+    let nothing: std::sync::Arc<[u8]> = std::sync::Arc::from([]);
+    let instance = world.instances(producer)[0].0;
+    let expected = [
+        ProducerCommand::CreateSharedMemory {
+            size: 0,
+            page_size: 0,
+        },
+        ProducerCommand::SetupDataSource {
+            instance,
+            config: nothing.clone(),
+        },
+        ProducerCommand::StartDataSource {
+            instance,
+            config: nothing,
+        },
+    ];
+    assert_eq!(
+        kinds,
+        expected.iter().map(std::mem::discriminant).collect::<Vec<_>>()
+    );
+    let config = &world.instances(producer)[0].1;
+    assert_eq!(config.name.as_deref(), Some("wanted"));
+    assert_eq!(config.tracing_session_id, Some(session.0));
+    assert_eq!(config.stop_timeout_ms, Some(5000));
+}
+
+#[test]
+fn the_config_reaches_the_producer_byte_for_byte_before_what_the_service_adds() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    // A field that this version does not know, and an attempt to forge what the service sets.
+    let mut source = ferretto_wire::Writer::new();
+    source.bytes_field(1, b"d");
+    source.bytes_field(9999, b"from the future");
+    source.varint_field(8, 1);
+    let mut bytes = ferretto_wire::Writer::new();
+    bytes.nested(1, |buffer| buffer.varint_field(1, 64));
+    bytes.nested(2, |data_source| data_source.bytes_field(1, source.as_slice()));
+    let input = ConfigInput {
+        config: ferretto_proto::messages::TraceConfig::decode_from_slice(bytes.as_slice()).unwrap(),
+        bytes: bytes.as_slice().into(),
+    };
+    let now = world.now;
+    world
+        .service
+        .enable_tracing(consumer, input, &ferretto_service::OutputFile::None, 1, &now)
+        .unwrap();
+    world.run();
+
+    let sent = world.producers[&producer]
+        .commands
+        .iter()
+        .find_map(|command| match command {
+            ProducerCommand::SetupDataSource { config, .. } => Some(config.clone()),
+            _ => None,
+        });
+    assert!(sent.unwrap().starts_with(source.as_slice()));
+    let decoded = &world.instances(producer)[0].1;
+    assert_eq!(
+        decoded.session_initiator.map(|initiator| initiator as i32),
+        Some(0)
+    );
+}
+
+#[test]
+fn deferred_start_waits_for_start_tracing() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(
+        consumer,
+        &ferretto_proto::messages::TraceConfig {
+            deferred_start: Some(true),
+            ..config(&["d"])
+        },
+    );
+    assert_eq!(world.instances(producer).len(), 1);
+    assert_eq!(world.count(producer, starts), 0);
+    let now = world.now;
+    world.service.start_deferred(consumer, &now);
+    world.run();
+    assert_eq!(world.count(producer, starts), 1);
+}
+
+#[test]
+fn a_data_source_registered_later_joins_the_running_session() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let producer = world.producer("late");
+    world.offer(producer, "d");
+    assert_eq!(world.count(producer, starts), 1);
+}
+
+#[test]
+fn producer_filters_pick_by_name_and_by_whole_name_expressions() {
+    let mut world = World::new();
+    let producers: Vec<_> = ["com.app", "com.app.child", "other"]
+        .map(|name| world.producer(name))
+        .into();
+    for producer in &producers {
+        world.offer(*producer, "d");
+    }
+    let consumer = world.consumer();
+    let mut filtered = config(&["d"]);
+    filtered.data_sources[0].producer_name_filter = vec!["other".into()];
+    filtered.data_sources[0].producer_name_regex_filter = vec!["com\\.[a-z]+".into()];
+    world.enable(consumer, &filtered);
+    let started: Vec<usize> = producers
+        .iter()
+        .map(|producer| world.count(*producer, starts))
+        .collect();
+    assert_eq!(started, [1, 0, 1]);
+}
+
+#[test]
+fn a_changed_filter_adds_producers_to_the_running_session() {
+    let mut world = World::new();
+    let (first, second) = (world.producer("first"), world.producer("second"));
+    world.offer(first, "d");
+    world.offer(second, "d");
+    let consumer = world.consumer();
+    let mut filtered = config(&["d"]);
+    filtered.data_sources[0].producer_name_filter = vec!["first".into()];
+    world.enable(consumer, &filtered);
+    filtered.data_sources[0]
+        .producer_name_filter
+        .push("second".into());
+    let input = ConfigInput {
+        bytes: filtered.encode_to_vec().into(),
+        config: filtered,
+    };
+    let now = world.now;
+    world.service.change_config(consumer, &input, &now);
+    world.run();
+    assert_eq!([world.count(first, starts), world.count(second, starts)], [1, 1]);
+}
+
+#[test]
+fn all_data_sources_started_is_told_once_and_after_the_last_acknowledgement() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let slow = DataSourceDescriptor {
+        name: Some("slow".into()),
+        will_notify_on_start: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &slow);
+    world.offer(producer, "quick");
+    let consumer = world.consumer();
+    let kinds = observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED as u32;
+    let now = world.now;
+    world.service.observe_events(consumer, kinds, &now);
+    world.enable(consumer, &config(&["slow", "quick"]));
+    assert_eq!(world.consumers[&consumer].all_started, 0);
+    let slow = world
+        .instances(producer)
+        .iter()
+        .find(|(_, c)| c.name.as_deref() == Some("slow"))
+        .unwrap()
+        .0;
+    world.service.data_source_started(producer, slow.0, &now);
+    world.run();
+    assert_eq!(world.consumers[&consumer].all_started, 1);
+    world.offer(producer, "unrelated");
+    world.run();
+    assert_eq!(world.consumers[&consumer].all_started, 1);
+}
+
+#[test]
+fn instance_states_are_observed() {
+    use observable_events::DataSourceInstanceState as Is;
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let now = world.now;
+    world.service.observe_events(
+        consumer,
+        observable_events::Type::TYPE_DATA_SOURCES_INSTANCES as u32,
+        &now,
+    );
+    world.enable(consumer, &config(&["d"]));
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    let states: Vec<i32> = world.consumers[&consumer]
+        .changes
+        .iter()
+        .map(|(_, state)| *state)
+        .collect();
+    let (started, stopped) = (
+        Is::DATA_SOURCE_INSTANCE_STATE_STARTED,
+        Is::DATA_SOURCE_INSTANCE_STATE_STOPPED,
+    );
+    assert_eq!(states, [stopped as i32, started as i32, stopped as i32]);
+}
+
+#[test]
+fn a_session_with_a_duration_flushes_stops_and_tells_its_consumer() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(
+        consumer,
+        &ferretto_proto::messages::TraceConfig {
+            duration_ms: Some(100),
+            ..config(&["d"])
+        },
+    );
+    world.advance(99);
+    assert_eq!(world.count(producer, stops), 0);
+    world.advance(1);
+    world.acknowledge_flushes(producer);
+    assert_eq!(world.count(producer, stops), 1);
+    assert_eq!(world.consumers[&consumer].disabled, [None]);
+}
+
+#[test]
+fn a_stop_waits_for_acknowledgements_and_no_longer_than_the_timeout() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let slow = DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_stop: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &slow);
+    for acknowledged in [true, false] {
+        let consumer = world.consumer();
+        world.enable(
+            consumer,
+            &ferretto_proto::messages::TraceConfig {
+                data_source_stop_timeout_ms: Some(300),
+                ..config(&["d"])
+            },
+        );
+        let now = world.now;
+        world.service.disable_tracing(consumer, &now);
+        world.run();
+        assert!(world.consumers[&consumer].disabled.is_empty());
+        if acknowledged {
+            let instance = world.instances(producer).last().unwrap().0;
+            world.service.data_source_stopped(producer, instance.0, &now);
+            world.run();
+        } else {
+            world.advance(299);
+            assert!(world.consumers[&consumer].disabled.is_empty());
+            world.advance(1);
+        }
+        assert_eq!(world.consumers[&consumer].disabled, [None]);
+        let now = world.now;
+        world.service.free_buffers(consumer, &now);
+        world.run();
+    }
+}
+
+#[test]
+fn a_producer_that_dies_ends_its_instances_and_what_it_committed_stays() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let slow = DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_stop: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &slow);
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    world.commit(producer, 1, target, &[&packet("last words")]);
+    let now = world.now;
+    world.service.disconnect_producer(producer, &now);
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(world.consumers[&consumer].disabled, [None]);
+    assert_eq!(texts(&world.read(consumer)), ["last words"]);
+}
+
+#[test]
+fn a_consumer_that_goes_away_takes_its_session_with_it() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    assert_eq!(world.service.buffer_bytes(), 64 * 1024);
+    let now = world.now;
+    world.service.disconnect_consumer(consumer, &now);
+    world.run();
+    assert_eq!(world.count(producer, stops), 1);
+    assert_eq!(world.service.buffer_bytes(), 0);
+}
+
+#[test]
+fn a_detached_session_lives_on_and_can_be_attached_by_the_same_user_only() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer_of(5);
+    world.enable(consumer, &config(&["d"]));
+    assert!(
+        world.service.detach(consumer, "").is_err(),
+        "an empty key names nothing"
+    );
+    world.service.detach(consumer, "key").unwrap();
+    let now = world.now;
+    world.service.disconnect_consumer(consumer, &now);
+    world.run();
+    assert_eq!(world.count(producer, stops), 0);
+
+    let stranger = world.consumer_of(6);
+    assert!(world.service.attach(stranger, "key").is_err());
+    let owner = world.consumer_of(5);
+    assert!(world.service.attach(owner, "other key").is_err());
+    world.service.attach(owner, "key").unwrap();
+    world.service.disable_tracing(owner, &now);
+    world.run();
+    assert_eq!(world.consumers[&owner].disabled, [None]);
+}
+
+#[test]
+fn two_sessions_with_one_data_source_are_two_instances() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let (a, b) = (world.consumer(), world.consumer());
+    world.enable(a, &config(&["d"]));
+    world.enable(b, &config(&["d"]));
+    let instances = world.instances(producer);
+    assert_eq!(instances.len(), 2);
+    let target = |at: usize| instances[at].1.target_buffer.unwrap() as u16;
+    assert_ne!(target(0), target(1));
+    world.commit(producer, 1, target(0), &[&packet("for a")]);
+    world.commit(producer, 2, target(1), &[&packet("for b")]);
+    assert_eq!(texts(&world.read(a)), ["for a"]);
+    assert_eq!(texts(&world.read(b)), ["for b"]);
+}
+
+#[test]
+fn shared_memory_has_the_size_that_the_config_asks_for_this_producer() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let mut sized = config(&["d"]);
+    sized.producers = vec![trace_config::ProducerConfig {
+        producer_name: Some("p".into()),
+        shm_size_kb: Some(512),
+        page_size_kb: Some(16),
+        ..Default::default()
+    }];
+    world.enable(consumer, &sized);
+    let expected = ProducerCommand::CreateSharedMemory {
+        size: 512 * 1024,
+        page_size: 16 * 1024,
+    };
+    assert_eq!(world.producers[&producer].commands[0], expected);
+}
+
+#[test]
+fn incremental_state_is_cleared_periodically_where_data_sources_handle_it() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let handles = DataSourceDescriptor {
+        name: Some("handles".into()),
+        handles_incremental_state_clear: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &handles);
+    world.offer(producer, "does not");
+    let consumer = world.consumer();
+    let mut clearing = config(&["handles", "does not"]);
+    clearing.incremental_state_config = trace_config::IncrementalStateConfig {
+        clear_period_ms: Some(100),
+        ..Default::default()
+    }
+    .into();
+    world.enable(consumer, &clearing);
+    world.advance(250);
+    let clears: Vec<usize> = world.producers[&producer]
+        .commands
+        .iter()
+        .filter_map(|command| match command {
+            ProducerCommand::ClearIncrementalState { instances } => Some(instances.len()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(clears, [1, 1]);
+}
+
+#[test]
+fn the_state_of_the_service_lists_everything_and_others_sessions_to_root_only() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer_of(5);
+    world.enable(consumer, &config(&["d"]));
+    let stranger = world.consumer_of(6);
+    let root = world.consumer_of(0);
+    let sessions = |world: &World, who| {
+        world
+            .service
+            .query_state(who, StateScope::Everything)
+            .tracing_sessions
+            .len()
+    };
+    assert_eq!(
+        [
+            sessions(&world, consumer),
+            sessions(&world, stranger),
+            sessions(&world, root)
+        ],
+        [1, 0, 1]
+    );
+    let state = world.service.query_state(root, StateScope::Everything);
+    assert_eq!(state.producers[0].name.as_deref(), Some("p"));
+    assert_eq!(state.tracing_sessions[0].state.as_deref(), Some("STARTED"));
+    assert!(
+        world
+            .service
+            .query_state(root, StateScope::Sessions)
+            .producers
+            .is_empty()
+    );
+    let sources: Vec<_> = world.service.query_data_sources().collect();
+    let source = ferretto_proto::messages::TracingServiceState::decode_from_slice(&sources[0]).unwrap();
+    assert_eq!(source.data_sources[0].ds_descriptor.name.as_deref(), Some("d"));
+}
+
+#[test]
+fn an_unregistered_data_source_ends_in_running_sessions() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let now = world.now;
+    world.service.unregister_data_source(producer, "d", &now);
+    world.run();
+    assert_eq!(world.count(producer, stops), 1);
+    let late = world.consumer();
+    world.enable(late, &config(&["d"]));
+    assert_eq!(world.count(producer, starts), 1);
+}

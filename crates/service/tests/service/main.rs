@@ -1,0 +1,9 @@
+//! The service driven as a whole, in one thread and in simulated time: producers and consumers are values in a
+//! [`World`](world::World), their shared memory is real.
+
+mod data;
+mod files;
+mod flushes;
+mod lifecycle;
+mod refusals;
+mod world;

@@ -1,0 +1,438 @@
+//! A service with producers and consumers around it, without sockets, clocks or threads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buffa::Message;
+use ferretto_proto::messages::{
+    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket, commit_data_request,
+    trace_config,
+};
+use ferretto_service::{
+    ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome, FlushRequestId, Identity,
+    Introduction, Now, Output, OutputFile, ProducerCommand, ProducerId, Scraping, Service, SessionId,
+    SmbOrigin,
+};
+use ferretto_smb::{
+    ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriterId,
+};
+
+/// A producer as the test sees it.
+#[derive(Default)]
+pub(crate) struct FakeProducer {
+    pub(crate) commands: Vec<ProducerCommand>,
+    smb: Option<Arc<ProducerSmb>>,
+    next_chunk: BTreeMap<u16, u32>,
+    pub(crate) disconnected: Option<String>,
+}
+
+/// What a consumer was told.
+#[derive(Default)]
+pub(crate) struct FakeConsumer {
+    pub(crate) disabled: Vec<Option<String>>,
+    pub(crate) flushes: Vec<(u64, FlushOutcome)>,
+    pub(crate) all_started: usize,
+    pub(crate) changes: Vec<(String, i32)>,
+}
+
+pub(crate) struct World {
+    pub(crate) service: Service,
+    pub(crate) now: Now,
+    pub(crate) producers: BTreeMap<ProducerId, FakeProducer>,
+    pub(crate) consumers: BTreeMap<ConsumerId, FakeConsumer>,
+    pub(crate) files: BTreeMap<SessionId, Vec<u8>>,
+    pub(crate) closed_files: Vec<SessionId>,
+    pub(crate) syncs: usize,
+    /// Files fail from now on.
+    pub(crate) disk_full: bool,
+    pub(crate) log: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        let identity = Identity {
+            uid: 42,
+            version: "test".into(),
+            ..Default::default()
+        };
+        let start = 1_000_000_000;
+        World {
+            service: Service::new(identity),
+            now: Now {
+                monotonic: start,
+                boot: start,
+                realtime: start,
+                ..Default::default()
+            },
+            producers: BTreeMap::new(),
+            consumers: BTreeMap::new(),
+            files: BTreeMap::new(),
+            closed_files: Vec::new(),
+            syncs: 0,
+            disk_full: false,
+            log: Vec::new(),
+        }
+    }
+
+    pub(crate) fn producer(&mut self, name: &str) -> ProducerId {
+        self.producer_with(name, Scraping::Disabled)
+    }
+
+    pub(crate) fn producer_with(&mut self, name: &str, scraping: Scraping) -> ProducerId {
+        let who = Introduction {
+            name: name.into(),
+            scraping,
+            ..Default::default()
+        };
+        let id = self
+            .service
+            .connect_producer(
+                Credentials {
+                    uid: 1000,
+                    pid: Some(77),
+                },
+                who,
+            )
+            .expect("admitted");
+        self.producers.insert(id, FakeProducer::default());
+        id
+    }
+
+    pub(crate) fn register(&mut self, producer: ProducerId, descriptor: &DataSourceDescriptor) {
+        self.service
+            .register_data_source(producer, &descriptor.encode_to_vec(), &self.now);
+        self.run();
+    }
+
+    /// Registers a data source that acknowledges nothing.
+    pub(crate) fn offer(&mut self, producer: ProducerId, name: &str) {
+        self.register(
+            producer,
+            &DataSourceDescriptor {
+                name: Some(name.into()),
+                ..Default::default()
+            },
+        );
+    }
+
+    pub(crate) fn consumer(&mut self) -> ConsumerId {
+        self.consumer_of(1000)
+    }
+
+    pub(crate) fn consumer_of(&mut self, uid: u32) -> ConsumerId {
+        let id = self.service.connect_consumer(uid);
+        self.consumers.insert(id, FakeConsumer::default());
+        id
+    }
+
+    pub(crate) fn try_enable(
+        &mut self,
+        consumer: ConsumerId,
+        config: &TraceConfig,
+    ) -> Result<SessionId, String> {
+        let file = if config.write_into_file == Some(true) {
+            OutputFile::Passed
+        } else {
+            OutputFile::None
+        };
+        let input = ConfigInput {
+            config: config.clone(),
+            bytes: config.encode_to_vec().into(),
+        };
+        let session = self.service.enable_tracing(consumer, input, &file, 7, &self.now);
+        if let (Ok(session), OutputFile::Passed) = (&session, file) {
+            self.files.insert(*session, Vec::new());
+        }
+        self.run();
+        session
+    }
+
+    pub(crate) fn enable(&mut self, consumer: ConsumerId, config: &TraceConfig) -> SessionId {
+        self.try_enable(consumer, config).expect("a good config")
+    }
+
+    /// Carries out everything the service wants done.
+    pub(crate) fn run(&mut self) {
+        while let Some(output) = self.service.poll() {
+            match output {
+                Output::ToProducer(id, command) => self.command(id, command),
+                Output::DisconnectProducer { producer, rule } => {
+                    self.service.disconnect_producer(producer, &self.now);
+                    self.producers.get_mut(&producer).expect("known").disconnected = Some(rule);
+                }
+                Output::TracingDisabled { consumer, error } => {
+                    self.consumers
+                        .get_mut(&consumer)
+                        .expect("known")
+                        .disabled
+                        .push(error);
+                }
+                Output::FlushDone {
+                    consumer,
+                    token,
+                    outcome,
+                } => {
+                    self.consumers
+                        .get_mut(&consumer)
+                        .expect("known")
+                        .flushes
+                        .push((token, outcome));
+                }
+                Output::Observed { consumer, events } => {
+                    let consumer = self.consumers.get_mut(&consumer).expect("known");
+                    consumer.all_started += usize::from(events.all_data_sources_started == Some(true));
+                    for change in &events.instance_state_changes {
+                        let name = change.data_source_name.clone().unwrap_or_default();
+                        consumer
+                            .changes
+                            .push((name, change.state.map_or(0, |state| state as i32)));
+                    }
+                }
+                Output::FileDue(session) => self.write_file(session),
+                Output::SyncFile(_) => self.syncs += 1,
+                Output::CloseFile(session) => self.closed_files.push(session),
+                Output::Log(_, line) => self.log.push(line),
+            }
+        }
+    }
+
+    fn command(&mut self, id: ProducerId, command: ProducerCommand) {
+        let Some(producer) = self.producers.get_mut(&id) else {
+            return;
+        };
+        if let ProducerCommand::CreateSharedMemory { size, page_size } = command {
+            let memory = Arc::new(SharedMemory::create(size).expect("memory"));
+            let page_size = PageSize::new(page_size).expect("a page size");
+            let smb = ServiceSmb::new(memory.clone(), page_size).expect("pages");
+            producer.smb = Some(Arc::new(ProducerSmb::new(memory, page_size).expect("pages")));
+            self.service.attach_shared_memory(id, smb, SmbOrigin::Service);
+        }
+        producer.commands.push(command);
+    }
+
+    fn write_file(&mut self, session: SessionId) {
+        let Some(batch) = self.service.read_for_file(session, 4096, &self.now) else {
+            return;
+        };
+        let result = if self.disk_full {
+            Err("no space left on device".to_owned())
+        } else {
+            let file = self.files.get_mut(&session).expect("open");
+            let before = file.len();
+            batch.slices().for_each(|slice| file.extend_from_slice(slice));
+            Ok((file.len() - before) as u64)
+        };
+        self.service.file_written(session, result, &self.now);
+    }
+
+    /// Lets time pass, timer by timer.
+    pub(crate) fn advance(&mut self, ms: u64) {
+        let end = self.now.monotonic + ms * 1_000_000;
+        while let Some(deadline) = self.service.next_deadline().filter(|deadline| *deadline <= end) {
+            self.set_time(deadline.max(self.now.monotonic));
+            self.service.handle_timeout(&self.now);
+            self.run();
+        }
+        self.set_time(end);
+        self.service.handle_timeout(&self.now);
+        self.run();
+    }
+
+    fn set_time(&mut self, ns: u64) {
+        self.now = Now {
+            monotonic: ns,
+            boot: ns,
+            realtime: ns,
+            ..self.now
+        };
+    }
+
+    /// The producer writes packets into one new chunk and commits it.
+    pub(crate) fn commit(&mut self, producer: ProducerId, writer: u16, target: u16, packets: &[&[u8]]) {
+        let request = self.write(producer, writer, target, packets);
+        self.service.commit(producer, &request, &self.now);
+        self.run();
+    }
+
+    /// The producer writes packets into one new chunk, and completes it without telling.
+    pub(crate) fn write(
+        &mut self,
+        producer: ProducerId,
+        writer: u16,
+        target: u16,
+        packets: &[&[u8]],
+    ) -> CommitDataRequest {
+        let (chunk, page, index) = self.write_open(producer, writer, packets);
+        chunk.complete();
+        CommitDataRequest {
+            chunks_to_move: vec![commit_data_request::ChunksToMove {
+                page: Some(page as u32),
+                chunk: Some(index as u32),
+                target_buffer: Some(target.into()),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+    }
+
+    /// The producer writes packets into a new chunk and goes on holding it.
+    pub(crate) fn write_open(
+        &mut self,
+        producer: ProducerId,
+        writer: u16,
+        packets: &[&[u8]],
+    ) -> (ferretto_smb::WriteChunk, usize, usize) {
+        let producer = self.producers.get_mut(&producer).expect("known");
+        let smb = producer.smb.as_ref().expect("shared memory");
+        let next = producer.next_chunk.entry(writer).or_default();
+        let new = NewChunk {
+            writer: WriterId(writer),
+            chunk: ChunkId(*next),
+            first: FirstPacket::Whole,
+        };
+        *next += 1;
+        let mut chunk = smb.take_chunk(PageLayout::Div1, new).expect("a free chunk");
+        let mut offset = 0;
+        for packet in packets {
+            let mut framed = ferretto_wire::Writer::new();
+            framed.varint(packet.len() as u64);
+            framed.raw(packet);
+            chunk.write(offset, framed.as_slice());
+            offset += framed.len();
+        }
+        chunk.publish(packets.len() as u16);
+        let (page, index) = (chunk.page(), chunk.index());
+        (chunk, page, index)
+    }
+
+    /// Acknowledges every flush that the producer was asked for.
+    pub(crate) fn acknowledge_flushes(&mut self, producer: ProducerId) {
+        let requests: Vec<FlushRequestId> = self.producers[&producer]
+            .commands
+            .iter()
+            .filter_map(|command| match command {
+                ProducerCommand::Flush { request, .. } => Some(*request),
+                _ => None,
+            })
+            .collect();
+        if let Some(last) = requests.last() {
+            let request = CommitDataRequest {
+                flush_request_id: Some(last.0),
+                ..Default::default()
+            };
+            self.service.commit(producer, &request, &self.now);
+            self.run();
+        }
+    }
+
+    /// Everything that can be read now, packet by packet.
+    pub(crate) fn read(&mut self, consumer: ConsumerId) -> Vec<TracePacket> {
+        self.read_in_batches(consumer, usize::MAX)
+    }
+
+    pub(crate) fn read_in_batches(&mut self, consumer: ConsumerId, budget: usize) -> Vec<TracePacket> {
+        let mut packets = Vec::new();
+        loop {
+            let Some(batch) = self.service.read_buffers(consumer, budget, &self.now) else {
+                return packets;
+            };
+            for packet in batch.packets() {
+                let bytes: Vec<u8> = packet.flatten().copied().collect();
+                packets.push(TracePacket::decode_from_slice(&bytes).expect("a packet"));
+            }
+            if !batch.has_more {
+                return packets;
+            }
+        }
+    }
+
+    pub(crate) fn instances(&self, producer: ProducerId) -> Vec<(DataSourceInstanceId, DataSourceConfig)> {
+        let set_up = self.producers[&producer]
+            .commands
+            .iter()
+            .filter_map(|command| match command {
+                ProducerCommand::SetupDataSource { instance, config } => Some((
+                    *instance,
+                    DataSourceConfig::decode_from_slice(config).expect("a config"),
+                )),
+                _ => None,
+            });
+        set_up.collect()
+    }
+
+    /// The global id of the buffer that the producer's first instance writes into.
+    pub(crate) fn target(&self, producer: ProducerId) -> u16 {
+        self.instances(producer)[0]
+            .1
+            .target_buffer
+            .expect("set by the service") as u16
+    }
+
+    pub(crate) fn count(&self, producer: ProducerId, what: fn(&ProducerCommand) -> bool) -> usize {
+        self.producers[&producer]
+            .commands
+            .iter()
+            .filter(|command| what(command))
+            .count()
+    }
+}
+
+pub(crate) fn starts(command: &ProducerCommand) -> bool {
+    matches!(command, ProducerCommand::StartDataSource { .. })
+}
+
+pub(crate) fn stops(command: &ProducerCommand) -> bool {
+    matches!(command, ProducerCommand::StopDataSource { .. })
+}
+
+pub(crate) fn flushes(command: &ProducerCommand) -> bool {
+    matches!(command, ProducerCommand::Flush { .. })
+}
+
+/// A config with one ring buffer of 64 KB and these data sources.
+pub(crate) fn config(sources: &[&str]) -> TraceConfig {
+    TraceConfig {
+        buffers: vec![trace_config::BufferConfig {
+            size_kb: Some(64),
+            ..Default::default()
+        }],
+        data_sources: sources
+            .iter()
+            .map(|name| trace_config::DataSource {
+                config: DataSourceConfig {
+                    name: Some((*name).into()),
+                    ..Default::default()
+                }
+                .into(),
+                ..Default::default()
+            })
+            .collect(),
+        ..Default::default()
+    }
+}
+
+/// A packet whose content is this text, as producers write them.
+pub(crate) fn packet(text: &str) -> Vec<u8> {
+    /// `TracePacket.for_testing` with its `str`.
+    const FOR_TESTING: u32 = 900;
+    let mut packet = ferretto_wire::Writer::new();
+    packet.nested(FOR_TESTING, |event| event.bytes_field(1, text.as_bytes()));
+    packet.as_slice().to_vec()
+}
+
+/// The texts of the packets made by [`packet`], in order.
+pub(crate) fn texts(packets: &[TracePacket]) -> Vec<String> {
+    let text = |packet: &TracePacket| {
+        let bytes = packet.encode_to_vec();
+        let field = |message: &[u8], number| {
+            ferretto_wire::Reader::new(message)
+                .flatten()
+                .find(|field| field.number == number)
+                .and_then(|field| field.value.as_bytes().map(<[u8]>::to_vec))
+        };
+        field(&bytes, 900)
+            .and_then(|event| field(&event, 1))
+            .map(|text| String::from_utf8(text).expect("text"))
+    };
+    packets.iter().filter_map(text).collect()
+}
