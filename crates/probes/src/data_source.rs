@@ -52,4 +52,12 @@ pub trait DataSource {
     /// Threads seen by `linux.ftrace` of the same session since the last call. `linux.process_stats` describes those
     /// that it has not described yet.
     fn on_threads_seen(&mut self, _tids: &BTreeSet<i32>, _now: BootTime, _sink: &mut dyn PacketSink) {}
+
+    /// Threads of which `linux.ftrace` of the same session saw the name change: what was told of them is out of date.
+    /// Comes before the [`DataSource::on_threads_seen`] of the same batch, so that they are described again there.
+    fn on_threads_renamed(&mut self, _tids: &BTreeSet<i32>) {}
+
+    /// Open files (thread, file number) that `linux.ftrace` of the same session saw in system calls, after the
+    /// [`DataSource::on_threads_seen`] of the same batch.
+    fn on_files_seen(&mut self, _files: &BTreeSet<(i32, u64)>, _now: BootTime, _sink: &mut dyn PacketSink) {}
 }

@@ -2,3 +2,13 @@
 #![forbid(unsafe_code)]
 
 pub mod data_source;
+pub mod ftrace;
+pub mod kernel_files;
+mod kernel_text;
+pub mod notice;
+pub mod process_stats;
+pub mod producer;
+pub mod sys_stats;
+#[cfg(test)]
+mod test_files;
+mod time;

@@ -1,0 +1,387 @@
+//! Turns the pages of one read of one CPU's buffer into `FtraceEventBundle` packets, for one session at a time.
+//!
+//! The data source reads pages once and calls [`BundleWriter::encode`] for each session: sessions differ in the events
+//! they want and share everything else. This is the hot path of `traced_probes`: per event it costs the page parser's
+//! step, one look into the session's table of actions, and the encoding; nothing allocates once the buffers have grown.
+//!
+//! A bundle holds the events of contiguous pages. A new one starts where the kernel lost events. Pages that cannot be
+//! parsed are reported in the bundle, with the events in front of the error kept and those behind it given up, and the
+//! next page is parsed again.
+
+use super::compact_sched::CompactSched;
+use super::event::Encoder;
+use super::field::Read;
+use super::generic::GenericEncoding;
+use super::page::{Loss, Page, ParseStatus};
+use super::print_filter::Verdict;
+use super::session::{Action, Session};
+use super::table::{Encoding, EventPlan, FIRST_SELF_DESCRIBED, Table};
+use crate::data_source::PacketSink;
+use ferretto_wire::{Writer, varint_len};
+
+#[cfg(test)]
+mod tests;
+
+/// Field numbers of `TracePacket`.
+mod packet {
+    pub(super) const FTRACE_EVENTS: u32 = 1;
+    pub(super) const INTERNED_DATA: u32 = 12;
+    pub(super) const SEQUENCE_FLAGS: u32 = 13;
+    /// `SEQ_INCREMENTAL_STATE_CLEARED`.
+    pub(super) const INCREMENTAL_STATE_CLEARED: u64 = 1;
+    /// `InternedData.kernel_symbols`.
+    pub(super) const KERNEL_SYMBOLS: u32 = 26;
+}
+
+/// Field numbers of `FtraceEventBundle`.
+mod number {
+    pub(super) const CPU: u32 = 1;
+    pub(super) const EVENT: u32 = 2;
+    pub(super) const LOST_EVENTS: u32 = 3;
+    pub(super) const COMPACT_SCHED: u32 = 4;
+    pub(super) const FTRACE_CLOCK: u32 = 5;
+    pub(super) const FTRACE_TIMESTAMP: u32 = 6;
+    pub(super) const BOOT_TIMESTAMP: u32 = 7;
+    pub(super) const ERROR: u32 = 8;
+    pub(super) const PREVIOUS_BUNDLE_END_TIMESTAMP: u32 = 10;
+    pub(super) const GENERIC_EVENT_DESCRIPTORS: u32 = 11;
+}
+
+/// Clocks of the kernel's ring buffer other than the one that traces assume (`boot`). The numbers are those of
+/// `FtraceClock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FtraceClock {
+    /// Some clock that the trace format does not know.
+    Unknown = 1,
+    /// `global`.
+    Global = 2,
+    /// `local`.
+    Local = 3,
+    /// `mono_raw`.
+    MonoRaw = 4,
+}
+
+/// The ring buffer's clock and the boot clock at one instant, for sessions that do not record by the boot clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockSnapshot {
+    /// Which clock the pages' timestamps are of.
+    pub clock: FtraceClock,
+    /// That clock's time in nanoseconds.
+    pub ftrace_timestamp: i64,
+    /// The boot clock's time in nanoseconds.
+    pub boot_timestamp: i64,
+}
+
+/// Pages read from one CPU's buffer, in the order in which they were read.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuRead<'a> {
+    /// The CPU.
+    pub cpu: u32,
+    /// Whole pages, one behind the other.
+    pub pages: &'a [u8],
+    /// Size of each, as long as the machine's page or the kernel's sub-buffer.
+    pub page_size: usize,
+    /// Set unless the kernel records by the boot clock.
+    pub clock: Option<ClockSnapshot>,
+}
+
+/// Names for addresses in the kernel.
+pub trait SymbolSource {
+    /// Replaces `name` by the name of the function at `address`; false if there is none.
+    fn lookup(&self, address: u64, name: &mut String) -> bool;
+}
+
+/// Buffers for making bundles, used again and again for all CPUs and sessions.
+#[derive(Debug, Default)]
+pub struct BundleWriter {
+    /// Fields of the bundle that are written as they come: events and errors.
+    body: Writer,
+    compact: CompactSched,
+    described: DescribedEvents,
+    /// The bundle's other fields, when it is put together.
+    head: Writer,
+    packet: Writer,
+    symbol: String,
+}
+
+/// The bundle being filled.
+struct Bundle {
+    lost_events: bool,
+    previous_end: u64,
+}
+
+impl BundleWriter {
+    /// Writes what `session` wants of the pages into `sink`, as whole packets: usually one, none if nothing in the
+    /// pages concerns the session. With `symbols`, packets also name the kernel functions that their events refer to.
+    pub fn encode(
+        &mut self,
+        table: &Table,
+        session: &mut Session,
+        read: &CpuRead<'_>,
+        symbols: Option<&dyn SymbolSource>,
+        sink: &mut dyn PacketSink,
+    ) {
+        let mut bundle = Bundle {
+            lost_events: false,
+            previous_end: session.last_written(read.cpu),
+        };
+        for bytes in read.pages.chunks(read.page_size.max(1)) {
+            let page = match Page::parse(table.layout(), bytes) {
+                Ok(page) => page,
+                Err(invalid) => {
+                    self.report(session, invalid.timestamp, ParseStatus::InvalidPageHeader);
+                    continue;
+                }
+            };
+            if page.loss != Loss::None {
+                // There is one flag per bundle: what came before the loss is closed.
+                self.finish(table, session, read, &bundle, symbols, sink);
+                bundle = Bundle {
+                    lost_events: true,
+                    previous_end: session.last_written(read.cpu),
+                };
+            }
+            match self.encode_page(table, session, &page) {
+                Ok(Some(last_written)) => session.set_last_written(read.cpu, last_written),
+                Ok(None) => {}
+                // What a broken page says of its end is not vouched for.
+                Err(status) => self.report(session, page.timestamp, status),
+            }
+        }
+        self.finish(table, session, read, &bundle, symbols, sink);
+    }
+
+    /// Adds the events of a page and returns the time of the last one that was wanted.
+    fn encode_page(
+        &mut self,
+        table: &Table,
+        session: &mut Session,
+        page: &Page<'_>,
+    ) -> Result<Option<u64>, ParseStatus> {
+        let mut last_written = None;
+        for record in page.records() {
+            let record = record?;
+            let action = session
+                .actions
+                .get(usize::from(record.event_id))
+                .copied()
+                .unwrap_or(Action::Skip);
+            match (action, &session.switch, &session.waking) {
+                (Action::Skip, ..) => continue,
+                (Action::CompactSwitch, Some(format), _) => self
+                    .compact
+                    .add_switch(format, record.timestamp, record.payload, &mut session.metadata)
+                    .map_err(|_| ParseStatus::ShortCompactEvent)?,
+                (Action::CompactWaking, _, Some(format)) => self
+                    .compact
+                    .add_waking(format, record.timestamp, record.payload, &mut session.metadata)
+                    .map_err(|_| ParseStatus::ShortCompactEvent)?,
+                _ => {
+                    let plan = table.plan(record.event_id).ok_or(ParseStatus::InvalidEvent)?;
+                    if action == Action::FilteredPrint && is_unwanted_print(session, plan, record.payload) {
+                        continue;
+                    }
+                    self.write_event(table, session, plan, record.timestamp, record.payload)?;
+                }
+            }
+            last_written = Some(record.timestamp);
+        }
+        Ok(last_written)
+    }
+
+    fn write_event(
+        &mut self,
+        table: &Table,
+        session: &mut Session,
+        plan: &EventPlan,
+        timestamp: u64,
+        payload: &[u8],
+    ) -> Result<(), ParseStatus> {
+        if payload.len() < plan.size {
+            return Err(ParseStatus::InvalidEvent);
+        }
+        let mut encoder = Encoder {
+            printk_formats: table.printk_formats(),
+            config: &session.config,
+            metadata: &mut session.metadata,
+            malformed: false,
+        };
+        self.body.nested(number::EVENT, |event| {
+            encoder.write_event(event, plan, timestamp, payload)
+        });
+        let malformed = encoder.malformed;
+        if let Encoding::Generic(described) = &plan.encoding
+            && session.config.generic_encoding == GenericEncoding::Descriptors
+        {
+            self.described.note(table, described.number, plan.id);
+        }
+        if malformed {
+            Err(ParseStatus::InvalidEvent)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Puts an error into the bundle and into the session's stats.
+    fn report(&mut self, session: &mut Session, page_timestamp: u64, status: ParseStatus) {
+        const TIMESTAMP: u32 = 1;
+        const STATUS: u32 = 2;
+        session.add_parse_error(status);
+        self.body.nested(number::ERROR, |error| {
+            if page_timestamp != 0 {
+                error.varint_field(TIMESTAMP, page_timestamp);
+            }
+            error.varint_field(STATUS, status as u64);
+        });
+    }
+
+    /// Hands out the bundle, unless there is nothing to say, and starts an empty one.
+    fn finish(
+        &mut self,
+        table: &Table,
+        session: &mut Session,
+        read: &CpuRead<'_>,
+        bundle: &Bundle,
+        symbols: Option<&dyn SymbolSource>,
+        sink: &mut dyn PacketSink,
+    ) {
+        if self.body.is_empty() && self.compact.is_empty() && !bundle.lost_events {
+            return;
+        }
+        self.packet.clear();
+        self.write_bundle(table, read, bundle);
+        if let Some(symbols) = symbols {
+            self.write_symbols(&mut session.metadata, symbols);
+        }
+        sink.write_packet(self.packet.as_slice());
+        self.body.clear();
+        self.compact.clear();
+        self.described.clear();
+    }
+
+    /// Puts the bundle together. Its length is known before it is written, so that nothing has to move.
+    fn write_bundle(&mut self, table: &Table, read: &CpuRead<'_>, bundle: &Bundle) {
+        let out = &mut self.head;
+        out.clear();
+        out.varint_field(number::CPU, read.cpu.into());
+        if bundle.lost_events {
+            out.varint_field(number::LOST_EVENTS, 1);
+        }
+        // Also when zero, which says that everything since the start is here.
+        out.varint_field(number::PREVIOUS_BUNDLE_END_TIMESTAMP, bundle.previous_end);
+        if let Some(clock) = &read.clock {
+            out.varint_field(number::FTRACE_CLOCK, clock.clock as u64);
+            out.varint_field(number::FTRACE_TIMESTAMP, clock.ftrace_timestamp as u64);
+            out.varint_field(number::BOOT_TIMESTAMP, clock.boot_timestamp as u64);
+        }
+        for plan in self.described.in_order.iter().filter_map(|id| table.plan(*id)) {
+            if let Encoding::Generic(described) = &plan.encoding {
+                out.bytes_field(number::GENERIC_EVENT_DESCRIPTORS, &described.descriptor);
+            }
+        }
+        let (head, body, out) = (self.head.as_slice(), self.body.as_slice(), &mut self.packet);
+        let compact_len = if self.compact.is_empty() {
+            0
+        } else {
+            self.compact.encoded_len()
+        };
+        let compact_field_len = if compact_len == 0 {
+            0
+        } else {
+            1 + varint_len(compact_len as u64) + compact_len
+        };
+        start_message(
+            out,
+            packet::FTRACE_EVENTS,
+            head.len() + body.len() + compact_field_len,
+        );
+        out.raw(head);
+        out.raw(body);
+        if compact_len > 0 {
+            start_message(out, number::COMPACT_SCHED, compact_len);
+            self.compact.write(out);
+        }
+    }
+
+    /// Adds the names of kernel functions that were referred to since the last packet that did.
+    fn write_symbols(&mut self, metadata: &mut super::metadata::Metadata, symbols: &dyn SymbolSource) {
+        /// Of `InternedString`.
+        const IID: u32 = 1;
+        const STR: u32 = 2;
+        let before = self.packet.len();
+        let name = &mut self.symbol;
+        let found_any = self.packet.nested(packet::INTERNED_DATA, |data| {
+            let start = data.len();
+            for (index, address) in metadata.unnamed_addresses() {
+                // Pointers to data have no symbol; neither have functions of modules that are gone.
+                if symbols.lookup(address, name) {
+                    data.nested(packet::KERNEL_SYMBOLS, |symbol| {
+                        symbol.varint_field(IID, index);
+                        symbol.bytes_field(STR, name.as_bytes());
+                    });
+                }
+            }
+            data.len() > start
+        });
+        if !found_any {
+            // Not marked as named either: the packet with the first names has to say that older ones are void.
+            self.packet.truncate(before);
+            return;
+        }
+        if metadata.nothing_named_yet() {
+            self.packet
+                .varint_field(packet::SEQUENCE_FLAGS, packet::INCREMENTAL_STATE_CLEARED);
+        }
+        metadata.mark_named();
+    }
+}
+
+/// Appends the tag and length of a message field whose contents are to follow.
+fn start_message(out: &mut Writer, number: u32, len: usize) {
+    const LENGTH_DELIMITED: u64 = 2;
+    out.varint(u64::from(number) << 3 | LENGTH_DELIMITED);
+    out.varint(len as u64);
+}
+
+fn is_unwanted_print(session: &Session, plan: &EventPlan, payload: &[u8]) -> bool {
+    let text = plan
+        .fields
+        .iter()
+        .find(|field| field.read == Read::TrailingString);
+    let text = text.and_then(|field| payload.get(field.offset..));
+    match (&session.config.print_filter, text) {
+        (Some(filter), Some(text)) => filter.judge(text) == Verdict::Deny,
+        _ => false,
+    }
+}
+
+/// Which self-described events the bundle holds.
+#[derive(Debug, Default)]
+struct DescribedEvents {
+    /// By the event's number: the last bundle that it was noted for.
+    noted_in: Vec<u64>,
+    bundle: u64,
+    /// Ids of the events.
+    in_order: Vec<u16>,
+}
+
+impl DescribedEvents {
+    #[inline]
+    fn note(&mut self, table: &Table, number: u32, id: u16) {
+        let index = (number - FIRST_SELF_DESCRIBED) as usize;
+        if self.noted_in.len() <= index {
+            // Bundles count from 1 here, so that zero is none of them.
+            self.noted_in.resize(table.self_described_count(), 0);
+        }
+        if self.noted_in[index] != self.bundle + 1 {
+            self.noted_in[index] = self.bundle + 1;
+            self.in_order.push(id);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.bundle += 1;
+        self.in_order.clear();
+    }
+}

@@ -1,0 +1,458 @@
+//! Which kernel settings several concurrent sessions need together, and making them so.
+//!
+//! The kernel has one set of ring buffers and settings for everybody in a tracefs directory (upstream calls the same
+//! part the config muxer). The first session finds it free, takes it over and decides what cannot change while
+//! recording: clock, buffer size, tracer. Later ones add their events; each event is recorded once, and every session
+//! is given from the buffers only what it asked for. The last one to leave puts everything back.
+//!
+//! Called by [`super::data_source`]: [`Control::setup`] when a session is prepared, [`Control::activate`] when it starts,
+//! [`Control::remove`] when it ends and, once no raw buffer is open, [`Control::put_back`]. All changes go through a
+//! [`Restorer`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferretto_proto::messages::FtraceConfig;
+
+use super::bundle::FtraceClock;
+use super::request::{
+    ClockChoice, ExistingData, FunctionGraph, InstanceRole, Request, RequestError, SyscallSet,
+    kprobe_definition,
+};
+use super::restore::Restorer;
+use super::session::KprobeType;
+use super::stats::SetupErrors;
+use super::tracefs::{EventName, Setting, Tracefs, TracefsError};
+
+/// Identifies one `linux.ftrace` data source instance, that is one session's ftrace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FtraceSessionId(pub u64);
+
+/// Why a session cannot have ftrace.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Its config makes no sense.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Another program uses a tracer.
+    #[error(
+        "ftrace is in use by another program: {path}/current_tracer is `{tracer}`. End that program, or as root type\n    echo nop > {path}/current_tracer"
+    )]
+    InUse {
+        /// The tracefs directory.
+        path: String,
+        /// The tracer.
+        tracer: String,
+    },
+    /// It wants ftrace for itself, or another session has it for itself.
+    #[error("{0}")]
+    Exclusive(&'static str),
+    /// The kernel refused a setting without which the recording would not be what was asked for.
+    #[error("{what}: {source}")]
+    Setting {
+        /// What the setting is for.
+        what: &'static str,
+        /// What the kernel said.
+        source: TracefsError,
+    },
+}
+
+const WANTS_ALL: &str = "this session wants ftrace for itself (tids_to_trace, tracefs_options or tracing_cpumask), but another session is using it";
+const HAS_ALL: &str =
+    "another session has ftrace for itself (tids_to_trace, tracefs_options or tracing_cpumask)";
+
+/// `None` for the boot clock, which everything else in a trace uses.
+fn clock_of_name(name: &str) -> Option<FtraceClock> {
+    match name {
+        "boot" => None,
+        "global" => Some(FtraceClock::Global),
+        "local" => Some(FtraceClock::Local),
+        "mono_raw" => Some(FtraceClock::MonoRaw),
+        _ => Some(FtraceClock::Unknown),
+    }
+}
+
+/// How an event can be written to the trace, as the caller of [`Control::setup`] finds from its format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Description {
+    /// As a message made for it.
+    Typed,
+    /// As a list of its fields.
+    Generic,
+}
+
+/// What a session got.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// Events that are recorded for it, without its probes.
+    pub events: BTreeSet<EventName>,
+    /// Its probes.
+    pub kprobes: BTreeMap<EventName, KprobeType>,
+    /// What it did not get; goes into the trace.
+    pub errors: SetupErrors,
+    /// What the person at the terminal may want to know.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Session {
+    events: BTreeSet<EventName>,
+    syscalls: SyscallSet,
+    drain_percent: Option<u32>,
+}
+
+/// The settings of one tracefs directory on behalf of all its sessions.
+#[derive(Debug)]
+pub struct Control {
+    restorer: Restorer,
+    role: InstanceRole,
+    sessions: BTreeMap<FtraceSessionId, Session>,
+    active: BTreeSet<FtraceSessionId>,
+    clock: Option<FtraceClock>,
+    buffer_pages: u32,
+    syscalls: SyscallSet,
+    function_graph_on: bool,
+    exclusive: bool,
+}
+
+impl Control {
+    /// Nothing is touched until the first session.
+    pub fn new(restorer: Restorer, role: InstanceRole) -> Control {
+        Control {
+            restorer,
+            role,
+            sessions: BTreeMap::new(),
+            active: BTreeSet::new(),
+            clock: None,
+            buffer_pages: 0,
+            syscalls: SyscallSet::None,
+            function_graph_on: false,
+            exclusive: false,
+        }
+    }
+
+    /// The directory, for reading.
+    pub fn tracefs(&self) -> &Tracefs {
+        self.restorer.tracefs()
+    }
+
+    /// The clock of the time stamps, unless it is the boot clock.
+    pub fn clock(&self) -> Option<FtraceClock> {
+        self.clock
+    }
+
+    /// Size of each CPU's buffer as it was asked for, in pages; 0 if it was left as found.
+    pub fn buffer_pages(&self) -> u32 {
+        self.buffer_pages
+    }
+
+    /// Whether no session is left, active or not.
+    pub fn is_unused(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Makes the kernel ready for the session `id`, without recording yet. `describe` is asked, for each event, how it
+    /// would be written; what it refuses is not switched on. On an error nothing has changed.
+    pub fn setup(
+        &mut self,
+        id: FtraceSessionId,
+        config: &FtraceConfig,
+        describe: &mut dyn FnMut(&Tracefs, &EventName) -> Result<Description, String>,
+    ) -> Result<Setup, ControlError> {
+        let request = Request::new(config, self.restorer.tracefs(), self.role)?;
+        let generic_wanted = !config.disable_generic_events.unwrap_or(false);
+        let result = self.try_setup(id, request, generic_wanted, describe);
+        match &result {
+            Ok(_) => {}
+            Err(_) if self.sessions.is_empty() => {
+                // Nobody else: all of what was done is this session's.
+                self.put_back();
+            }
+            Err(_) => self.disable_unwanted_events(),
+        }
+        result.map(|mut setup| {
+            let journal_error = self.restorer.take_journal_error();
+            setup
+                .warnings
+                .extend(journal_error.map(|error| error.to_string()));
+            setup
+        })
+    }
+
+    fn try_setup(
+        &mut self,
+        id: FtraceSessionId,
+        request: Request,
+        generic_wanted: bool,
+        describe: &mut dyn FnMut(&Tracefs, &EventName) -> Result<Description, String>,
+    ) -> Result<Setup, ControlError> {
+        let mut setup = Setup {
+            errors: request.errors.clone(),
+            warnings: request.warnings.clone(),
+            ..Setup::default()
+        };
+        if self.sessions.is_empty() {
+            setup.warnings.extend(self.take_over(&request)?);
+        } else if request.is_exclusive() {
+            return Err(ControlError::Exclusive(WANTS_ALL));
+        } else if self.exclusive {
+            return Err(ControlError::Exclusive(HAS_ALL));
+        }
+        for (setting, value) in &request.exclusive {
+            self.set("cannot have ftrace as the config asks for", setting, value)?;
+        }
+        self.exclusive = request.is_exclusive();
+
+        for (probe, kind) in &request.kprobes {
+            let made = self.restorer.add_kprobe(probe, &kprobe_definition(probe));
+            let described = made
+                .map_err(|error| error.to_string())
+                .and_then(|()| describe(self.restorer.tracefs(), probe).map(|_| ()));
+            match described {
+                Ok(()) => {
+                    setup.kprobes.insert(probe.clone(), *kind);
+                }
+                Err(reason) => {
+                    setup.errors.failed_events.push(probe.to_string());
+                    setup.warnings.push(format!("no probe {probe}: {reason}"));
+                }
+            }
+        }
+        for event in request.events {
+            match describe(self.restorer.tracefs(), &event) {
+                Ok(Description::Generic) if !generic_wanted => {
+                    setup.errors.failed_events.push(event.to_string());
+                }
+                Ok(_) => {
+                    setup.events.insert(event);
+                }
+                Err(reason) => {
+                    setup.errors.unknown_events.push(event.to_string());
+                    setup.warnings.push(format!("{event} is not recorded: {reason}"));
+                }
+            }
+        }
+        // The filter is in place before the events are.
+        self.update_syscall_filter(Some(&request.syscalls))?;
+        self.enable(&mut setup);
+        if let Some(function_graph) = &request.function_graph {
+            self.start_function_graph(function_graph)?;
+        }
+
+        let mut events = setup.events.clone();
+        events.extend(setup.kprobes.keys().cloned());
+        let session = Session {
+            events,
+            syscalls: request.syscalls,
+            drain_percent: request.drain_percent,
+        };
+        self.sessions.insert(id, session);
+        Ok(setup)
+    }
+
+    /// First session: ftrace becomes ours. What is returned is a warning.
+    fn take_over(&mut self, request: &Request) -> Result<Option<String>, ControlError> {
+        let tracer = self
+            .restorer
+            .tracefs()
+            .get(&Setting::CurrentTracer)
+            .unwrap_or_default();
+        if request.existing_data == ExistingData::Preserve {
+            // Changing the clock or a size would lose what is to be preserved.
+            self.clock = self.current_clock();
+            self.buffer_pages = 0;
+            return Ok(None);
+        }
+        // There is no telling in general whether events that are on are being read by somebody. A tracer is.
+        if !tracer.is_empty() && tracer != "nop" {
+            let path = self.restorer.tracefs().root().display().to_string();
+            return Err(ControlError::InUse { path, tracer });
+        }
+        self.set("cannot stop recording", &Setting::TracingOn, "0")?;
+        // Where single events may be switched but not all at once, what others left on stays on and is not parsed.
+        let _ = self.restorer.disable_all_events();
+        self.clear_buffers()?;
+        self.choose_clock(request.clock);
+        let kib = (u64::from(request.buffer_pages) * rustix::param::page_size() as u64) >> 10;
+        self.buffer_pages = request.buffer_pages;
+        // A recording in buffers that are too small is better than none, and its statistics tell.
+        let resized = self.restorer.set(&Setting::BufferSizeKb, &kib.to_string());
+        Ok(resized
+            .err()
+            .map(|error| format!("the kernel's buffers stay as they are: {error}")))
+    }
+
+    fn clear_buffers(&self) -> Result<(), ControlError> {
+        let cleared = self.restorer.tracefs().clear_buffers();
+        cleared.map_err(|source| ControlError::Setting {
+            what: "cannot empty the buffers",
+            source,
+        })
+    }
+
+    fn choose_clock(&mut self, choice: ClockChoice) {
+        let available = self.restorer.tracefs().clocks().unwrap_or_default();
+        let preferred: &[&str] = match choice {
+            ClockChoice::Default => &["boot", "global", "local"],
+            ClockChoice::MonotonicRaw => &["mono_raw", "boot", "global", "local"],
+        };
+        let chosen = preferred.iter().find(|clock| available.contains(**clock));
+        let current = self
+            .restorer
+            .tracefs()
+            .get(&Setting::TraceClock)
+            .unwrap_or_default();
+        if let Some(clock) = chosen
+            && **clock != current
+        {
+            // Refused: the trace then says which clock it has, and a snapshot relates it to the others.
+            let _ = self.restorer.set(&Setting::TraceClock, clock);
+        }
+        self.clock = self.current_clock();
+    }
+
+    fn current_clock(&self) -> Option<FtraceClock> {
+        clock_of_name(
+            &self
+                .restorer
+                .tracefs()
+                .get(&Setting::TraceClock)
+                .unwrap_or_default(),
+        )
+    }
+
+    fn set(&mut self, what: &'static str, setting: &Setting, value: &str) -> Result<(), ControlError> {
+        self.restorer
+            .set(setting, value)
+            .map_err(|source| ControlError::Setting { what, source })
+    }
+
+    fn enable(&mut self, setup: &mut Setup) {
+        // Events of the group `ftrace` are made by tracers and markers, and have no switch.
+        let switchable = setup
+            .events
+            .iter()
+            .chain(setup.kprobes.keys())
+            .filter(|event| event.group != "ftrace");
+        let switchable: Vec<EventName> = switchable.cloned().collect();
+        for (event, error) in self.restorer.enable_events(&switchable) {
+            setup.events.remove(&event);
+            setup.kprobes.remove(&event);
+            setup.errors.failed_events.push(event.to_string());
+            setup.warnings.push(format!("{event} is not recorded: {error}"));
+        }
+    }
+
+    fn disable_unwanted_events(&mut self) {
+        let wanted: BTreeSet<&EventName> = self
+            .sessions
+            .values()
+            .flat_map(|session| &session.events)
+            .collect();
+        let unwanted: Vec<EventName> = self
+            .restorer
+            .events_on()
+            .filter(|event| !wanted.contains(event))
+            .cloned()
+            .collect();
+        for event in unwanted {
+            // One that cannot be switched off is recorded and read by nobody, until the end.
+            let _ = self.restorer.disable_event(&event);
+        }
+    }
+
+    /// Has the kernel record the system calls of all sessions, and of `joining`.
+    fn update_syscall_filter(&mut self, joining: Option<&SyscallSet>) -> Result<(), ControlError> {
+        let present = self.sessions.values().map(|session| session.syscalls.clone());
+        let wanted = SyscallSet::union(present.chain(joining.cloned()));
+        if wanted == self.syscalls || wanted == SyscallSet::None {
+            return Ok(());
+        }
+        for setting in [Setting::SyscallEnterFilter, Setting::SyscallExitFilter] {
+            self.set("cannot select the system calls", &setting, &wanted.filter())?;
+        }
+        self.syscalls = wanted;
+        Ok(())
+    }
+
+    fn start_function_graph(&mut self, graph: &FunctionGraph) -> Result<(), ControlError> {
+        const WHAT: &str = "cannot trace function calls (this needs CONFIG_FUNCTION_GRAPH_TRACER, see available_tracers, and no other session recording without)";
+        if !self.function_graph_on {
+            self.set(WHAT, &Setting::FunctionFilter, "")?;
+            self.set(WHAT, &Setting::GraphFunctions, "")?;
+            self.set(WHAT, &Setting::MaxGraphDepth, "0")?;
+        }
+        // Lists grow with each session and shrink when the last one leaves: functions are not sorted by session.
+        for (setting, functions) in [
+            (Setting::FunctionFilter, &graph.filters),
+            (Setting::GraphFunctions, &graph.roots),
+        ] {
+            if !functions.is_empty() {
+                self.restorer
+                    .append(&setting, &functions.join("\n"))
+                    .map_err(|source| ControlError::Setting { what: WHAT, source })?;
+            }
+        }
+        if !self.function_graph_on {
+            self.set(WHAT, &Setting::MaxGraphDepth, &graph.max_depth.to_string())?;
+            self.set(WHAT, &Setting::CurrentTracer, "function_graph")?;
+            self.function_graph_on = true;
+        }
+        Ok(())
+    }
+
+    /// The session `id` starts: the kernel records, if it did not already. Returns what is amiss without stopping it.
+    pub fn activate(&mut self, id: FtraceSessionId) -> Result<Option<String>, ControlError> {
+        let first = self.active.is_empty();
+        self.active.insert(id);
+        let warning = self
+            .update_buffer_percent()
+            .err()
+            .map(|error| format!("drain_buffer_percent: {error}"));
+        if first && let Err(error) = self.set("cannot start recording", &Setting::TracingOn, "1") {
+            self.active.remove(&id);
+            return Err(error);
+        }
+        Ok(warning)
+    }
+
+    /// The buffers are reported as full for the most impatient of the active sessions.
+    fn update_buffer_percent(&mut self) -> Result<(), TracefsError> {
+        let active = self.active.iter().filter_map(|id| self.sessions.get(id));
+        match active.filter_map(|session| session.drain_percent).min() {
+            Some(percent) => self.restorer.set(&Setting::BufferPercent, &percent.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// The session `id` has ended: what only it needed is switched off. If it was the last, the caller closes the raw
+    /// buffers and calls [`Control::put_back`].
+    pub fn remove(&mut self, id: FtraceSessionId) {
+        if self.sessions.remove(&id).is_none() {
+            return;
+        }
+        self.active.remove(&id);
+        if self.active.is_empty() {
+            let _ = self.set("cannot stop recording", &Setting::TracingOn, "0");
+        }
+        if self.sessions.is_empty() {
+            return;
+        }
+        // What fails here leaves more in the buffers than needed until the last session ends.
+        self.disable_unwanted_events();
+        let _ = self.update_syscall_filter(None);
+        let _ = self.update_buffer_percent();
+    }
+
+    /// Puts tracefs back as it was found. To be called without sessions and without open raw buffers; returns what could
+    /// not be put back.
+    pub fn put_back(&mut self) -> Vec<TracefsError> {
+        self.syscalls = SyscallSet::None;
+        self.function_graph_on = false;
+        self.exclusive = false;
+        self.buffer_pages = 0;
+        self.restorer.restore()
+    }
+}
+
+#[cfg(test)]
+mod tests;

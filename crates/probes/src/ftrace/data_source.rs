@@ -1,0 +1,722 @@
+//! The data source `linux.ftrace`: sessions, their deadlines, and the way of the events from the kernel's buffers into
+//! each session's [`PacketSink`].
+//!
+//! Driven by the producer of `traced_probes`, in its one thread. For each session: [`FtraceController::setup_session`]
+//! when the service sets the data source up, [`start_session`], then [`drain`] whenever [`next_deadline`] has passed,
+//! [`flush`] when the service asks, [`stop_session`]. A drain takes a bounded number of pages, so that the producer gets
+//! back to its socket; if the kernel has more, the next deadline is now. Sessions that set `drain_buffer_percent` are
+//! drained earlier when a buffer fills: the producer watches [`watermark_fds`] and calls [`drain_past_watermark`].
+//!
+//! The kernel's buffers are shared: pages are read once and given to every session, whose encoder picks what it wants.
+//! One `Instance` stands for each tracefs directory in use. It exists from the first session's setup until the last
+//! one's end, when tracefs is put back as it was found; dropping the controller does the same.
+//!
+//! [`start_session`]: FtraceController::start_session
+//! [`drain`]: FtraceController::drain
+//! [`next_deadline`]: FtraceController::next_deadline
+//! [`flush`]: FtraceController::flush
+//! [`stop_session`]: FtraceController::stop_session
+//! [`watermark_fds`]: FtraceController::watermark_fds
+//! [`drain_past_watermark`]: FtraceController::drain_past_watermark
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+
+use ferretto_proto::messages::ftrace_config::KsymsMemPolicy;
+use ferretto_proto::messages::ftrace_stats::Phase;
+use ferretto_proto::messages::{DataSourceDescriptor, FtraceConfig, FtraceDescriptor};
+use ferretto_wire::Writer;
+
+use super::bundle::{BundleWriter, ClockSnapshot, CpuRead, SymbolSource};
+use super::control::{Control, ControlError, Description, FtraceSessionId, Setup};
+use super::decoding::decode_config;
+use super::field::Read;
+use super::format::PageLayout;
+use super::kallsyms::KernelSymbols;
+use super::page::ParseStatus;
+use super::printk_formats::PrintkFormats;
+use super::reader::{
+    BATCH_PAGES, BatchEnd, CpuBuffer, PagePool, any_past_watermark, kernel_reports_watermarks,
+};
+use super::request::{InstanceRole, KPROBE_GROUP, KRETPROBE_GROUP};
+use super::restore::{JournalDir, Restorer};
+use super::session::Session as Decoding;
+use super::stats::{CpuStats, FtraceStats, KprobeStats, SetupErrors, SymbolStats, encode_preserved_buffer};
+use super::table::{EventPlan, Table};
+use super::tracefs::{EventName, Tracefs, TracefsError};
+use crate::data_source::{BootTime, PacketSink};
+
+/// The name of the data source.
+pub const NAME: &str = "linux.ftrace";
+
+/// Time between drains, unless a config says otherwise.
+const DEFAULT_PERIOD_MS: u32 = 100;
+/// The same where full buffers are reported.
+const WATERMARK_PERIOD_MS: u32 = 1000;
+/// What a config may ask for.
+const PERIODS_MS: std::ops::RangeInclusive<u32> = 1..=60_000;
+/// Most pages taken from one CPU in a drain: 1 MiB, some 2 ms of work.
+const MOST_PAGES_PER_DRAIN: usize = 256;
+/// Most pages taken from one CPU in a flush when the size of its buffer is not known: 64 MiB.
+const MOST_PAGES_PER_FLUSH: usize = 16 << 10;
+
+/// What the producer tells the service of this data source. Categories are Android's and need its `atrace`.
+pub fn descriptor() -> DataSourceDescriptor {
+    DataSourceDescriptor {
+        name: Some(NAME.to_owned()),
+        will_notify_on_start: Some(true),
+        will_notify_on_stop: Some(true),
+        ftrace_descriptor: FtraceDescriptor::default().into(),
+        ..DataSourceDescriptor::default()
+    }
+}
+
+/// Where packets of each session go.
+pub trait SessionSinks {
+    /// The sink of `session`; `None` if it has none any more, and its packets are discarded.
+    fn sink(&mut self, session: FtraceSessionId) -> Option<&mut dyn PacketSink>;
+}
+
+impl<S: PacketSink> SessionSinks for BTreeMap<FtraceSessionId, S> {
+    fn sink(&mut self, session: FtraceSessionId) -> Option<&mut dyn PacketSink> {
+        self.get_mut(&session).map(|sink| sink as &mut dyn PacketSink)
+    }
+}
+
+/// Why a session cannot be set up or started.
+#[derive(Debug, thiserror::Error)]
+pub enum FtraceError {
+    /// The kernel's settings cannot be had.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A tracefs file cannot be used.
+    #[error(transparent)]
+    Tracefs(#[from] TracefsError),
+    /// The layout of this kernel's buffers is not one that can be read.
+    #[error("the ring buffer of this kernel cannot be read: {0}")]
+    Layout(String),
+    /// The session was not set up.
+    #[error("there is no ftrace session {}", .0.0)]
+    NoSuchSession(FtraceSessionId),
+    /// The id is in use.
+    #[error("there is an ftrace session {} already", .0.0)]
+    SessionExists(FtraceSessionId),
+}
+
+/// What came of preparing a session.
+#[derive(Clone, Debug, Default)]
+pub struct SetupReport {
+    /// What was asked for and is not recorded. Goes into the trace too.
+    pub errors: SetupErrors,
+    /// The same and more for a person to read, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Threads that a session's events told of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeenThreads {
+    /// Threads that events are about.
+    pub seen: BTreeSet<i32>,
+    /// Those of them whose name has changed.
+    pub renamed: BTreeSet<i32>,
+}
+
+/// One session's `linux.ftrace`.
+#[derive(Debug)]
+struct Session {
+    instance: String,
+    drain_period_ms: Option<u32>,
+    wants_watermark: bool,
+    symbols: SymbolsWanted,
+    preserves_buffer: bool,
+    has_kprobes: bool,
+    setup_errors: SetupErrors,
+    decoding: Decoding,
+    stats_at_start: FtraceStats,
+    threads: SeenThreads,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SymbolsWanted {
+    No,
+    UntilStop,
+    /// And kept for later sessions.
+    Forever,
+}
+
+/// One tracefs directory in use. The order of the fields is that in which they are dropped: the raw buffers have to be
+/// closed before everything is put back.
+#[derive(Debug)]
+struct Instance {
+    buffers: Vec<CpuBuffer>,
+    control: Control,
+    table: Table,
+    pool: PagePool,
+    started: BTreeSet<FtraceSessionId>,
+    watches_watermark: bool,
+}
+
+/// How far a drain goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// Until caught up, but not for long.
+    Turn,
+    /// Until nothing is left of what was there.
+    Everything,
+}
+
+/// Whether the kernel has more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    CaughtUp,
+    MoreToRead,
+}
+
+/// All of this machine's ftrace, for all sessions.
+#[derive(Debug)]
+pub struct FtraceController {
+    top: Tracefs,
+    journal_dir: Option<JournalDir>,
+    instances: BTreeMap<String, Instance>,
+    sessions: BTreeMap<FtraceSessionId, Session>,
+    bundles: BundleWriter,
+    packet: Writer,
+    symbols: Option<KernelSymbols>,
+    keep_symbols: bool,
+    next_drain: Option<BootTime>,
+    kernel_reports_watermarks: bool,
+}
+
+impl FtraceController {
+    /// Touches nothing until the first session. With a `journal_dir`, what sessions change can be put back even after a
+    /// crash, by [`super::restore::replay`].
+    pub fn new(top: Tracefs, journal_dir: Option<JournalDir>) -> FtraceController {
+        let release = rustix::system::uname();
+        FtraceController {
+            top,
+            journal_dir,
+            instances: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            bundles: BundleWriter::default(),
+            packet: Writer::new(),
+            symbols: None,
+            keep_symbols: false,
+            next_drain: None,
+            kernel_reports_watermarks: kernel_reports_watermarks(&release.release().to_string_lossy()),
+        }
+    }
+
+    /// Prepares the kernel and the formats of events for `config`. Nothing is recorded yet.
+    pub fn setup_session(
+        &mut self,
+        id: FtraceSessionId,
+        config: &FtraceConfig,
+    ) -> Result<SetupReport, FtraceError> {
+        if self.sessions.contains_key(&id) {
+            return Err(FtraceError::SessionExists(id));
+        }
+        let name = config.instance_name.clone().unwrap_or_default();
+        if !self.instances.contains_key(&name) {
+            let instance = self.open_instance(&name)?;
+            self.instances.insert(name.clone(), instance);
+        }
+        let result = match self.instances.get_mut(&name) {
+            Some(instance) => instance.setup(id, config),
+            None => return Err(FtraceError::NoSuchSession(id)),
+        };
+        match result {
+            Ok((session, report)) => {
+                self.sessions.insert(id, session);
+                Ok(report)
+            }
+            Err(error) => {
+                self.close_if_unused(&name);
+                Err(error)
+            }
+        }
+    }
+
+    fn open_instance(&self, name: &str) -> Result<Instance, FtraceError> {
+        let (tracefs, role) = match name {
+            "" => (self.top.clone(), InstanceRole::Top),
+            name => (self.top.instance(name)?, InstanceRole::Secondary),
+        };
+        let header = tracefs.read("events/header_page")?;
+        let layout = PageLayout::parse(&header).map_err(|error| FtraceError::Layout(error.to_string()))?;
+        let printk_formats = tracefs.read("printk_formats").unwrap_or_default();
+        let pool = PagePool::new(layout.page_size());
+        let restorer = Restorer::new(tracefs, self.journal_dir.clone());
+        Ok(Instance {
+            buffers: Vec::new(),
+            control: Control::new(restorer, role),
+            table: Table::new(layout, PrintkFormats::parse(&printk_formats)),
+            pool,
+            started: BTreeSet::new(),
+            watches_watermark: false,
+        })
+    }
+
+    /// Starts recording for the session, and writes to `sink` what has to be first. Reads the kernel's symbols if they
+    /// are wanted, which takes about a hundred milliseconds: the session should be called started only when this returns.
+    /// What is returned are warnings. On an error nothing is recorded, and the session is to be stopped.
+    pub fn start_session(
+        &mut self,
+        id: FtraceSessionId,
+        now: BootTime,
+        sink: &mut dyn PacketSink,
+    ) -> Result<Vec<String>, FtraceError> {
+        let session = self.sessions.get(&id).ok_or(FtraceError::NoSuchSession(id))?;
+        let (symbols, preserves_buffer) = (session.symbols, session.preserves_buffer);
+        let instance = self
+            .instances
+            .get_mut(&session.instance)
+            .ok_or(FtraceError::NoSuchSession(id))?;
+        let mut warnings: Vec<String> = instance.control.activate(id)?.into_iter().collect();
+        if instance.buffers.is_empty() {
+            instance.buffers = CpuBuffer::open_all(instance.control.tracefs())?;
+        }
+        instance.started.insert(id);
+        self.update_watermark_watches();
+        let due = self.tick_after(now);
+        self.next_drain = Some(self.next_drain.map_or(due, |next| next.min(due)));
+
+        if symbols != SymbolsWanted::No {
+            self.keep_symbols |= symbols == SymbolsWanted::Forever;
+            warnings.extend(self.load_symbols());
+        }
+        let stats = self.read_stats(id);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.stats_at_start = stats;
+        }
+        if preserves_buffer {
+            self.packet.clear();
+            encode_preserved_buffer(&mut self.packet);
+            sink.write_packet(self.packet.as_slice());
+        }
+        Ok(warnings)
+    }
+
+    fn load_symbols(&mut self) -> Option<String> {
+        if self.symbols.as_ref().is_some_and(|symbols| !symbols.is_empty()) {
+            return None;
+        }
+        let (symbols, warning) = match KernelSymbols::of_this_kernel() {
+            Ok(symbols) if symbols.is_empty() => (
+                symbols,
+                Some(
+                    "symbolize_ksyms: /proc/kallsyms shows no addresses; run as root or lower /proc/sys/kernel/kptr_restrict"
+                        .to_owned(),
+                ),
+            ),
+            Ok(symbols) => (symbols, None),
+            Err(error) => {
+                (KernelSymbols::default(), Some(format!("symbolize_ksyms: cannot read /proc/kallsyms: {error}")))
+            }
+        };
+        self.symbols = Some(symbols);
+        warning
+    }
+
+    /// When [`FtraceController::drain`] wants to be called next; never while no session is started.
+    pub fn next_deadline(&self) -> Option<BootTime> {
+        self.next_drain
+    }
+
+    /// Takes what the kernel has recorded and writes it to each session's sink, a bounded amount for a turn.
+    pub fn drain(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
+        let names: Vec<String> = self.instances.keys().cloned().collect();
+        let mut progress = Progress::CaughtUp;
+        for name in names {
+            if self.drain_instance(&name, Extent::Turn, sinks) == Progress::MoreToRead {
+                progress = Progress::MoreToRead;
+            }
+        }
+        self.plan_next_drain(now, progress);
+    }
+
+    /// Descriptors that become readable when a buffer is filled as far as a session's `drain_buffer_percent` says.
+    /// Empty if no session asked for that or the kernel does not report it (before Linux 6.9). To be asked for anew
+    /// whenever a session has started or stopped.
+    pub fn watermark_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let watching = self
+            .instances
+            .values()
+            .filter(|instance| instance.watches_watermark);
+        watching.flat_map(|instance| instance.buffers.iter().filter_map(CpuBuffer::watermark_fd))
+    }
+
+    /// As [`FtraceController::drain`], for those instances only that have a buffer filled so far. One of
+    /// [`FtraceController::watermark_fds`] was readable; by now it may have been drained.
+    pub fn drain_past_watermark(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
+        let full = self
+            .instances
+            .iter()
+            .filter(|(_, instance)| instance.watches_watermark && any_past_watermark(&instance.buffers));
+        let names: Vec<String> = full.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            if self.drain_instance(&name, Extent::Turn, sinks) == Progress::MoreToRead {
+                self.plan_next_drain(now, Progress::MoreToRead);
+            }
+        }
+    }
+
+    /// Writes out all that was recorded for the session until now, the partly filled pages too, and the statistics.
+    /// Other sessions of the same instance get theirs on the way.
+    pub fn flush(&mut self, id: FtraceSessionId, sinks: &mut dyn SessionSinks) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let name = session.instance.clone();
+        if !self
+            .instances
+            .get(&name)
+            .is_some_and(|instance| instance.started.contains(&id))
+        {
+            return;
+        }
+        self.drain_instance(&name, Extent::Everything, sinks);
+
+        let stats_now = self.read_stats(id);
+        let (Some(session), Some(sink)) = (self.sessions.get(&id), sinks.sink(id)) else {
+            return;
+        };
+        let phases = [
+            (Phase::START_OF_TRACE, &session.stats_at_start),
+            (Phase::END_OF_TRACE, &stats_now),
+        ];
+        for (phase, stats) in phases {
+            self.packet.clear();
+            stats.encode(phase, session.decoding.parse_errors(), &mut self.packet);
+            sink.write_packet(self.packet.as_slice());
+        }
+    }
+
+    /// Ends the session after a last flush. With the last session of an instance, tracefs is put back; what could not
+    /// be is returned. A session that never started, or never existed, has nothing to flush.
+    pub fn stop_session(
+        &mut self,
+        id: FtraceSessionId,
+        now: BootTime,
+        sinks: &mut dyn SessionSinks,
+    ) -> Vec<TracefsError> {
+        self.flush(id, sinks);
+        let Some(session) = self.sessions.remove(&id) else {
+            return Vec::new();
+        };
+        if let Some(instance) = self.instances.get_mut(&session.instance) {
+            instance.control.remove(id);
+            instance.started.remove(&id);
+            if instance.started.is_empty() {
+                instance.buffers.clear();
+            }
+        }
+        let errors = self.close_if_unused(&session.instance);
+        self.update_watermark_watches();
+        if self.started_sessions() == 0 {
+            self.next_drain = None;
+        } else {
+            self.next_drain = self.next_drain.map(|next| next.min(self.tick_after(now)));
+        }
+        if self.sessions.is_empty() {
+            let useless = self.symbols.as_ref().is_some_and(KernelSymbols::is_empty);
+            if !self.keep_symbols || useless {
+                self.symbols = None;
+            }
+            self.keep_symbols = false;
+        }
+        errors
+    }
+
+    /// Threads that events of the session told of since the last call, for `linux.process_stats` to describe.
+    pub fn take_threads(&mut self, id: FtraceSessionId) -> SeenThreads {
+        self.sessions
+            .get_mut(&id)
+            .map(|session| std::mem::take(&mut session.threads))
+            .unwrap_or_default()
+    }
+
+    fn close_if_unused(&mut self, name: &str) -> Vec<TracefsError> {
+        if !self
+            .instances
+            .get(name)
+            .is_some_and(|instance| instance.control.is_unused())
+        {
+            return Vec::new();
+        }
+        let Some(mut instance) = self.instances.remove(name) else {
+            return Vec::new();
+        };
+        instance.buffers.clear();
+        instance.control.put_back()
+    }
+
+    fn started_sessions(&self) -> usize {
+        self.instances
+            .values()
+            .map(|instance| instance.started.len())
+            .sum()
+    }
+
+    fn update_watermark_watches(&mut self) {
+        for instance in self.instances.values_mut() {
+            let wanted = instance.started.iter().any(|id| {
+                self.sessions
+                    .get(id)
+                    .is_some_and(|session| session.wants_watermark)
+            });
+            instance.watches_watermark = wanted && self.kernel_reports_watermarks;
+        }
+    }
+
+    /// The shortest period that a started session asks for.
+    fn period_ms(&self) -> u32 {
+        let mut shortest: Option<u32> = None;
+        let mut all_watch = true;
+        for instance in self
+            .instances
+            .values()
+            .filter(|instance| !instance.started.is_empty())
+        {
+            all_watch &= instance.watches_watermark;
+            for session in instance.started.iter().filter_map(|id| self.sessions.get(id)) {
+                shortest = [shortest, session.drain_period_ms].into_iter().flatten().min();
+            }
+        }
+        match shortest {
+            None if all_watch => WATERMARK_PERIOD_MS,
+            None => DEFAULT_PERIOD_MS,
+            Some(period) if PERIODS_MS.contains(&period) => period,
+            Some(_) => DEFAULT_PERIOD_MS,
+        }
+    }
+
+    /// The next multiple of the period: daemons of several machines, and this one's restarts, drain in step.
+    fn tick_after(&self, now: BootTime) -> BootTime {
+        let period = u64::from(self.period_ms()) * 1_000_000;
+        (now / period + 1) * period
+    }
+
+    fn plan_next_drain(&mut self, now: BootTime, progress: Progress) {
+        self.next_drain = match progress {
+            _ if self.started_sessions() == 0 => None,
+            Progress::MoreToRead => Some(now),
+            Progress::CaughtUp => Some(self.tick_after(now)),
+        };
+    }
+
+    fn drain_instance(&mut self, name: &str, extent: Extent, sinks: &mut dyn SessionSinks) -> Progress {
+        let Some(instance) = self.instances.get_mut(name) else {
+            return Progress::CaughtUp;
+        };
+        if instance.started.is_empty() {
+            return Progress::CaughtUp;
+        }
+        let limit = match extent {
+            Extent::Turn => MOST_PAGES_PER_DRAIN,
+            // One buffer's worth is all there was when the flush began.
+            Extent::Everything => match instance.control.buffer_pages() {
+                0 => MOST_PAGES_PER_FLUSH,
+                pages => pages as usize,
+            },
+        };
+        let clock = instance.clock_snapshot();
+        let mut progress = Progress::CaughtUp;
+        for buffer in &instance.buffers {
+            let mut left = limit;
+            while left > 0 {
+                let batch = buffer.read(&mut instance.pool, left.min(BATCH_PAGES));
+                left -= batch.count;
+                let read = CpuRead {
+                    cpu: buffer.cpu(),
+                    pages: batch.pages,
+                    page_size: instance.table.layout().page_size(),
+                    clock,
+                };
+                let read_error = match batch.end {
+                    BatchEnd::Limit | BatchEnd::CaughtUp => None,
+                    BatchEnd::PartialPage => Some(ParseStatus::PartialPageRead),
+                    BatchEnd::Failed(_) => Some(ParseStatus::UnexpectedReadError),
+                };
+                for id in &instance.started {
+                    let Some(session) = self.sessions.get_mut(id) else {
+                        continue;
+                    };
+                    if let Some(status) = read_error {
+                        session.decoding.add_parse_error(status);
+                    }
+                    let symbols = match session.symbols {
+                        SymbolsWanted::No => None,
+                        _ => self.symbols.as_ref().map(|symbols| symbols as &dyn SymbolSource),
+                    };
+                    if batch.count > 0
+                        && let Some(sink) = sinks.sink(*id)
+                    {
+                        self.bundles
+                            .encode(&instance.table, &mut session.decoding, &read, symbols, sink);
+                    }
+                }
+                match (batch.end, extent) {
+                    (BatchEnd::Limit, _) => {}
+                    // A mostly empty page may be followed by another, if an event was too large for it.
+                    (BatchEnd::CaughtUp, Extent::Everything) if batch.count > 0 => {}
+                    _ => break,
+                }
+            }
+            if left == 0 {
+                progress = Progress::MoreToRead;
+            }
+        }
+        for id in &instance.started {
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let metadata = session.decoding.metadata_mut();
+            session.threads.seen.extend(metadata.threads());
+            session.threads.renamed.extend(metadata.renamed_threads());
+            metadata.clear();
+        }
+        progress
+    }
+
+    fn read_stats(&self, id: FtraceSessionId) -> FtraceStats {
+        let Some(session) = self.sessions.get(&id) else {
+            return FtraceStats::default();
+        };
+        let mut stats = FtraceStats {
+            setup_errors: session.setup_errors.clone(),
+            ..FtraceStats::default()
+        };
+        if let Some(instance) = self.instances.get(&session.instance) {
+            let tracefs = instance.control.tracefs();
+            let cpus: Vec<u32> = instance.buffers.iter().map(CpuBuffer::cpu).collect();
+            // What cannot be read is missing from the packet, as in upstream's.
+            let _ = stats.read_cpus(tracefs, &cpus);
+            stats.buffer_pages = tracefs
+                .buffer_pages(rustix::param::page_size())
+                .ok()
+                .flatten()
+                .unwrap_or_default();
+            stats.requested_buffer_pages = instance.control.buffer_pages();
+            if session.has_kprobes {
+                stats.kprobes = KprobeStats::parse(&tracefs.read("kprobe_profile").unwrap_or_default());
+            }
+        }
+        if let Some(symbols) = &self.symbols {
+            stats.symbols = SymbolStats {
+                parsed: symbols.len() as u32,
+                memory_kib: (symbols.memory_bytes() >> 10) as u32,
+            };
+        }
+        stats
+    }
+}
+
+impl Instance {
+    fn setup(
+        &mut self,
+        id: FtraceSessionId,
+        config: &FtraceConfig,
+    ) -> Result<(Session, SetupReport), FtraceError> {
+        let table = &mut self.table;
+        let Setup {
+            events,
+            kprobes,
+            mut errors,
+            mut warnings,
+        } = self
+            .control
+            .setup(id, config, &mut |tracefs, event| describe(table, tracefs, event))?;
+        let decoding = Decoding::new(&self.table, decode_config(config, &self.table, &events, &kprobes));
+        if has_odd_sched_format(&self.table) {
+            errors
+                .failed_events
+                .push("perfetto/compact_sched (unexpected sched event format)".to_owned());
+        }
+        if config.print_filter.is_set() && has_odd_print_format(&self.table) {
+            errors
+                .failed_events
+                .push("ftrace/print (unexpected format for filtering)".to_owned());
+        }
+        let drain_period_ms = config.drain_period_ms;
+        if let Some(period) = drain_period_ms.filter(|period| !PERIODS_MS.contains(period)) {
+            warnings.push(format!(
+                "drain_period_ms is {period} and has to be {} to {}: {DEFAULT_PERIOD_MS} is used",
+                PERIODS_MS.start(),
+                PERIODS_MS.end()
+            ));
+        }
+        let session = Session {
+            instance: config.instance_name.clone().unwrap_or_default(),
+            drain_period_ms,
+            wants_watermark: config.drain_buffer_percent.is_some(),
+            symbols: match (config.symbolize_ksyms.unwrap_or(false), config.ksyms_mem_policy) {
+                (false, _) => SymbolsWanted::No,
+                (true, Some(KsymsMemPolicy::KSYMS_RETAIN)) => SymbolsWanted::Forever,
+                (true, _) => SymbolsWanted::UntilStop,
+            },
+            preserves_buffer: config.preserve_ftrace_buffer.unwrap_or(false),
+            has_kprobes: !kprobes.is_empty(),
+            setup_errors: errors.clone(),
+            decoding,
+            stats_at_start: FtraceStats::default(),
+            threads: SeenThreads::default(),
+        };
+        Ok((session, SetupReport { errors, warnings }))
+    }
+
+    /// Both clocks now, unless the buffers' time stamps are of the boot clock anyway.
+    fn clock_snapshot(&self) -> Option<ClockSnapshot> {
+        let clock = self.control.clock()?;
+        let cpu = self.buffers.first()?.cpu();
+        let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let text = self.control.tracefs().cpu_stats(cpu).unwrap_or_default();
+        Some(ClockSnapshot {
+            clock,
+            ftrace_timestamp: CpuStats::parse(cpu, &text).now_nanoseconds(),
+            boot_timestamp: boot.tv_sec * 1_000_000_000 + boot.tv_nsec,
+        })
+    }
+}
+
+/// Has the table learn how to write `event`.
+fn describe(table: &mut Table, tracefs: &Tracefs, event: &EventName) -> Result<Description, String> {
+    let format = tracefs.event_format(event).map_err(|error| error.to_string())?;
+    let (group, name) = (event.group.as_str(), event.name.as_str());
+    let id = match group {
+        KPROBE_GROUP | KRETPROBE_GROUP => {
+            // The kernel gives a probe that is made anew another number.
+            table.remove(group, name);
+            table.add_kprobe(group, name, &format)
+        }
+        _ => table.add(group, name, &format),
+    };
+    let id = id.map_err(|error| error.to_string())?;
+    Ok(match table.plan(id).is_some_and(|plan| plan.is_generic()) {
+        true => Description::Generic,
+        false => Description::Typed,
+    })
+}
+
+/// Whether a scheduler event is there whose fields are not those that the compact encoding is made for.
+fn has_odd_sched_format(table: &Table) -> bool {
+    let is_there = |name| table.find("sched", name).is_some();
+    (is_there("sched_switch") && table.switch().is_none())
+        || (is_there("sched_waking") && table.waking().is_none())
+}
+
+/// Whether print events have no text to filter by.
+fn has_odd_print_format(table: &Table) -> bool {
+    let has_text = |plan: &EventPlan| plan.fields.iter().any(|field| field.read == Read::TrailingString);
+    table
+        .find("ftrace", "print")
+        .is_some_and(|print| !has_text(print))
+}
+
+impl SymbolSource for KernelSymbols {
+    fn lookup(&self, address: u64, name: &mut String) -> bool {
+        KernelSymbols::lookup(self, address, name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Encodes one event by its plan: everything but the scheduler events of a session that has them compact.
+//!
+//! Called by the bundle writer with an event that is at least as long as its plan says.
+
+use super::field::{Origin, Read, Width};
+use super::generic::{self, GENERIC_EVENT, GenericEncoding};
+use super::metadata::Metadata;
+use super::page::{read_u32, read_u64};
+use super::printk_formats::PrintkFormats;
+use super::session::DecodeConfig;
+use super::table::{Encoding, EventPlan, FieldPlan, KPROBE_EVENT};
+use super::typed::TASK_RENAME;
+use ferretto_wire::Writer;
+use std::ffi::CStr;
+
+/// `FtraceEvent.timestamp`.
+const TIMESTAMP: u32 = 1;
+/// `FtraceEvent.pid`.
+const PID: u32 = 2;
+
+/// What encoding an event needs besides the event.
+pub(super) struct Encoder<'a> {
+    pub(super) printk_formats: &'a PrintkFormats,
+    pub(super) config: &'a DecodeConfig,
+    pub(super) metadata: &'a mut Metadata,
+    /// Set when an event contradicts its format: what can be read of it has been written all the same.
+    pub(super) malformed: bool,
+}
+
+impl Encoder<'_> {
+    /// Appends the fields of an `FtraceEvent`.
+    #[inline]
+    pub(super) fn write_event(&mut self, out: &mut Writer, plan: &EventPlan, timestamp: u64, payload: &[u8]) {
+        out.varint_field(TIMESTAMP, timestamp);
+        // Zero where there is no such field, as for the idle thread: neither can own anything that is noted below.
+        let mut tid = 0;
+        if let Some(offset) = plan.common_pid {
+            tid = signed32(payload, offset);
+            out.varint_field(PID, extend(tid));
+            self.metadata.add_thread(tid);
+        }
+        match &plan.encoding {
+            Encoding::Typed { number } => {
+                out.nested(*number, |message| self.write_fields(message, plan, payload));
+                if *number == TASK_RENAME {
+                    // Who renames another thread does so rarely enough that upstream takes both for one, too.
+                    self.metadata.add_renamed(tid);
+                }
+            }
+            Encoding::SysEnter { number, arguments } => out.nested(*number, |message| {
+                const ARGS: u32 = 2;
+                self.write_fields(message, plan, payload);
+                let (offset, width) = *arguments;
+                for index in 0..6 {
+                    let argument = match width {
+                        Width::Eight => unsigned64(payload, offset + index * 8),
+                        _ => unsigned32(payload, offset + index * 4).into(),
+                    };
+                    message.varint_field(ARGS, argument);
+                }
+            }),
+            Encoding::SysExit { number } => {
+                out.nested(*number, |message| self.write_fields(message, plan, payload));
+                if !self.config.syscalls_returning_fd.is_empty() {
+                    self.note_opened_fd(plan, tid, payload);
+                }
+            }
+            Encoding::Kprobe => out.nested(KPROBE_EVENT, |message| {
+                const NAME: u32 = 1;
+                const TYPE: u32 = 2;
+                message.bytes_field(NAME, plan.name.as_bytes());
+                if let Some(kind) = self.config.kprobes.get(&plan.id) {
+                    message.varint_field(TYPE, *kind as u64);
+                }
+            }),
+            Encoding::Generic(described) => match self.config.generic_encoding {
+                GenericEncoding::Descriptors => {
+                    out.nested(described.number, |message| {
+                        self.write_fields(message, plan, payload)
+                    });
+                }
+                GenericEncoding::Names => {
+                    out.nested(GENERIC_EVENT, |message| {
+                        generic::write_with_names(self, message, plan, payload)
+                    });
+                }
+            },
+        }
+    }
+
+    #[inline]
+    fn write_fields(&mut self, out: &mut Writer, plan: &EventPlan, payload: &[u8]) {
+        for field in &plan.fields {
+            self.write_field(out, field, field.number, payload);
+        }
+    }
+
+    /// Appends one field under the given number.
+    #[inline]
+    pub(super) fn write_field(&mut self, out: &mut Writer, field: &FieldPlan, number: u32, payload: &[u8]) {
+        let at = field.offset;
+        let value = match field.read {
+            Read::U8 => byte(payload, at).into(),
+            Read::U16 => half(payload, at).into(),
+            Read::U32 => unsigned32(payload, at).into(),
+            Read::U64 => unsigned64(payload, at),
+            Read::I8 => extend(i32::from(byte(payload, at) as i8)),
+            Read::I16 => extend(i32::from(half(payload, at) as i16)),
+            Read::I32 => extend(signed32(payload, at)),
+            Read::Pid => {
+                let tid = signed32(payload, at);
+                self.metadata.add_thread(tid);
+                extend(tid)
+            }
+            Read::Device32 => user_device(unsigned32(payload, at).into()),
+            Read::Device64 => user_device(unsigned64(payload, at)),
+            Read::Address32 => self.metadata.intern_address(unsigned32(payload, at).into()),
+            Read::Address64 => self.metadata.intern_address(unsigned64(payload, at)),
+            Read::FixedString => {
+                let bytes = payload.get(at..at + field.size).unwrap_or_default();
+                return out.bytes_field(number, until_nul(bytes));
+            }
+            Read::TrailingString => {
+                return out.bytes_field(number, until_nul(payload.get(at..).unwrap_or_default()));
+            }
+            Read::StringPointer32 => {
+                let string = self.printk_formats.lookup(unsigned32(payload, at).into());
+                return out.bytes_field(number, string.as_bytes());
+            }
+            Read::StringPointer64 => {
+                let string = self.printk_formats.lookup(unsigned64(payload, at));
+                return out.bytes_field(number, string.as_bytes());
+            }
+            Read::DynamicString(origin) => match dynamic_array(payload, at, origin) {
+                Some(bytes) => return out.bytes_field(number, until_nul(bytes)),
+                None => return self.malformed = true,
+            },
+            Read::DynamicBytes(origin) => match dynamic_array(payload, at, origin) {
+                Some(bytes) => return out.bytes_field(number, bytes),
+                None => return self.malformed = true,
+            },
+        };
+        out.varint_field(number, value);
+    }
+
+    /// Remembers the file descriptor that a system call returned, if it is one of those that do.
+    fn note_opened_fd(&mut self, plan: &EventPlan, tid: i32, payload: &[u8]) {
+        let value_of = |name: &str| {
+            let field = plan.fields.iter().find(|field| field.name == name)?;
+            Some(match field.read {
+                Read::U64 => unsigned64(payload, field.offset) as i64,
+                _ => signed32(payload, field.offset).into(),
+            })
+        };
+        let (Some(call), Some(result)) = (value_of("id"), value_of("ret")) else {
+            return;
+        };
+        let opens = self.config.syscalls_returning_fd.contains(&call);
+        if let Some(fd) = i32::try_from(result).ok().filter(|fd| opens && *fd >= 0) {
+            self.metadata.add_opened_fd(tid, fd);
+        }
+    }
+}
+
+/// The bytes of a dynamic array, whose descriptor has the offset in its lower and the length in its upper 16 bits.
+/// `None` if they do not lie within the event.
+#[inline]
+fn dynamic_array(payload: &[u8], at: usize, origin: Origin) -> Option<&[u8]> {
+    let descriptor = unsigned32(payload, at) as usize;
+    let (offset, len) = (descriptor & 0xffff, descriptor >> 16);
+    if len == 0 {
+        return Some(&[]);
+    }
+    let start = match origin {
+        Origin::Event => offset,
+        Origin::Descriptor => at + 4 + offset,
+    };
+    payload.get(start..start + len)
+}
+
+#[inline]
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    CStr::from_bytes_until_nul(bytes).map_or(bytes, CStr::to_bytes)
+}
+
+/// Turns a device number from the kernel's own layout (12 bits major, 20 bits minor) into that of `stat`.
+fn user_device(device: u64) -> u64 {
+    let (major, minor) = (device >> 20, device & 0xf_ffff);
+    (major & 0xffff_f000) << 32 | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | minor & 0xff
+}
+
+/// Signed protobuf integers are encoded as if they had 64 bits.
+#[inline]
+fn extend(value: i32) -> u64 {
+    i64::from(value) as u64
+}
+
+// The plan vouches that all of these lie within the event; should it be wrong, a zero is read.
+
+#[inline]
+fn byte(payload: &[u8], at: usize) -> u8 {
+    payload.get(at).copied().unwrap_or_default()
+}
+
+#[inline]
+fn half(payload: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([byte(payload, at), byte(payload, at + 1)])
+}
+
+#[inline]
+fn unsigned32(payload: &[u8], at: usize) -> u32 {
+    read_u32(payload, at).unwrap_or_default()
+}
+
+#[inline]
+fn signed32(payload: &[u8], at: usize) -> i32 {
+    unsigned32(payload, at) as i32
+}
+
+#[inline]
+fn unsigned64(payload: &[u8], at: usize) -> u64 {
+    read_u64(payload, at).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn dynamic_arrays_outside_the_event_are_refused() {
+        let mut payload = [0u8; 16];
+        payload[8..12].copy_from_slice(&(4u32 << 16 | 12).to_le_bytes());
+        payload[12..].copy_from_slice(b"name");
+        assert_eq!(
+            dynamic_array(&payload, 8, Origin::Event),
+            Some(b"name".as_slice())
+        );
+        payload[8..12].copy_from_slice(&(4u32 << 16).to_le_bytes());
+        assert_eq!(
+            dynamic_array(&payload, 8, Origin::Descriptor),
+            Some(b"name".as_slice())
+        );
+        payload[8..12].copy_from_slice(&(5u32 << 16 | 12).to_le_bytes());
+        assert_eq!(dynamic_array(&payload, 8, Origin::Event), None);
+        payload[8..12].copy_from_slice(&0xffff_ffffu32.to_le_bytes());
+        assert_eq!(dynamic_array(&payload, 8, Origin::Event), None);
+        payload[8..12].copy_from_slice(&0xffffu32.to_le_bytes());
+        assert_eq!(
+            dynamic_array(&payload, 8, Origin::Event),
+            Some(b"".as_slice()),
+            "empty wherever it claims to be"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn device_numbers_are_those_of_stat(major in 0u32..1 << 12, minor in 0u32..1 << 20) {
+            let kernel = u64::from(major) << 20 | u64::from(minor);
+            prop_assert_eq!(user_device(kernel), rustix::fs::makedev(major, minor));
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What a session learns in passing while its events are written: which threads there are, which changed their name,
+//! which kernel addresses want a symbol, which file descriptors were opened.
+//!
+//! Filled by the event encoders; emptied by the data source after each round over all CPUs, when it has told the others.
+//! Adding a thread must cost next to nothing, for it happens once per event.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// The kernel never gives out thread ids from here on (`PID_MAX_LIMIT`).
+const THREAD_ID_LIMIT: usize = 4 << 20;
+
+/// See the [module's documentation](self).
+#[derive(Debug, Default)]
+pub struct Metadata {
+    threads: ThreadSet,
+    renamed: BTreeSet<i32>,
+    opened_fds: BTreeSet<(i32, i32)>,
+    addresses: AddressTable,
+}
+
+impl Metadata {
+    /// Threads seen since the last [`Metadata::clear`], each once, in the order of their first event. Without thread 0
+    /// (the idle threads): there is nothing to find out about it.
+    pub fn threads(&self) -> &[i32] {
+        &self.threads.listed
+    }
+
+    /// Threads that got a new name, so that what is known of them is out of date.
+    pub fn renamed_threads(&self) -> &BTreeSet<i32> {
+        &self.renamed
+    }
+
+    /// Thread and file descriptor for each system call that opened one, if the session asked for that.
+    pub fn opened_fds(&self) -> &BTreeSet<(i32, i32)> {
+        &self.opened_fds
+    }
+
+    /// Starts over. The indices of kernel addresses start over too: the next packet that names symbols must (and will)
+    /// say that what was interned before is void.
+    pub fn clear(&mut self) {
+        self.threads.clear();
+        self.renamed.clear();
+        self.opened_fds.clear();
+        self.addresses.clear();
+    }
+
+    #[inline(always)]
+    pub(super) fn add_thread(&mut self, tid: i32) {
+        self.threads.add(tid);
+    }
+
+    pub(super) fn add_renamed(&mut self, tid: i32) {
+        self.renamed.insert(tid);
+    }
+
+    pub(super) fn add_opened_fd(&mut self, tid: i32, fd: i32) {
+        self.opened_fds.insert((tid, fd));
+    }
+
+    /// Replaces a kernel address by a number that says nothing about where the kernel lies in memory: the trace only
+    /// gets this number and, for the session that wants them, the symbol's name. Counts from 1.
+    #[inline]
+    pub(super) fn intern_address(&mut self, address: u64) -> u64 {
+        self.addresses.intern(address)
+    }
+
+    /// Interned addresses that no packet has told the symbols of, with their numbers.
+    pub(super) fn unnamed_addresses(&self) -> impl Iterator<Item = (u64, u64)> {
+        let named = self.addresses.named;
+        (named as u64 + 1..).zip(self.addresses.in_order[named..].iter().copied())
+    }
+
+    /// Whether no symbol was written since the last [`Metadata::clear`].
+    pub(super) fn nothing_named_yet(&self) -> bool {
+        self.addresses.named == 0
+    }
+
+    /// A packet has told the symbols of all addresses that have one.
+    pub(super) fn mark_named(&mut self) {
+        self.addresses.named = self.addresses.in_order.len();
+    }
+}
+
+/// A set of thread ids with one bit for each, and a list to visit and clear it by.
+#[derive(Debug)]
+struct ThreadSet {
+    /// Grows with the highest thread id seen, 512 KiB at most. The bit of thread 0 is always set, though it is never
+    /// listed: half of all scheduler events name it.
+    bits: Vec<u64>,
+    listed: Vec<i32>,
+}
+
+impl Default for ThreadSet {
+    fn default() -> Self {
+        Self {
+            bits: vec![1],
+            listed: Vec::new(),
+        }
+    }
+}
+
+impl ThreadSet {
+    #[inline(always)]
+    fn add(&mut self, tid: i32) {
+        // Negative numbers become huge and miss every word.
+        let (word, bit) = (tid as usize / 64, 1 << (tid as u64 % 64));
+        match self.bits.get(word) {
+            Some(bits) if bits & bit != 0 => {}
+            _ => self.add_new(tid),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_new(&mut self, tid: i32) {
+        let Some(index) = usize::try_from(tid)
+            .ok()
+            .filter(|tid| (0..THREAD_ID_LIMIT).contains(tid))
+        else {
+            return;
+        };
+        if self.bits.len() <= index / 64 {
+            self.bits.resize((index / 64 + 1).next_power_of_two(), 0);
+        }
+        if let Some(bits) = self.bits.get_mut(index / 64) {
+            *bits |= 1 << (index % 64);
+            self.listed.push(tid);
+        }
+    }
+
+    fn clear(&mut self) {
+        for tid in self.listed.drain(..) {
+            if let Some(bits) = self.bits.get_mut(tid as usize / 64) {
+                *bits = 0;
+            }
+        }
+        if let Some(bits) = self.bits.first_mut() {
+            *bits = 1;
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct AddressTable {
+    indices: HashMap<u64, u64, BuildHasherDefault<AddressHasher>>,
+    in_order: Vec<u64>,
+    /// How many of `in_order` had their chance to be named.
+    named: usize,
+}
+
+impl AddressTable {
+    #[inline]
+    fn intern(&mut self, address: u64) -> u64 {
+        *self.indices.entry(address).or_insert_with(|| {
+            self.in_order.push(address);
+            self.in_order.len() as u64
+        })
+    }
+
+    fn clear(&mut self) {
+        self.indices.clear();
+        self.in_order.clear();
+        self.named = 0;
+    }
+}
+
+/// Spreads kernel addresses over a hash table. The keys come from the kernel, which is not out to make them collide.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, value: u64) {
+        // Fibonacci hashing; the table takes its bits from both ends, so the upper half is folded down.
+        let product = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ product >> 32;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn threads_are_listed_once_in_order_of_appearance(rounds in prop::collection::vec(prop::collection::vec(any::<i32>().prop_map(|tid| tid >> 9), 0..40), 1..4)) {
+            let mut metadata = Metadata::default();
+            for round in rounds {
+                let mut expected = Vec::new();
+                for tid in round {
+                    metadata.add_thread(tid);
+                    if (1..THREAD_ID_LIMIT as i32).contains(&tid) && !expected.contains(&tid) {
+                        expected.push(tid);
+                    }
+                }
+                prop_assert_eq!(metadata.threads(), &expected);
+                metadata.clear();
+            }
+        }
+    }
+
+    #[test]
+    fn thread_ids_that_cannot_be_are_ignored() {
+        let mut metadata = Metadata::default();
+        for tid in [0, -1, i32::MIN, i32::MAX, THREAD_ID_LIMIT as i32] {
+            metadata.add_thread(tid);
+        }
+        assert!(metadata.threads().is_empty());
+        assert!(
+            metadata.threads.bits.len() <= 1,
+            "a bogus id must not cost memory"
+        );
+    }
+
+    #[test]
+    fn an_address_keeps_its_number_until_cleared() {
+        let mut metadata = Metadata::default();
+        let numbers: Vec<u64> = [0xffff_8000_0000_1000, 7, 0xffff_8000_0000_1000, 8]
+            .map(|a| metadata.intern_address(a))
+            .into();
+        assert_eq!(numbers, [1, 2, 1, 3]);
+        assert_eq!(metadata.unnamed_addresses().count(), 3);
+        metadata.mark_named();
+        metadata.intern_address(9);
+        assert_eq!(metadata.unnamed_addresses().collect::<Vec<_>>(), [(4, 9)]);
+        metadata.clear();
+        assert_eq!(metadata.intern_address(9), 1);
+        assert!(metadata.nothing_named_yet());
+    }
+}

@@ -1,0 +1,418 @@
+//! What one `FtraceConfig` asks of the kernel: names are checked, wildcards and categories replaced by events, system
+//! calls by numbers. Used by [`super::control`], which brings the requests of all sessions together.
+//!
+//! A config that could make a path or a kernel command of its own is refused as a whole. What merely does not exist on
+//! this kernel is left out and reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferretto_proto::messages::FtraceConfig;
+use ferretto_proto::messages::ftrace_config::kprobe_event::KprobeType as ConfigKprobeType;
+use ferretto_proto::messages::ftrace_config::tracefs_option::State;
+
+use super::categories::events_of_category;
+use super::session::KprobeType;
+use super::stats::SetupErrors;
+use super::syscalls;
+use super::tracefs::{EventName, Setting, Tracefs, TracefsError, is_option_name};
+
+/// Group of the events that probes at the start of a function make. Reserved: configs cannot name its events.
+pub const KPROBE_GROUP: &str = "perfetto_kprobes";
+/// Group of the events that probes at the return of a function make.
+pub const KRETPROBE_GROUP: &str = "perfetto_kretprobes";
+/// How many calls of one function may be under way for their returns all to be seen.
+const KRETPROBE_INSTANCES: u32 = 1024;
+
+/// Buffer size for each CPU in KiB when the config leaves it open, on machines with less or more than [`MUCH_MEMORY`].
+const DEFAULT_BUFFER_KIB: (u64, u64) = (2 << 10, 8 << 10);
+/// "8 GB", of which the kernel keeps some for itself.
+const MUCH_MEMORY: u64 = 7 << 30;
+
+/// Why a config cannot be tried at all.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// An event name that is none.
+    #[error("`{0}` in ftrace_events is not of the form `name`, `group/name` or `group/*`")]
+    EventName(String),
+    /// A category or app with characters that cannot be in one.
+    #[error("`{0}` in {1} is not printable ASCII")]
+    AtraceName(String, &'static str),
+    /// The file of an option would not be in `options/`.
+    #[error("`{0}` in tracefs_options is no name of an option: letters, digits, `-` and `_` only")]
+    OptionName(String),
+    /// A filter for functions that is a command.
+    #[error(
+        "`{0}` in {1} contains `:`, which would make it a command for the kernel that affects all sessions; only names and globs are allowed"
+    )]
+    FunctionCommand(String, &'static str),
+    /// Userspace categories need the top instance.
+    #[error("atrace_categories and atrace_apps need the top instance of tracefs: leave out instance_name")]
+    AtraceInInstance,
+    /// Tracefs could not be read.
+    #[error(transparent)]
+    Tracefs(#[from] TracefsError),
+}
+
+/// Whether the tracefs directory is the top one or an instance of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceRole {
+    /// The top directory: all features.
+    Top,
+    /// One of `instances/*`: events and buffer size only.
+    Secondary,
+}
+
+/// Which system calls a session records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SyscallSet {
+    /// None: it records no `raw_syscalls` event.
+    None,
+    /// These numbers.
+    Only(BTreeSet<u16>),
+    /// Every one.
+    All,
+}
+
+impl SyscallSet {
+    /// What several sessions need together.
+    pub fn union(sets: impl IntoIterator<Item = SyscallSet>) -> SyscallSet {
+        sets.into_iter()
+            .fold(SyscallSet::None, |sum, set| match (sum, set) {
+                (SyscallSet::All, _) | (_, SyscallSet::All) => SyscallSet::All,
+                (SyscallSet::None, set) | (set, SyscallSet::None) => set,
+                (SyscallSet::Only(mut sum), SyscallSet::Only(set)) => {
+                    sum.extend(set);
+                    SyscallSet::Only(sum)
+                }
+            })
+    }
+
+    /// The text for the events' `filter` files.
+    pub fn filter(&self) -> String {
+        match self {
+            SyscallSet::None | SyscallSet::All => "0".to_owned(),
+            // Asked for a subset, of which this kernel has none.
+            SyscallSet::Only(numbers) if numbers.is_empty() => "id == -1".to_owned(),
+            SyscallSet::Only(numbers) => numbers
+                .iter()
+                .map(|number| format!("id == {number}"))
+                .collect::<Vec<_>>()
+                .join(" || "),
+        }
+    }
+}
+
+/// The function-graph tracer, if wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionGraph {
+    /// Functions to trace; empty for all.
+    pub filters: Vec<String>,
+    /// Functions whose callees to trace; empty for all.
+    pub roots: Vec<String>,
+    /// How deep; 0 for no limit.
+    pub max_depth: u32,
+}
+
+/// Which clock stamps the events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockChoice {
+    /// The best that the kernel has.
+    Default,
+    /// `mono_raw`, if the kernel has it.
+    MonotonicRaw,
+}
+
+/// Whether events recorded before the session are part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExistingData {
+    /// The buffers are emptied.
+    Clear,
+    /// They are kept, and with them clock and size.
+    Preserve,
+}
+
+/// One session's wishes.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Events to record, all of which exist.
+    pub events: BTreeSet<EventName>,
+    /// Probes to make and record.
+    pub kprobes: BTreeMap<EventName, KprobeType>,
+    /// System calls to record.
+    pub syscalls: SyscallSet,
+    /// Function calls to record.
+    pub function_graph: Option<FunctionGraph>,
+    /// The clock, where it can still be chosen.
+    pub clock: ClockChoice,
+    /// Pages for each CPU, where they can still be chosen; never 0.
+    pub buffer_pages: u32,
+    /// How full a buffer is before it is read ahead of time; `None` to leave that to the deadline.
+    pub drain_percent: Option<u32>,
+    /// What becomes of the events in the buffers.
+    pub existing_data: ExistingData,
+    /// Settings of the kernel that no two sessions can share, in the order in which they are made.
+    pub exclusive: Vec<(Setting, String)>,
+    /// What is left out because the kernel does not have it.
+    pub errors: SetupErrors,
+    /// What the person at the terminal may want to know, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Request {
+    /// Reads `config` against what `tracefs` offers.
+    pub fn new(
+        config: &FtraceConfig,
+        tracefs: &Tracefs,
+        role: InstanceRole,
+    ) -> Result<Request, RequestError> {
+        check_names(config)?;
+        let wants_atrace = !config.atrace_categories.is_empty() || !config.atrace_apps.is_empty();
+        if wants_atrace && role == InstanceRole::Secondary {
+            return Err(RequestError::AtraceInInstance);
+        }
+        let mut request = Request {
+            events: BTreeSet::new(),
+            kprobes: BTreeMap::new(),
+            syscalls: SyscallSet::None,
+            function_graph: None,
+            clock: match config.use_monotonic_raw_clock.unwrap_or(false) {
+                true => ClockChoice::MonotonicRaw,
+                false => ClockChoice::Default,
+            },
+            buffer_pages: buffer_pages(config, physical_memory(), rustix::param::page_size()),
+            drain_percent: config.drain_buffer_percent.filter(|percent| *percent > 0),
+            existing_data: match config.preserve_ftrace_buffer.unwrap_or(false) {
+                true => ExistingData::Preserve,
+                false => ExistingData::Clear,
+            },
+            exclusive: exclusive_settings(config)?,
+            errors: SetupErrors::default(),
+            warnings: Vec::new(),
+        };
+        request.add_events(config, tracefs)?;
+        request.add_kprobes(config);
+        request.add_syscalls(config);
+        request.add_function_graph(config);
+        if wants_atrace {
+            request.warnings.push(
+                "atrace's userspace categories and apps exist on Android only; their kernel events and ftrace/print are recorded"
+                    .to_owned(),
+            );
+        }
+        if config.throttle_rss_stat.unwrap_or(false) {
+            request.warnings.push(
+                "throttle_rss_stat needs an Android kernel: kmem/rss_stat is recorded unthrottled".to_owned(),
+            );
+        }
+        Ok(request)
+    }
+
+    /// Whether ftrace has to be this session's alone.
+    pub fn is_exclusive(&self) -> bool {
+        !self.exclusive.is_empty()
+    }
+
+    fn add_events(&mut self, config: &FtraceConfig, tracefs: &Tracefs) -> Result<(), RequestError> {
+        let mut groups: Option<BTreeSet<String>> = None;
+        for wanted in &config.ftrace_events {
+            let found: Vec<EventName> = match wanted.split_once('/') {
+                Some((group, "*")) => {
+                    let names = tracefs.events_of(group)?;
+                    names
+                        .into_iter()
+                        .map(|name| EventName::new(group, name))
+                        .collect()
+                }
+                Some((group, name)) => vec![EventName::new(group, name)],
+                None => {
+                    if groups.is_none() {
+                        groups = Some(tracefs.groups()?);
+                    }
+                    let candidates = groups.iter().flatten().map(|group| EventName::new(group, wanted));
+                    candidates
+                        .filter(|event| tracefs.has_event(event))
+                        .take(1)
+                        .collect()
+                }
+            };
+            let before = found.len();
+            let existing: Vec<EventName> = found
+                .into_iter()
+                .filter(|event| event.group != KPROBE_GROUP && event.group != KRETPROBE_GROUP)
+                .filter(|event| tracefs.has_event(event))
+                .collect();
+            if existing.is_empty() || existing.len() < before {
+                self.errors.unknown_events.push(wanted.clone());
+            }
+            self.events.extend(existing);
+        }
+
+        let mut implied: Vec<EventName> = Vec::new();
+        if !config.atrace_categories.is_empty() || !config.atrace_apps.is_empty() {
+            implied.push(EventName::new("ftrace", "print"));
+        }
+        if !config.atrace_userspace_only.unwrap_or(false) {
+            for category in &config.atrace_categories {
+                implied.extend(events_of_category(category, tracefs));
+            }
+        }
+        if !config.syscall_events.is_empty() {
+            implied.extend(["sys_enter", "sys_exit"].map(|name| EventName::new("raw_syscalls", name)));
+        }
+        if config.enable_function_graph.unwrap_or(false) {
+            implied.extend(["funcgraph_entry", "funcgraph_exit"].map(|name| EventName::new("ftrace", name)));
+        }
+        for event in implied {
+            if tracefs.has_event(&event) {
+                self.events.insert(event);
+            } else {
+                self.errors.unknown_events.push(event.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_kprobes(&mut self, config: &FtraceConfig) {
+        for probe in &config.kprobe_events {
+            let function = probe.probe.as_deref().unwrap_or_default();
+            let (entry, exit) = match probe.r#type.unwrap_or(ConfigKprobeType::KPROBE_TYPE_UNKNOWN) {
+                ConfigKprobeType::KPROBE_TYPE_KPROBE => (Some(KprobeType::Instant), None),
+                ConfigKprobeType::KPROBE_TYPE_KRETPROBE => (None, Some(KprobeType::Instant)),
+                ConfigKprobeType::KPROBE_TYPE_BOTH => (Some(KprobeType::Begin), Some(KprobeType::End)),
+                ConfigKprobeType::KPROBE_TYPE_UNKNOWN => {
+                    self.warnings
+                        .push(format!("kprobe_events: `{function}` has no type and is left out"));
+                    continue;
+                }
+            };
+            for (group, kind) in [(KPROBE_GROUP, entry), (KRETPROBE_GROUP, exit)] {
+                let Some(kind) = kind else { continue };
+                let event = EventName::new(group, function);
+                let is_identifier = function.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+                if is_identifier && !function.is_empty() {
+                    self.kprobes.insert(event, kind);
+                } else {
+                    self.errors.failed_events.push(event.to_string());
+                }
+            }
+        }
+    }
+
+    fn add_syscalls(&mut self, config: &FtraceConfig) {
+        if !self.events.iter().any(|event| event.group == "raw_syscalls") {
+            return;
+        }
+        if config.syscall_events.is_empty() {
+            self.syscalls = SyscallSet::All;
+            return;
+        }
+        let mut numbers = BTreeSet::new();
+        for name in &config.syscall_events {
+            match syscalls::number(name) {
+                Some(number) => {
+                    numbers.insert(number);
+                }
+                None => self.warnings.push(format!(
+                    "syscall_events: this architecture has no system call `{name}`; spell it as in `sys_read`"
+                )),
+            }
+        }
+        self.syscalls = SyscallSet::Only(numbers);
+    }
+
+    fn add_function_graph(&mut self, config: &FtraceConfig) {
+        if config.enable_function_graph.unwrap_or(false) {
+            self.function_graph = Some(FunctionGraph {
+                filters: config.function_filters.clone(),
+                roots: config.function_graph_roots.clone(),
+                max_depth: config.function_graph_max_depth.unwrap_or(0),
+            });
+        }
+    }
+}
+
+/// The line for `kprobe_events` that makes `probe`.
+pub fn kprobe_definition(probe: &EventName) -> String {
+    let kind = match probe.group.as_str() {
+        KRETPROBE_GROUP => format!("r{KRETPROBE_INSTANCES}"),
+        _ => "p".to_owned(),
+    };
+    format!("{kind}:{}/{} {}", probe.group, probe.name, probe.name)
+}
+
+fn check_names(config: &FtraceConfig) -> Result<(), RequestError> {
+    let is_printable = |name: &str| name.bytes().all(|b| (32..127).contains(&b));
+    for name in &config.ftrace_events {
+        let parts_are_whole =
+            !name.starts_with('/') && !name.ends_with('/') && name.matches('/').count() <= 1;
+        let star_is_last = name.find('*').is_none_or(|at| at == name.len() - 1);
+        if !is_printable(name) || !parts_are_whole || !star_is_last {
+            return Err(RequestError::EventName(name.clone()));
+        }
+    }
+    for (field, names) in [
+        ("atrace_categories", &config.atrace_categories),
+        ("atrace_apps", &config.atrace_apps),
+    ] {
+        if let Some(name) = names.iter().find(|name| !is_printable(name)) {
+            return Err(RequestError::AtraceName(name.clone(), field));
+        }
+    }
+    for (field, filters) in [
+        ("function_filters", &config.function_filters),
+        ("function_graph_roots", &config.function_graph_roots),
+    ] {
+        if let Some(filter) = filters.iter().find(|filter| filter.contains([':', '\n'])) {
+            return Err(RequestError::FunctionCommand(filter.clone(), field));
+        }
+    }
+    Ok(())
+}
+
+fn exclusive_settings(config: &FtraceConfig) -> Result<Vec<(Setting, String)>, RequestError> {
+    let mut settings = Vec::new();
+    if !config.tids_to_trace.is_empty() {
+        let tids: Vec<String> = config.tids_to_trace.iter().map(u32::to_string).collect();
+        settings.push((Setting::EventPids, tids.join(" ")));
+    }
+    for option in &config.tracefs_options {
+        let name = option.name.clone().unwrap_or_default();
+        let value = match option.state.unwrap_or(State::STATE_UNKNOWN) {
+            State::STATE_UNKNOWN => continue,
+            State::STATE_ENABLED => "1",
+            State::STATE_DISABLED => "0",
+        };
+        if !is_option_name(&name) {
+            return Err(RequestError::OptionName(name));
+        }
+        settings.push((Setting::Option(name), value.to_owned()));
+    }
+    if let Some(mask) = config.tracing_cpumask.as_deref().filter(|mask| !mask.is_empty()) {
+        settings.push((Setting::CpuMask, mask.to_owned()));
+    }
+    Ok(settings)
+}
+
+/// Pages for each CPU's buffer, at least one.
+fn buffer_pages(config: &FtraceConfig, physical_memory: u64, page_bytes: usize) -> u32 {
+    let default = match physical_memory >= MUCH_MEMORY {
+        true => DEFAULT_BUFFER_KIB.1,
+        false => DEFAULT_BUFFER_KIB.0,
+    };
+    let kib = match u64::from(config.buffer_size_kb.unwrap_or(0)) {
+        0 => default,
+        asked if config.buffer_size_lower_bound.unwrap_or(false) => asked.max(default),
+        asked => asked,
+    };
+    ((kib << 10) / page_bytes as u64).clamp(1, u64::from(u32::MAX)) as u32
+}
+
+fn physical_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    // `unsigned long` is 32 bits wide on some machines, where the unit is not one byte.
+    #[allow(clippy::unnecessary_cast)]
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,409 @@
+//! Leaves tracefs as it was found: on exit, and after a crash.
+//!
+//! Ftrace is global state of the machine. Upstream's probes reset it to fixed defaults when the last session ends; here
+//! what was found is put back. [`Restorer`] is the only way in which [`super::control`] changes anything: it reads what
+//! was there, writes that to a [`journal`], and only then makes the change. The journal is deleted once all is put
+//! back, so a journal without a living owner is one of a daemon that crashed: [`replay`] puts back what it lists. The
+//! command line calls `replay` when it starts `traced_probes`, and [`hard_reset`] for `--cleanup-after-crash` and
+//! `--reset-ftrace`, which know of no journal and do as upstream's.
+//!
+//! While a session runs, the daemon regards these files as its own, and puts them back whatever they hold by then.
+//! After a crash time has passed and somebody else may be tracing: `replay` touches only what still is as the daemon
+//! left it.
+//!
+//! Two things cannot be put back: the events that were in the buffers (changing the clock or a size loses them in any
+//! case), and the unexpanded state of a buffer that nobody had used yet.
+
+pub mod journal;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use journal::{Journal, Record};
+pub use journal::{JournalDir, JournalError};
+
+use super::tracefs::{EventName, MOUNT_POINTS, Recording, Setting, Tracefs, TracefsError};
+
+/// All that was changed and not yet put back. Built record by record, in the daemon and from a journal alike.
+#[derive(Debug, Default)]
+struct Changes {
+    /// Values before the first change, in the order of first changes.
+    found: Vec<(Setting, String)>,
+    /// Values after the last change; `None` while a change is under way.
+    left: BTreeMap<Setting, Option<String>>,
+    /// Events that were recorded before all were switched off.
+    events_found: BTreeSet<EventName>,
+    /// Events that were switched on.
+    events_on: BTreeSet<EventName>,
+    /// Probes that were made, named `group/function`.
+    kprobes: BTreeSet<EventName>,
+}
+
+impl Changes {
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::Found(setting, value) => self.found.push((setting, value)),
+            Record::Changing(setting) => {
+                self.left.insert(setting, None);
+            }
+            Record::Left(setting, value) => {
+                self.left.insert(setting, Some(value));
+            }
+            Record::EventsFound(events) => self.events_found.extend(events),
+            Record::EventsOn(events) => self.events_on.extend(events),
+            Record::EventOff(event) => {
+                self.events_on.remove(&event);
+            }
+            Record::KprobeAdded(probe) => {
+                self.kprobes.insert(probe);
+            }
+        }
+    }
+
+    fn found(&self, setting: &Setting) -> Option<&str> {
+        self.found
+            .iter()
+            .find(|(found, _)| found == setting)
+            .map(|(_, value)| value.as_str())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.found.is_empty()
+            && self.events_found.is_empty()
+            && self.events_on.is_empty()
+            && self.kprobes.is_empty()
+    }
+}
+
+/// Which of the changes are put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PutBack {
+    /// All: the daemon has been using ftrace until now.
+    All,
+    /// Those that nobody has changed since.
+    Untouched,
+}
+
+/// The way in which one tracefs directory is changed such that it can be put back.
+#[derive(Debug)]
+pub struct Restorer {
+    tracefs: Tracefs,
+    changes: Changes,
+    journal_dir: Option<JournalDir>,
+    journal: Option<Journal>,
+    journal_error: Option<JournalError>,
+}
+
+impl Restorer {
+    /// Watches over `tracefs`. Without a `journal_dir` it is put back on exit, but not after a crash.
+    pub fn new(tracefs: Tracefs, journal_dir: Option<JournalDir>) -> Self {
+        Restorer {
+            tracefs,
+            changes: Changes::default(),
+            journal_dir,
+            journal: None,
+            journal_error: None,
+        }
+    }
+
+    /// The directory, for reading.
+    pub fn tracefs(&self) -> &Tracefs {
+        &self.tracefs
+    }
+
+    /// Why the last changes are not in a journal, once: recording goes on without.
+    pub fn take_journal_error(&mut self) -> Option<JournalError> {
+        self.journal_error.take()
+    }
+
+    /// The value that `setting` had before the first change.
+    pub fn found(&self, setting: &Setting) -> Option<&str> {
+        self.changes.found(setting)
+    }
+
+    fn record(&mut self, record: Record) {
+        if self.journal.is_none()
+            && let Some(dir) = &self.journal_dir
+        {
+            match Journal::create(dir, self.tracefs.root()) {
+                Ok(journal) => self.journal = Some(journal),
+                Err(error) => {
+                    self.journal_error = Some(error);
+                    // Trying again at every record would say the same every time.
+                    self.journal_dir = None;
+                }
+            }
+        }
+        if let Some(journal) = &mut self.journal
+            && let Err(error) = journal.append(&record)
+        {
+            self.journal_error = Some(error);
+        }
+        self.changes.apply(record);
+    }
+
+    /// Changes `setting`, remembering what it was.
+    pub fn set(&mut self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
+        let remembered = self.remember(setting)?;
+        for setting in &remembered {
+            self.record(Record::Changing(setting.clone()));
+        }
+        let result = self.tracefs.set(setting, value);
+        self.confirm(&remembered);
+        result
+    }
+
+    /// Adds to the list that `setting` is, remembering what it was.
+    pub fn append(&mut self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
+        let remembered = self.remember(setting)?;
+        self.record(Record::Changing(setting.clone()));
+        let result = self.tracefs.append(&setting.file(), value);
+        self.confirm(&remembered);
+        result
+    }
+
+    /// Records the found value of `setting` at its first change; returns the settings that a change of it changes.
+    fn remember(&mut self, setting: &Setting) -> Result<Vec<Setting>, TracefsError> {
+        let mut remembered = vec![setting.clone()];
+        if *setting == Setting::BufferSizeKb {
+            let per_cpu = |changes: &Changes| -> Vec<Setting> {
+                let found = changes.found.iter().map(|(setting, _)| setting);
+                found
+                    .filter(|setting| matches!(setting, Setting::CpuBufferSizeKb(_)))
+                    .cloned()
+                    .collect()
+            };
+            remembered.extend(per_cpu(&self.changes));
+            if remembered.len() > 1 {
+                remembered.remove(0);
+                return Ok(remembered);
+            }
+            let shown = self.tracefs.get(setting)?;
+            if self.found(setting).is_none() && shown.parse::<u64>().is_err() {
+                // `X`: the CPUs have different sizes.
+                for cpu in self.tracefs.cpus()? {
+                    let setting = Setting::CpuBufferSizeKb(cpu);
+                    let value = self.tracefs.get(&setting)?;
+                    self.record(Record::Found(setting, value));
+                }
+                return Ok(per_cpu(&self.changes));
+            }
+        }
+        if self.found(setting).is_none() {
+            let value = self.tracefs.get(setting)?;
+            self.record(Record::Found(setting.clone(), value));
+        }
+        Ok(remembered)
+    }
+
+    /// Records what the kernel made of a change: it rounds sizes, for instance.
+    fn confirm(&mut self, settings: &[Setting]) {
+        for setting in settings {
+            if let Ok(value) = self.tracefs.get(setting) {
+                self.record(Record::Left(setting.clone(), value));
+            }
+        }
+    }
+
+    /// Switches off every event that somebody else had left on.
+    pub fn disable_all_events(&mut self) -> Result<(), TracefsError> {
+        let mut found = self.tracefs.enabled_events()?;
+        found.retain(|event| !self.changes.events_on.contains(event));
+        if !found.is_empty() {
+            self.record(Record::EventsFound(found.into_iter().collect()));
+        }
+        self.tracefs.disable_all_events()
+    }
+
+    /// Starts recording `events`; returns those that could not be started, with the reason.
+    pub fn enable_events(&mut self, events: &[EventName]) -> Vec<(EventName, TracefsError)> {
+        let enabled = |event: &EventName| self.tracefs.event_enabled(event).unwrap_or(false);
+        let to_start: Vec<EventName> = events.iter().filter(|event| !enabled(event)).cloned().collect();
+        if to_start.is_empty() {
+            return Vec::new();
+        }
+        self.record(Record::EventsOn(to_start.clone()));
+        let mut failed = Vec::new();
+        for event in to_start {
+            if let Err(error) = self.tracefs.set_event(&event, Recording::On) {
+                self.record(Record::EventOff(event.clone()));
+                failed.push((event, error));
+            }
+        }
+        failed
+    }
+
+    /// Stops recording `event`, if it was started here.
+    pub fn disable_event(&mut self, event: &EventName) -> Result<(), TracefsError> {
+        if !self.changes.events_on.contains(event) {
+            return Ok(());
+        }
+        self.tracefs.set_event(event, Recording::Off)?;
+        self.record(Record::EventOff(event.clone()));
+        Ok(())
+    }
+
+    /// The events that were started here and not stopped since.
+    pub fn events_on(&self) -> impl Iterator<Item = &EventName> {
+        self.changes.events_on.iter()
+    }
+
+    /// Makes the probe that `definition` describes (the syntax of `Documentation/trace/kprobetrace.rst`) as the event
+    /// `probe`. One of that name that exists already is taken over.
+    pub fn add_kprobe(&mut self, probe: &EventName, definition: &str) -> Result<(), TracefsError> {
+        self.record(Record::KprobeAdded(probe.clone()));
+        match self.tracefs.append("kprobe_events", definition) {
+            Err(error) if error.kind() == Some(std::io::ErrorKind::AlreadyExists) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Puts everything back as it was found, and returns what could not be. Raw buffers must be closed by now.
+    pub fn restore(&mut self) -> Vec<TracefsError> {
+        if self.changes.is_empty() {
+            return Vec::new();
+        }
+        let errors = put_back(&self.tracefs, &std::mem::take(&mut self.changes), PutBack::All);
+        if let Some(journal) = self.journal.take() {
+            journal.delete();
+        }
+        errors
+    }
+}
+
+impl Drop for Restorer {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+fn put_back(tracefs: &Tracefs, changes: &Changes, which: PutBack) -> Vec<TracefsError> {
+    let mut errors = Vec::new();
+    let mut note = |result: Result<(), TracefsError>| {
+        if let Err(error) = result {
+            errors.push(error);
+        }
+    };
+    let is_due = |setting: &Setting| match (which, changes.left.get(setting)) {
+        (PutBack::All, _) | (_, None | Some(None)) => true,
+        (PutBack::Untouched, Some(Some(left))) => tracefs.get(setting).is_ok_and(|now| now == *left),
+    };
+    let tracing_on = changes
+        .found(&Setting::TracingOn)
+        .filter(|_| is_due(&Setting::TracingOn));
+
+    // First nothing new is recorded, then the events, then what decides how they are recorded. Changing current_tracer
+    // or the clock under a running recording would mix two kinds of data in one buffer.
+    if tracing_on.is_some() {
+        note(tracefs.set(&Setting::TracingOn, "0"));
+    }
+    for event in &changes.events_on {
+        // A module that has been unloaded took its events along.
+        if tracefs.has_event(event) {
+            note(tracefs.set_event(event, Recording::Off));
+        }
+    }
+    for (setting, value) in changes.found.iter().rev() {
+        if *setting != Setting::TracingOn
+            && is_due(setting)
+            && tracefs.get(setting).ok().as_ref() != Some(value)
+        {
+            note(tracefs.set(setting, value));
+        }
+    }
+    // What is left in the buffers are events that were recorded for sessions that have ended.
+    if tracing_on.is_some() {
+        note(tracefs.clear_buffers());
+    }
+    for probe in &changes.kprobes {
+        if tracefs.has_event(probe) {
+            note(tracefs.append("kprobe_events", &format!("-:{probe}")));
+        }
+    }
+    for event in &changes.events_found {
+        if tracefs.has_event(event) {
+            note(tracefs.set_event(event, Recording::On));
+        }
+    }
+    if let Some(value) = tracing_on {
+        note(tracefs.set(&Setting::TracingOn, value));
+    }
+    errors
+}
+
+/// What [`replay`] did about one journal.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The journal.
+    pub journal: PathBuf,
+    /// The tracefs directory that it was about.
+    pub tracefs: PathBuf,
+    /// What could not be put back. If tracefs itself was not reachable, the journal is kept for the next start.
+    pub errors: Vec<TracefsError>,
+}
+
+/// Puts back what daemons that crashed had changed, as their journals in `dir` list it.
+pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
+    let mut replayed = Vec::new();
+    for orphan in dir.orphans()? {
+        if !orphan.is_of_this_boot() {
+            orphan.delete();
+            continue;
+        }
+        let mut changes = Changes::default();
+        let root = orphan.root().to_owned();
+        match Tracefs::at(&root) {
+            Ok(tracefs) => {
+                orphan.records().for_each(|record| changes.apply(record));
+                let errors = put_back(&tracefs, &changes, PutBack::Untouched);
+                replayed.push(Replayed {
+                    journal: orphan.path().to_owned(),
+                    tracefs: root,
+                    errors,
+                });
+                orphan.delete();
+            }
+            Err(error) => {
+                replayed.push(Replayed {
+                    journal: orphan.path().to_owned(),
+                    tracefs: root,
+                    errors: vec![error],
+                });
+            }
+        }
+    }
+    Ok(replayed)
+}
+
+/// The method of last resort: resets the top instance of tracefs to an idle state, knowing nothing of what was there
+/// before. Returns the directory that was reset.
+pub fn hard_reset() -> Result<PathBuf, TracefsError> {
+    let mut last_error = TracefsError::NotMounted;
+    for mount_point in MOUNT_POINTS {
+        match Tracefs::at(mount_point).and_then(|tracefs| reset_one(&tracefs)) {
+            Ok(()) => return Ok(Path::new(mount_point).to_owned()),
+            Err(TracefsError::NotMounted) => {}
+            Err(error) => last_error = error,
+        }
+    }
+    Err(last_error)
+}
+
+fn reset_one(tracefs: &Tracefs) -> Result<(), TracefsError> {
+    let required = [
+        tracefs.write("tracing_on", "0"),
+        tracefs.write("buffer_size_kb", "4"),
+    ];
+    // These need not exist or be writable everywhere, and none is worth stopping for.
+    for (file, value) in [
+        ("events/enable", "0"),
+        ("events/raw_syscalls/filter", "0"),
+        ("current_tracer", "nop"),
+    ] {
+        let _ = tracefs.write(file, value);
+    }
+    required.into_iter().chain([tracefs.truncate("trace")]).collect()
+}
+
+#[cfg(test)]
+mod tests;

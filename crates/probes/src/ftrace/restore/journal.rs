@@ -1,0 +1,331 @@
+//! The journal of changes to tracefs: a file in a private directory, written ahead of each change by
+//! [`super::Restorer`] and read by [`super::replay`] after a crash.
+//!
+//! Text, one record a line, fields separated by tabs, appended with one `write` each. A last line without its newline
+//! is not a record: the change that it would announce had not been made. The owner holds an exclusive `flock` for as
+//! long as it lives, so a journal that can be locked has no owner any more. It does not outlive the machine: tracefs
+//! does not either, which the boot id tells.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::ftrace::tracefs::{EventName, Setting, create_private};
+
+const HEADER: &str = "ferretto ftrace journal 1";
+/// A journal lists each of a machine's few thousand events at most a few times. What is longer is none of ours.
+const LONGEST_JOURNAL: u64 = 8 << 20;
+
+/// Why the journal cannot be kept or read.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The directory is not one that only this user can write.
+    #[error(
+        "{} is no safe place for the journal of ftrace changes: {reason}. Remove it; ftrace will not be put back after a crash until then", path.display()
+    )]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A file operation failed.
+    #[error(
+        "cannot {doing} {}: {source}. Ftrace will be put back on exit, but not after a crash", path.display()
+    )]
+    Io {
+        /// "create", "write to", …
+        doing: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+    let path = path.to_owned();
+    move |source| JournalError::Io { doing, path, source }
+}
+
+/// One step, as the journal lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// The value of a setting before its first change.
+    Found(Setting, String),
+    /// A setting is about to be changed.
+    Changing(Setting),
+    /// The value of a setting after a change.
+    Left(Setting, String),
+    /// Events that were on and are about to be switched off.
+    EventsFound(Vec<EventName>),
+    /// Events that are about to be switched on.
+    EventsOn(Vec<EventName>),
+    /// An event that was switched off again.
+    EventOff(EventName),
+    /// A probe that is about to be made.
+    KprobeAdded(EventName),
+}
+
+impl Record {
+    fn to_line(&self) -> String {
+        let list = |events: &[EventName]| {
+            events
+                .iter()
+                .map(|event| format!("{}:{}", event.group, event.name))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let (word, first, second) = match self {
+            Record::Found(setting, value) => ("found", setting.file(), escape(value)),
+            Record::Changing(setting) => ("changing", setting.file(), String::new()),
+            Record::Left(setting, value) => ("left", setting.file(), escape(value)),
+            Record::EventsFound(events) => ("events-found", list(events), String::new()),
+            Record::EventsOn(events) => ("events-on", list(events), String::new()),
+            Record::EventOff(event) => ("event-off", list(std::slice::from_ref(event)), String::new()),
+            Record::KprobeAdded(event) => ("kprobe", list(std::slice::from_ref(event)), String::new()),
+        };
+        format!("{word}\t{first}\t{second}\n")
+    }
+
+    /// `None` for a line of a later version or of somebody else: only what is understood is undone, and only files
+    /// that [`Setting`] knows are ever written.
+    fn from_line(line: &str) -> Option<Record> {
+        let mut fields = line.split('\t');
+        let (word, first, second) = (fields.next()?, fields.next()?, fields.next()?);
+        let setting = || Setting::from_file(first);
+        let events = || {
+            first
+                .split_ascii_whitespace()
+                .map(EventName::from_set_event)
+                .collect::<Option<Vec<_>>>()
+        };
+        let event = || EventName::from_set_event(first);
+        Some(match word {
+            "found" => Record::Found(setting()?, unescape(second)),
+            "changing" => Record::Changing(setting()?),
+            "left" => Record::Left(setting()?, unescape(second)),
+            "events-found" => Record::EventsFound(events()?),
+            "events-on" => Record::EventsOn(events()?),
+            "event-off" => Record::EventOff(event()?),
+            "kprobe" => Record::KprobeAdded(event()?),
+            _ => return None,
+        })
+    }
+}
+
+fn escape(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('\n', "\\n")
+        .replace('\t', "\\t")
+}
+
+fn unescape(value: &str) -> String {
+    let mut plain = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match (c, if c == '\\' { chars.next() } else { None }) {
+            ('\\', Some('n')) => plain.push('\n'),
+            ('\\', Some('t')) => plain.push('\t'),
+            ('\\', Some(other)) => plain.push(other),
+            (c, _) => plain.push(c),
+        }
+    }
+    plain
+}
+
+/// A directory for journals that nobody but this user can write to.
+#[derive(Clone, Debug)]
+pub struct JournalDir {
+    path: PathBuf,
+}
+
+impl JournalDir {
+    /// `/run/ferretto` for root, `/run/user/<uid>/ferretto` for others; `/tmp/ferretto-<uid>` where that cannot be.
+    pub fn system() -> Result<JournalDir, JournalError> {
+        let uid = rustix::process::geteuid();
+        let runtime = match uid.is_root() {
+            true => PathBuf::from("/run/ferretto"),
+            false => PathBuf::from(format!("/run/user/{}/ferretto", uid.as_raw())),
+        };
+        JournalDir::at(runtime).or_else(|error| match error {
+            JournalError::Io { .. } => JournalDir::at(format!("/tmp/ferretto-{}", uid.as_raw())),
+            JournalError::Unsafe { .. } => Err(error),
+        })
+    }
+
+    /// `path`, which is made if it is missing and checked if it is not.
+    pub fn at(path: impl Into<PathBuf>) -> Result<JournalDir, JournalError> {
+        let path = path.into();
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(io_error("create", &path)(error));
+            }
+            _ => {}
+        }
+        let metadata = fs::symlink_metadata(&path).map_err(io_error("inspect", &path))?;
+        let reason = if !metadata.is_dir() {
+            Some("it is not a directory")
+        } else if metadata.uid() != rustix::process::geteuid().as_raw() {
+            Some("it belongs to another user")
+        } else if metadata.mode() & 0o022 != 0 {
+            Some("other users may write to it")
+        } else {
+            None
+        };
+        match reason {
+            Some(reason) => Err(JournalError::Unsafe { path, reason }),
+            None => Ok(JournalDir { path }),
+        }
+    }
+
+    /// Journals whose owners are gone, each locked as long as it is held here.
+    pub(super) fn orphans(&self) -> Result<Vec<Orphan>, JournalError> {
+        let mut orphans = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(io_error("list", &self.path))? {
+            let path = entry.map_err(io_error("list", &self.path))?.path();
+            let is_journal = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(|name| name.starts_with("ftrace-") && name.ends_with(".journal"));
+            if is_journal && let Some(orphan) = Orphan::open(path) {
+                orphans.push(orphan);
+            }
+        }
+        orphans.sort_by_key(|orphan| std::cmp::Reverse(orphan.modified));
+        Ok(orphans)
+    }
+}
+
+/// The journal of a living daemon.
+#[derive(Debug)]
+pub(super) struct Journal {
+    file: File,
+    path: PathBuf,
+}
+
+impl Journal {
+    pub(super) fn create(dir: &JournalDir, root: &Path) -> Result<Journal, JournalError> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+            let path = dir
+                .path
+                .join(format!("ftrace-{}-{number}.journal", std::process::id()));
+            let file = match create_private(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(io_error("create", &path)(error)),
+            };
+            flock(&file, FlockOperation::LockExclusive)
+                .map_err(|errno| io_error("lock", &path)(errno.into()))?;
+            // Another daemon that is just starting may have taken the new file for an orphan.
+            if file.metadata().map_err(io_error("inspect", &path))?.nlink() == 0 {
+                continue;
+            }
+            let mut journal = Journal { file, path };
+            journal.write(&format!(
+                "{HEADER}\t{}\t{}\n",
+                boot_id(),
+                escape(&root.to_string_lossy())
+            ))?;
+            return Ok(journal);
+        }
+    }
+
+    pub(super) fn append(&mut self, record: &Record) -> Result<(), JournalError> {
+        self.write(&record.to_line())
+    }
+
+    fn write(&mut self, line: &str) -> Result<(), JournalError> {
+        self.file
+            .write_all(line.as_bytes())
+            .map_err(io_error("write to", &self.path))
+    }
+
+    /// All is put back. Should the file stay, replaying it would find nothing left to do.
+    pub(super) fn delete(self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The journal of a daemon that is gone.
+#[derive(Debug)]
+pub(super) struct Orphan {
+    /// Holds the lock.
+    _file: File,
+    path: PathBuf,
+    text: String,
+    root: PathBuf,
+    modified: Option<std::time::SystemTime>,
+}
+
+impl Orphan {
+    /// `None` if its owner lives, or if it is no journal.
+    fn open(path: PathBuf) -> Option<Orphan> {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+            .open(&path)
+            .ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.uid() != rustix::process::geteuid().as_raw() {
+            return None;
+        }
+        let mut text = String::new();
+        (&file).take(LONGEST_JOURNAL).read_to_string(&mut text).ok()?;
+        let header = text.split_once('\n').map_or("", |(header, _)| header);
+        let mut fields = header.split('\t');
+        if fields.next() != Some(HEADER) {
+            if text.is_empty() {
+                // Its owner died before the first word.
+                let _ = fs::remove_file(&path);
+            }
+            return None;
+        }
+        let root = PathBuf::from(unescape(fields.nth(1)?));
+        Some(Orphan {
+            _file: file,
+            path,
+            root,
+            modified: metadata.modified().ok(),
+            text,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn is_of_this_boot(&self) -> bool {
+        let header = self.text.lines().next().unwrap_or_default();
+        header.split('\t').nth(1) == Some(boot_id().as_str())
+    }
+
+    /// The records, in order.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let whole = self.text.rfind('\n').map_or("", |end| &self.text[..end]);
+        whole.lines().skip(1).filter_map(Record::from_line)
+    }
+
+    pub(super) fn delete(self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Identifies the running kernel's lifetime; empty where `/proc` is not mounted.
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}

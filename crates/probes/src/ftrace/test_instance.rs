@@ -1,0 +1,106 @@
+//! For tests: a tracefs instance of their own, so that they disturb neither each other nor anybody's recording.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::tracefs::{Setting, Tracefs};
+
+/// An instance that is removed when dropped.
+pub(super) struct TestInstance {
+    pub(super) top: Tracefs,
+    pub(super) name: String,
+    pub(super) tracefs: Tracefs,
+}
+
+impl TestInstance {
+    /// `None`, with a line that says why, where there is no tracefs that may be written.
+    pub(super) fn new() -> Option<TestInstance> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let Some(top) = mounted_tracefs() else {
+            println!("skipped: no usable tracefs; as root: mount -t tracefs nodev /sys/kernel/tracing");
+            return None;
+        };
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ferretto-test-{}-{number}", std::process::id());
+        if let Err(error) = std::fs::create_dir(top.root().join("instances").join(&name)) {
+            println!("skipped: cannot make a tracefs instance: {error}");
+            return None;
+        }
+        let tracefs = top.instance(&name).unwrap();
+        Some(TestInstance { top, name, tracefs })
+    }
+
+    /// Everything that a recording could change.
+    pub(super) fn snapshot(&self) -> BTreeMap<String, String> {
+        let mut settings = vec![
+            Setting::TracingOn,
+            Setting::TraceClock,
+            Setting::BufferPercent,
+            Setting::CurrentTracer,
+            Setting::EventPids,
+            Setting::CpuMask,
+            Setting::FunctionFilter,
+            Setting::SyscallEnterFilter,
+            Setting::SyscallExitFilter,
+        ];
+        settings.extend(
+            self.tracefs
+                .cpus()
+                .unwrap()
+                .into_iter()
+                .map(Setting::CpuBufferSizeKb),
+        );
+        let options = std::fs::read_dir(self.tracefs.root().join("options")).unwrap();
+        settings
+            .extend(options.map(|entry| Setting::Option(entry.unwrap().file_name().into_string().unwrap())));
+        let mut snapshot: BTreeMap<String, String> = settings
+            .iter()
+            .filter_map(|setting| Some((setting.file(), self.tracefs.get(setting).ok()?)))
+            .collect();
+        snapshot.insert("set_event".to_owned(), self.tracefs.read("set_event").unwrap());
+        snapshot
+    }
+}
+
+impl Drop for TestInstance {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(self.tracefs.root());
+    }
+}
+
+/// Wherever tracefs is mounted, its usual place or another.
+fn mounted_tracefs() -> Option<Tracefs> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let points = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let point = fields.next()?;
+        (fields.next() == Some("tracefs")).then_some(point)
+    });
+    points
+        .filter_map(|point| Tracefs::at(point).ok())
+        .find(|tracefs| tracefs.root().join("instances").is_dir())
+}
+
+/// A directory of its own below the system's for temporary files, removed when dropped.
+pub(super) struct TestDir(PathBuf);
+
+impl TestDir {
+    pub(super) fn new() -> TestDir {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("ferretto-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        TestDir(path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TestDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,618 @@
+//! Every access to the files of tracefs, the kernel's interface to ftrace. Used by the rest of `ftrace`, and by the
+//! command line to find or mount it.
+//!
+//! A [`Tracefs`] is one directory that has its own ring buffers and settings: the top of the file system or one of its
+//! `instances/*`. Nothing here remembers or decides: [`super::restore`] remembers what was found, [`super::control`]
+//! decides what to change. Errors always name the file. Format of the files: `Documentation/trace/ftrace.rst` and
+//! `events.rst` of the Linux source.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Where tracefs is looked for, in this order: its own mount point, and where debugfs mounts it by itself.
+pub const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// No control file is longer than this many bytes; what is longer is cut (a list of all kernel functions is about 2 MB).
+const LONGEST_FILE: u64 = 16 << 20;
+
+/// Why a tracefs file or directory could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TracefsError {
+    /// Nothing is mounted at any of [`MOUNT_POINTS`].
+    #[error(
+        "tracefs is not mounted at /sys/kernel/tracing: as root, type\n    mount -t tracefs nodev /sys/kernel/tracing"
+    )]
+    NotMounted,
+    /// Tracefs is there but this user may not use it.
+    #[error(
+        "this user may not use {}: run as root, or give the files to this user with\n    sudo chown -R $USER {}",
+        path.display(),
+        path.display()
+    )]
+    Denied {
+        /// The directory that was tried.
+        path: PathBuf,
+    },
+    /// `mount(2)` refused.
+    #[error(
+        "cannot mount tracefs at {}: {source}. As root, outside of a container, type\n    mount -t tracefs nodev {}",
+        path.display(),
+        path.display()
+    )]
+    Mount {
+        /// The mount point.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The name of an instance would leave the directory of instances.
+    #[error("`{0}` is no name of a tracefs instance: it may not be empty, contain `/` or start with `..`")]
+    BadInstanceName(String),
+    /// There is no such instance, and only the person who wants it may make it.
+    #[error("there is no tracefs instance at {}: as root, type\n    mkdir {}", path.display(), path.display())]
+    NoInstance {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// One file could not be read or written.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    File {
+        /// "read", "write `x` to", …
+        doing: String,
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl TracefsError {
+    /// The kernel's error number, when it came from the kernel.
+    pub fn kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            TracefsError::File { source, .. } | TracefsError::Mount { source, .. } => Some(source.kind()),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the ring buffers of a tracefs directory accept events (`tracing_on`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recording {
+    /// Events are written.
+    On,
+    /// Events are discarded.
+    Off,
+}
+
+/// One tracepoint, as the directory `events/<group>/<name>` names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventName {
+    /// The trace system, for instance `sched`.
+    pub group: String,
+    /// The event in it, for instance `sched_switch`.
+    pub name: String,
+}
+
+impl EventName {
+    /// `group/name`.
+    pub fn new(group: impl Into<String>, name: impl Into<String>) -> Self {
+        EventName {
+            group: group.into(),
+            name: name.into(),
+        }
+    }
+
+    /// Parses the spelling of the file `set_event`: `group:name`.
+    pub fn from_set_event(text: &str) -> Option<Self> {
+        let (group, name) = text.split_once(':')?;
+        (is_file_name(group) && is_file_name(name)).then(|| EventName::new(group, name))
+    }
+
+    /// Whether both parts can be names of directories. Nothing else is ever made a part of a path.
+    pub fn is_valid(&self) -> bool {
+        is_file_name(&self.group) && is_file_name(&self.name)
+    }
+}
+
+impl std::fmt::Display for EventName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.group, self.name)
+    }
+}
+
+fn is_file_name(text: &str) -> bool {
+    !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\0', '\n', ':', ' '])
+}
+
+/// A setting of a tracefs directory: one file that is read, changed and put back.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Setting {
+    /// `tracing_on`: `1` or `0`.
+    TracingOn,
+    /// `trace_clock`: the name of the clock. Changing it clears the buffers.
+    TraceClock,
+    /// `buffer_size_kb`: size of each CPU's buffer in KiB. Changing it pauses recording and clears the buffers.
+    BufferSizeKb,
+    /// `per_cpu/cpuN/buffer_size_kb`: the size of one CPU's buffer, where they differ.
+    CpuBufferSizeKb(u32),
+    /// `buffer_percent`: how full a buffer is before `poll` on it reports it.
+    BufferPercent,
+    /// `current_tracer`: `nop` or the name of a tracer. Cannot be changed while a raw buffer is open.
+    CurrentTracer,
+    /// `set_event_pid`: threads whose events are recorded, space separated; empty for all.
+    EventPids,
+    /// `tracing_cpumask`: hexadecimal, comma separated.
+    CpuMask,
+    /// `options/<name>`: `1` or `0`.
+    Option(String),
+    /// `set_ftrace_filter`: functions to trace, one a line.
+    FunctionFilter,
+    /// `set_graph_function`: functions whose callees are traced, one a line.
+    GraphFunctions,
+    /// `max_graph_depth`: a number, 0 for no limit.
+    MaxGraphDepth,
+    /// `events/raw_syscalls/sys_enter/filter`.
+    SyscallEnterFilter,
+    /// `events/raw_syscalls/sys_exit/filter`.
+    SyscallExitFilter,
+}
+
+/// How a new value gets into a settings file.
+enum WriteStyle {
+    /// One write replaces the value.
+    Replace,
+    /// The file is a list: truncated first, then appended to.
+    Truncate,
+}
+
+impl Setting {
+    /// Path of the file below the tracefs directory.
+    pub fn file(&self) -> String {
+        match self {
+            Setting::TracingOn => "tracing_on".into(),
+            Setting::TraceClock => "trace_clock".into(),
+            Setting::BufferSizeKb => "buffer_size_kb".into(),
+            Setting::CpuBufferSizeKb(cpu) => format!("per_cpu/cpu{cpu}/buffer_size_kb"),
+            Setting::BufferPercent => "buffer_percent".into(),
+            Setting::CurrentTracer => "current_tracer".into(),
+            Setting::EventPids => "set_event_pid".into(),
+            Setting::CpuMask => "tracing_cpumask".into(),
+            Setting::Option(name) => format!("options/{name}"),
+            Setting::FunctionFilter => "set_ftrace_filter".into(),
+            Setting::GraphFunctions => "set_graph_function".into(),
+            Setting::MaxGraphDepth => "max_graph_depth".into(),
+            Setting::SyscallEnterFilter => "events/raw_syscalls/sys_enter/filter".into(),
+            Setting::SyscallExitFilter => "events/raw_syscalls/sys_exit/filter".into(),
+        }
+    }
+
+    /// The setting kept in `file`, if it is one of these. The inverse of [`Setting::file`].
+    pub fn from_file(file: &str) -> Option<Setting> {
+        if let Some(name) = file.strip_prefix("options/") {
+            return is_option_name(name).then(|| Setting::Option(name.to_owned()));
+        }
+        if let Some(rest) = file.strip_prefix("per_cpu/cpu") {
+            return rest
+                .strip_suffix("/buffer_size_kb")?
+                .parse()
+                .ok()
+                .map(Setting::CpuBufferSizeKb);
+        }
+        [
+            Setting::TracingOn,
+            Setting::TraceClock,
+            Setting::BufferSizeKb,
+            Setting::BufferPercent,
+            Setting::CurrentTracer,
+            Setting::EventPids,
+            Setting::CpuMask,
+            Setting::FunctionFilter,
+            Setting::GraphFunctions,
+            Setting::MaxGraphDepth,
+            Setting::SyscallEnterFilter,
+            Setting::SyscallExitFilter,
+        ]
+        .into_iter()
+        .find(|setting| setting.file() == file)
+    }
+
+    fn write_style(&self) -> WriteStyle {
+        match self {
+            Setting::EventPids | Setting::FunctionFilter | Setting::GraphFunctions => WriteStyle::Truncate,
+            _ => WriteStyle::Replace,
+        }
+    }
+
+    /// Turns what the file shows into what has to be written to it to get the same again.
+    fn writable(&self, shown: &str) -> String {
+        let shown = shown.trim();
+        match self {
+            Setting::TraceClock => selected_clock(shown).unwrap_or_default().to_owned(),
+            // Until its first use the buffer is minimal and shows `7 (expanded: 1408)`: the latter is what the next
+            // user of ftrace would have got, and the former state cannot be had again.
+            Setting::BufferSizeKb | Setting::CpuBufferSizeKb(_) => {
+                let expanded = shown
+                    .split_once("expanded:")
+                    .map_or(shown, |(_, size)| size.trim_end_matches(')'));
+                expanded.trim().to_owned()
+            }
+            Setting::EventPids => shown.split_ascii_whitespace().collect::<Vec<_>>().join(" "),
+            // `#### all functions enabled ####` stands for an empty list, and `function:command` lines are not of
+            // the list: truncating leaves them alone.
+            Setting::FunctionFilter | Setting::GraphFunctions => shown
+                .lines()
+                .filter(|line| !line.starts_with('#') && !line.contains(':'))
+                .collect::<Vec<_>>()
+                .join("\n"),
+            Setting::SyscallEnterFilter | Setting::SyscallExitFilter if shown == "none" => "0".to_owned(),
+            _ => shown.to_owned(),
+        }
+    }
+}
+
+/// Whether `name` can be a file in `options/` (as upstream: letters, digits, `-` and `_`).
+pub fn is_option_name(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+fn selected_clock(shown: &str) -> Option<&str> {
+    let (_, rest) = shown.split_once('[')?;
+    rest.split_once(']').map(|(clock, _)| clock)
+}
+
+/// One tracefs directory: the top instance or one of `instances/*`.
+#[derive(Clone, Debug)]
+pub struct Tracefs {
+    root: PathBuf,
+}
+
+impl Tracefs {
+    /// The tracefs that is mounted at one of [`MOUNT_POINTS`].
+    pub fn find() -> Result<Tracefs, TracefsError> {
+        let mut denied = None;
+        for mount_point in MOUNT_POINTS {
+            match Tracefs::at(mount_point) {
+                Ok(tracefs) => return Ok(tracefs),
+                Err(error @ TracefsError::Denied { .. }) => denied = denied.or(Some(error)),
+                Err(_) => {}
+            }
+        }
+        Err(denied.unwrap_or(TracefsError::NotMounted))
+    }
+
+    /// Mounts tracefs at the first of [`MOUNT_POINTS`], as `trace-cmd` does, and opens it.
+    pub fn mount() -> Result<Tracefs, TracefsError> {
+        let path = Path::new(MOUNT_POINTS[0]);
+        let flags = rustix::mount::MountFlags::NOSUID
+            | rustix::mount::MountFlags::NODEV
+            | rustix::mount::MountFlags::NOEXEC;
+        rustix::mount::mount("nodev", path, "tracefs", flags, None).map_err(|errno| TracefsError::Mount {
+            path: path.to_owned(),
+            source: errno.into(),
+        })?;
+        Tracefs::at(path)
+    }
+
+    /// The tracefs directory at `root`, wherever it is mounted.
+    pub fn at(root: impl Into<PathBuf>) -> Result<Tracefs, TracefsError> {
+        let tracefs = Tracefs { root: root.into() };
+        match tracefs.read("tracing_on") {
+            Ok(_) => Ok(tracefs),
+            Err(error) if error.kind() == Some(io::ErrorKind::PermissionDenied) => {
+                Err(TracefsError::Denied { path: tracefs.root })
+            }
+            Err(error) if error.kind() == Some(io::ErrorKind::NotFound) => Err(TracefsError::NotMounted),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The instance `name` of this tracefs, which must exist already: making one takes rights that a tracing daemon
+    /// usually lacks, and removing it again would lose somebody's events. The names `hyp` and `hypervisor` are those of
+    /// the pKVM hypervisor's events, which are beside `instances/` and not in it.
+    pub fn instance(&self, name: &str) -> Result<Tracefs, TracefsError> {
+        if name.is_empty() || name.contains(['/', '\0']) || name.starts_with("..") {
+            return Err(TracefsError::BadInstanceName(name.to_owned()));
+        }
+        let path = match name {
+            "hyp" | "hypervisor" => self.root.join(name),
+            _ => self.root.join("instances").join(name),
+        };
+        match Tracefs::at(&path) {
+            Err(TracefsError::NotMounted) => Err(TracefsError::NoInstance { path }),
+            result => result,
+        }
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    // --- plain files ---
+
+    /// The text of `file`.
+    pub fn read(&self, file: &str) -> Result<String, TracefsError> {
+        let path = self.root.join(file);
+        let mut bytes = Vec::with_capacity(4096);
+        File::open(&path)
+            .and_then(|opened| opened.take(LONGEST_FILE).read_to_end(&mut bytes))
+            .map_err(|source| TracefsError::File {
+                doing: "read".into(),
+                path,
+                source,
+            })?;
+        Ok(String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// Replaces the value of `file`.
+    pub fn write(&self, file: &str, value: &str) -> Result<(), TracefsError> {
+        self.write_with(file, value, OpenOptions::new().write(true))
+    }
+
+    /// Adds to the list in `file`.
+    pub fn append(&self, file: &str, value: &str) -> Result<(), TracefsError> {
+        self.write_with(file, value, OpenOptions::new().append(true))
+    }
+
+    /// Empties the list in `file` (or, for `trace`, the buffers).
+    pub fn truncate(&self, file: &str) -> Result<(), TracefsError> {
+        let path = self.root.join(file);
+        match OpenOptions::new().write(true).truncate(true).open(&path) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(TracefsError::File {
+                doing: "clear".into(),
+                path,
+                source,
+            }),
+        }
+    }
+
+    fn write_with(&self, file: &str, value: &str, options: &OpenOptions) -> Result<(), TracefsError> {
+        let path = self.root.join(file);
+        options
+            .open(&path)
+            .and_then(|mut opened| opened.write_all(value.as_bytes()))
+            .map_err(|source| {
+                let shown: String = value.chars().take(80).collect();
+                TracefsError::File {
+                    doing: format!("write `{shown}` to"),
+                    path,
+                    source,
+                }
+            })
+    }
+
+    // --- settings ---
+
+    /// The present value of `setting`, in the form that [`Tracefs::set`] takes.
+    pub fn get(&self, setting: &Setting) -> Result<String, TracefsError> {
+        Ok(setting.writable(&self.read(&setting.file())?))
+    }
+
+    /// Changes `setting`.
+    pub fn set(&self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
+        let file = setting.file();
+        match setting.write_style() {
+            WriteStyle::Replace => self.write(&file, value),
+            WriteStyle::Truncate => {
+                self.truncate(&file)?;
+                if value.is_empty() {
+                    Ok(())
+                } else {
+                    self.append(&file, value)
+                }
+            }
+        }
+    }
+
+    /// Whether the buffers accept events.
+    pub fn recording(&self) -> Result<Recording, TracefsError> {
+        Ok(if self.get(&Setting::TracingOn)? == "1" {
+            Recording::On
+        } else {
+            Recording::Off
+        })
+    }
+
+    /// The clocks of this kernel, as `trace_clock` lists them.
+    pub fn clocks(&self) -> Result<BTreeSet<String>, TracefsError> {
+        let shown = self.read("trace_clock")?;
+        Ok(shown
+            .split_ascii_whitespace()
+            .map(|clock| clock.trim_matches(['[', ']']).to_owned())
+            .collect())
+    }
+
+    /// Size of each CPU's buffer in pages of `page_bytes`, rounded up; `None` where the CPUs differ.
+    pub fn buffer_pages(&self, page_bytes: usize) -> Result<Option<u32>, TracefsError> {
+        let shown = self.read("buffer_size_kb")?;
+        // Before its first use a buffer shows its present size first, and that is the one meant here.
+        let digits = shown
+            .split(|c: char| !c.is_ascii_digit())
+            .next()
+            .unwrap_or_default();
+        Ok(digits
+            .parse::<u64>()
+            .ok()
+            .map(|kib| (kib << 10).div_ceil(page_bytes as u64) as u32))
+    }
+
+    /// Empties the buffers of all CPUs, those of CPUs that are off included (which emptying `trace` leaves alone).
+    pub fn clear_buffers(&self) -> Result<(), TracefsError> {
+        self.truncate("trace")?;
+        for cpu in offline_cpus() {
+            // A CPU that is possible but not present has no buffer.
+            if let Err(error) = self.truncate(&format!("per_cpu/cpu{cpu}/trace"))
+                && error.kind() != Some(io::ErrorKind::NotFound)
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    // --- CPUs ---
+
+    /// CPUs that have a buffer here and are plugged in, on or off, ascending.
+    pub fn cpus(&self) -> Result<Vec<u32>, TracefsError> {
+        let present: Option<Vec<u32>> = fs::read_to_string("/sys/devices/system/cpu/present")
+            .ok()
+            .map(|text| cpu_list(&text));
+        let mut cpus: Vec<u32> = self
+            .directories("per_cpu")?
+            .iter()
+            .filter_map(|name| name.strip_prefix("cpu")?.parse().ok())
+            .filter(|cpu| present.as_ref().is_none_or(|present| present.contains(cpu)))
+            .collect();
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+
+    /// Opens the raw buffer of `cpu` for reading without waiting.
+    pub fn open_raw_buffer(&self, cpu: u32) -> Result<OwnedFd, TracefsError> {
+        let path = self.root.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| TracefsError::File {
+            doing: "open".into(),
+            path,
+            source: errno.into(),
+        })
+    }
+
+    /// The statistics of `cpu`'s buffer, for [`super::stats`] to parse.
+    pub fn cpu_stats(&self, cpu: u32) -> Result<String, TracefsError> {
+        self.read(&format!("per_cpu/cpu{cpu}/stats"))
+    }
+
+    // --- events ---
+
+    fn directories(&self, under: &str) -> Result<BTreeSet<String>, TracefsError> {
+        let path = self.root.join(under);
+        let list = |path: &Path| -> io::Result<BTreeSet<String>> {
+            let mut names = BTreeSet::new();
+            for entry in fs::read_dir(path)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir()
+                    && let Ok(name) = entry.file_name().into_string()
+                {
+                    names.insert(name);
+                }
+            }
+            Ok(names)
+        };
+        list(&path).map_err(|source| TracefsError::File {
+            doing: "list".into(),
+            path,
+            source,
+        })
+    }
+
+    /// The groups of events of this kernel.
+    pub fn groups(&self) -> Result<BTreeSet<String>, TracefsError> {
+        self.directories("events")
+    }
+
+    /// The events of `group`; none if there is no such group.
+    pub fn events_of(&self, group: &str) -> Result<BTreeSet<String>, TracefsError> {
+        if !is_file_name(group) {
+            return Ok(BTreeSet::new());
+        }
+        match self.directories(&format!("events/{group}")) {
+            Err(error) if error.kind() == Some(io::ErrorKind::NotFound) => Ok(BTreeSet::new()),
+            result => result,
+        }
+    }
+
+    /// Whether `event` exists and its format may be read.
+    pub fn has_event(&self, event: &EventName) -> bool {
+        event.is_valid()
+            && rustix::fs::access(
+                self.root.join(format!("events/{event}/format")),
+                rustix::fs::Access::READ_OK,
+            )
+            .is_ok()
+    }
+
+    /// The description of `event`'s binary layout.
+    pub fn event_format(&self, event: &EventName) -> Result<String, TracefsError> {
+        self.read(&format!("events/{event}/format"))
+    }
+
+    /// Whether `event` is recorded. One that a trigger only keeps armed (`0*`) is not.
+    pub fn event_enabled(&self, event: &EventName) -> Result<bool, TracefsError> {
+        Ok(self.read(&format!("events/{event}/enable"))?.starts_with('1'))
+    }
+
+    /// Starts or stops recording `event`, through its own file or, where that may not be written, through `set_event`.
+    pub fn set_event(&self, event: &EventName, recording: Recording) -> Result<(), TracefsError> {
+        let (value, prefix) = match recording {
+            Recording::On => ("1", ""),
+            Recording::Off => ("0", "!"),
+        };
+        let Err(error) = self.write(&format!("events/{event}/enable"), value) else {
+            return Ok(());
+        };
+        self.append("set_event", &format!("{prefix}{}:{}\n", event.group, event.name))
+            .map_err(|_| error)
+    }
+
+    /// All events that are recorded now.
+    pub fn enabled_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
+        let listed = self.read("set_event")?;
+        let events = listed.lines().filter_map(EventName::from_set_event);
+        // `set_event` also lists events that are only armed by a trigger.
+        Ok(events
+            .filter(|event| self.event_enabled(event).unwrap_or(false))
+            .collect())
+    }
+
+    /// Stops recording every event.
+    pub fn disable_all_events(&self) -> Result<(), TracefsError> {
+        self.write("events/enable", "0")
+    }
+}
+
+/// CPUs that are possible but switched off.
+fn offline_cpus() -> Vec<u32> {
+    fs::read_to_string("/sys/devices/system/cpu/offline")
+        .map(|text| cpu_list(&text))
+        .unwrap_or_default()
+}
+
+/// Parses the kernel's lists of CPUs, for instance `0-3,5,7-9` (`Documentation/admin-guide/cputopology.rst`).
+/// A part that is none is left out, and no more CPUs come out than any kernel can have.
+fn cpu_list(text: &str) -> Vec<u32> {
+    const MOST_CPUS: u32 = 8192;
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+            cpus.extend(first..=last.min(MOST_CPUS));
+        }
+    }
+    cpus
+}
+
+/// Opens a file for writing as the journal needs it: created for this user only, never through a symbolic link.
+pub(super) fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests;

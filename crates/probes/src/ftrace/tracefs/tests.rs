@@ -1,0 +1,115 @@
+//! Tests of the module.
+
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn a_setting_is_found_by_its_file() {
+    let settings = [
+        Setting::TracingOn,
+        Setting::TraceClock,
+        Setting::BufferSizeKb,
+        Setting::CpuBufferSizeKb(17),
+        Setting::BufferPercent,
+        Setting::CurrentTracer,
+        Setting::EventPids,
+        Setting::CpuMask,
+        Setting::Option("event-fork".to_owned()),
+        Setting::FunctionFilter,
+        Setting::GraphFunctions,
+        Setting::MaxGraphDepth,
+        Setting::SyscallEnterFilter,
+        Setting::SyscallExitFilter,
+    ];
+    for setting in settings {
+        assert_eq!(Setting::from_file(&setting.file()), Some(setting));
+    }
+    for file in [
+        "",
+        "trace",
+        "options/",
+        "options/../tracing_on",
+        "per_cpu/cpux/buffer_size_kb",
+        "/etc/passwd",
+    ] {
+        assert_eq!(Setting::from_file(file), None, "{file:?}");
+    }
+}
+
+#[test]
+fn what_a_file_shows_becomes_what_can_be_written() {
+    let cases = [
+        (Setting::TraceClock, "local [global] counter boot\n", "global"),
+        (Setting::BufferSizeKb, "7 (expanded: 1408)\n", "1408"),
+        (Setting::BufferSizeKb, "8193\n", "8193"),
+        (Setting::BufferSizeKb, "X\n", "X"),
+        (Setting::EventPids, "12\n345\n", "12 345"),
+        (Setting::EventPids, "", ""),
+        (Setting::FunctionFilter, "#### all functions enabled ####\n", ""),
+        (
+            Setting::FunctionFilter,
+            "schedule\nkfree\nschedule_timeout:traceoff:unlimited\n",
+            "schedule\nkfree",
+        ),
+        (Setting::SyscallEnterFilter, "none\n", "0"),
+        (Setting::SyscallEnterFilter, "id == 3\n", "id == 3"),
+        (Setting::CpuMask, "ff\n", "ff"),
+    ];
+    for (setting, shown, written) in cases {
+        assert_eq!(setting.writable(shown), written, "{setting:?}");
+    }
+}
+
+#[test]
+fn lists_of_cpus_are_read() {
+    assert_eq!(cpu_list("0-3,5,7-9\n"), [0, 1, 2, 3, 5, 7, 8, 9]);
+    assert_eq!(cpu_list("\n"), []);
+    assert_eq!(cpu_list("3-1,x,2"), [2]);
+    assert!(
+        cpu_list("0-4294967295").len() <= 8193,
+        "a broken list must not cost memory"
+    );
+}
+
+#[test]
+fn a_missing_tracefs_says_what_to_type() {
+    let error = Tracefs::at("/nonexistent").unwrap_err();
+    assert!(matches!(error, TracefsError::NotMounted));
+    assert!(
+        error
+            .to_string()
+            .contains("mount -t tracefs nodev /sys/kernel/tracing")
+    );
+}
+
+#[test]
+fn an_instance_cannot_be_anywhere_else() {
+    let tracefs = Tracefs {
+        root: "/nonexistent".into(),
+    };
+    for name in ["", "..", "../tracing", "a/b", "/", "..x"] {
+        assert!(
+            matches!(tracefs.instance(name), Err(TracefsError::BadInstanceName(_))),
+            "{name:?}"
+        );
+    }
+    let error = tracefs.instance("mine").unwrap_err();
+    assert!(
+        error.to_string().contains("mkdir /nonexistent/instances/mine"),
+        "{error}"
+    );
+    let error = tracefs.instance("hyp").unwrap_err();
+    assert!(error.to_string().contains("/nonexistent/hyp"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn only_names_of_directories_are_events(text in ".{0,12}") {
+        if let Some(event) = EventName::from_set_event(&text) {
+            prop_assert_eq!(format!("{}:{}", event.group, event.name), text);
+            prop_assert!(event.is_valid());
+            let path = Path::new("events").join(event.to_string());
+            prop_assert!(path.components().all(|part| matches!(part, std::path::Component::Normal(_))));
+        }
+    }
+}

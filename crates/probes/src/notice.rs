@@ -1,0 +1,30 @@
+//! What a data source tells the log of its daemon: where it does less than, or other than, its config says.
+//!
+//! Data sources collect these; the producer takes them after a call and logs them. None is an error: they record the rest.
+
+use std::path::PathBuf;
+
+/// Something that a data source could not do as asked, for the daemon's log. It records the rest.
+#[derive(Debug, thiserror::Error)]
+pub enum Notice {
+    /// A period below the shortest that is allowed was raised to it.
+    #[error("{field}: {asked_ms} is less than the minimum of {used_ms} ms; sampling every {used_ms} ms")]
+    PeriodRaised {
+        /// The field of the config.
+        field: &'static str,
+        /// What the config says, in milliseconds.
+        asked_ms: u32,
+        /// What is used instead, in milliseconds.
+        used_ms: u32,
+    },
+    /// A file of the kernel cannot be read, so its counters are not recorded.
+    #[error("{field}: cannot read {}: {source}; this kernel may lack it, or its reader lacks the right to it", path.display())]
+    Unreadable {
+        /// The field of the config that asked for it.
+        field: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}

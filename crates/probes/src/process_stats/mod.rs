@@ -1,0 +1,319 @@
+//! `linux.process_stats`: which processes and threads there are, and what memory and time they use.
+//!
+//! Three sources feed it. A scan describes every process when the recording starts; ftrace's readers report the threads
+//! they see running, which are described once each; and a timer samples the counters of all processes. One instance
+//! serves one tracing session; the producer owns it and calls it as [`DataSource`].
+//!
+//! Guarantees: a packet is written only if it says something, stamped with the time its scan began; the first one, and
+//! the first after state was cleared or lost, says that incremental state starts anew.
+
+mod config;
+mod counters;
+mod proc_dir;
+mod status;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use ferretto_proto::messages::DataSourceConfig;
+use ferretto_proto::write;
+use ferretto_wire::Writer;
+
+use self::config::Config;
+use self::counters::Counters;
+use self::proc_dir::ProcDir;
+use self::tree::Tree;
+use crate::data_source::{BootTime, DataSource, PacketSink};
+use crate::kernel_files::KernelRoots;
+use crate::notice::Notice;
+use crate::time::{boot_time, next_multiple};
+
+/// The name it is registered with.
+pub const NAME: &str = "linux.process_stats";
+
+/// `DataSourceDescriptor.handles_incremental_state_clear`, with which it is registered.
+pub const HANDLES_INCREMENTAL_STATE_CLEAR: bool = true;
+
+/// Why an instance cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// There is no procfs to read.
+    #[error("linux.process_stats: cannot open {}: {source}; is procfs mounted there?", path.display())]
+    NoProcfs {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Why it cannot be opened.
+        source: std::io::Error,
+    },
+}
+
+/// One instance of the data source.
+#[derive(Debug)]
+pub struct ProcessStats {
+    config: Config,
+    procfs: ProcDir,
+    tree: Tree,
+    counters: Counters,
+    output: Output,
+    next_sample: Option<BootTime>,
+    /// Samples taken since the cache was cleared.
+    samples: u32,
+    pids: Vec<i32>,
+    notices: Vec<Notice>,
+}
+
+impl ProcessStats {
+    /// Makes an instance that does what the `process_stats_config` in `config` says, reading below `roots`.
+    pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots) -> Result<Self, SetupError> {
+        let mut notices = Vec::new();
+        let config = Config::new(&config.process_stats_config, &mut notices);
+        let procfs = ProcDir::open(&roots.procfs).map_err(|error| SetupError::NoProcfs {
+            path: roots.procfs.clone(),
+            source: error.into(),
+        })?;
+        Ok(Self {
+            tree: Tree::new(config.tree),
+            counters: Counters::new(config.counters),
+            procfs,
+            config,
+            output: Output::default(),
+            next_sample: None,
+            samples: 0,
+            pids: Vec::new(),
+            notices,
+        })
+    }
+
+    /// What is not done as the config asked, for the log. Each is returned once.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Describes every process and thread there is, and the files they have open if those are wanted.
+    fn scan_all(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
+        if !self.list_processes() {
+            return;
+        }
+        let Self {
+            tree,
+            procfs,
+            counters,
+            pids,
+            ..
+        } = self;
+        self.output.tree(began, sink, |out| {
+            // Not `any`, which would stop at the first.
+            pids.iter().fold(false, |wrote, &pid| {
+                tree.describe_with_threads(procfs, pid, out) | wrote
+            })
+        });
+        if self.config.counters.open_files {
+            self.output.stats(boot_time(), sink, |out| {
+                pids.iter().fold(false, |wrote, &pid| {
+                    counters.write_open_files(procfs, pid, out) | wrote
+                })
+            });
+        }
+    }
+
+    /// Samples every process, and describes those that were not.
+    fn sample_all(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
+        if !self.list_processes() {
+            return;
+        }
+        let Self {
+            tree,
+            procfs,
+            counters,
+            pids,
+            ..
+        } = self;
+        self.output
+            .stats(began, sink, |out| counters.sample_all(procfs, pids, out));
+        self.output.tree(boot_time(), sink, |out| {
+            pids.iter().fold(false, |wrote, &pid| {
+                tree.describe_if_new(procfs, pid, out) | wrote
+            })
+        });
+    }
+
+    fn list_processes(&mut self) -> bool {
+        self.procfs.processes(&mut self.pids).is_ok()
+    }
+
+    /// Tells everything again if the sink lost some of what was told.
+    fn recover_losses(&mut self, sink: &dyn PacketSink) {
+        if self.output.losses_grew(sink) {
+            self.clear_incremental_state();
+        }
+    }
+}
+
+impl DataSource for ProcessStats {
+    fn start(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        self.output.losses = sink.losses();
+        if self.config.scan_at_start {
+            self.scan_all(now, sink);
+        }
+        self.next_sample = self.config.poll.map(|_| now);
+    }
+
+    fn next_deadline(&self) -> Option<BootTime> {
+        self.next_sample
+    }
+
+    fn on_deadline(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        let Some(poll) = self
+            .config
+            .poll
+            .filter(|_| self.next_sample.is_some_and(|due| due <= now))
+        else {
+            return;
+        };
+        self.next_sample = Some(next_multiple(now, poll.period));
+        self.recover_losses(sink);
+        self.sample_all(now, sink);
+        self.samples += 1;
+        if self.samples == poll.samples_per_cache {
+            self.samples = 0;
+            self.counters.forget_values();
+        }
+    }
+
+    fn flush(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
+        // Nothing is held back.
+    }
+
+    fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
+        self.next_sample = None;
+    }
+
+    fn clear_incremental_state(&mut self) {
+        self.tree.forget_all();
+        self.counters.forget_all();
+        self.samples = 0;
+        self.output.announced = Announced::No;
+    }
+
+    fn on_threads_renamed(&mut self, tids: &BTreeSet<i32>) {
+        if self.config.on_demand {
+            tids.iter().for_each(|&tid| self.tree.forget(tid));
+        }
+    }
+
+    fn on_threads_seen(&mut self, tids: &BTreeSet<i32>, now: BootTime, sink: &mut dyn PacketSink) {
+        if !self.config.on_demand {
+            return;
+        }
+        self.recover_losses(sink);
+        let Self { tree, procfs, .. } = self;
+        self.output.tree(now, sink, |out| {
+            tids.iter().fold(false, |wrote, &tid| {
+                tree.describe_if_new(procfs, tid, out) | wrote
+            })
+        });
+    }
+
+    fn on_files_seen(&mut self, files: &BTreeSet<(i32, u64)>, now: BootTime, sink: &mut dyn PacketSink) {
+        if !self.config.on_demand || !self.config.counters.open_files {
+            return;
+        }
+        self.recover_losses(sink);
+        let Self {
+            tree,
+            procfs,
+            counters,
+            ..
+        } = self;
+        // Of a thread that is not known yet, the next sample finds the files together with it.
+        let known = files
+            .iter()
+            .filter_map(|&(tid, fd)| Some((tree.process_of(tid)?, fd)));
+        let by_process: Vec<(i32, u64)> = known.collect::<BTreeSet<_>>().into_iter().collect();
+        self.output.stats(now, sink, |out| {
+            by_process
+                .chunk_by(|left, right| left.0 == right.0)
+                .fold(false, |wrote, files| {
+                    let fds = files.iter().map(|&(_, fd)| fd);
+                    counters.write_files(procfs, files[0].0, fds, out) | wrote
+                })
+        });
+    }
+}
+
+/// Whether the reader was told that incremental state starts anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Announced {
+    #[default]
+    No,
+    Yes,
+}
+
+/// Puts messages into packets and those into the sink, unless they are empty.
+#[derive(Debug, Default)]
+struct Output {
+    packet: Writer,
+    announced: Announced,
+    /// [`PacketSink::losses`] when it was asked last.
+    losses: u64,
+}
+
+impl Output {
+    fn losses_grew(&mut self, sink: &dyn PacketSink) -> bool {
+        let losses = sink.losses();
+        std::mem::replace(&mut self.losses, losses) < losses
+    }
+
+    fn tree(
+        &mut self,
+        began: BootTime,
+        sink: &mut dyn PacketSink,
+        fill: impl FnOnce(&mut write::ProcessTree<'_>) -> bool,
+    ) {
+        self.packet(began, sink, |packet| {
+            let mut wrote = false;
+            packet.process_tree(|tree| {
+                wrote = fill(tree);
+                tree.collection_end_timestamp(boot_time());
+            });
+            wrote
+        });
+    }
+
+    fn stats(
+        &mut self,
+        began: BootTime,
+        sink: &mut dyn PacketSink,
+        fill: impl FnOnce(&mut write::ProcessStats<'_>) -> bool,
+    ) {
+        self.packet(began, sink, |packet| {
+            let mut wrote = false;
+            packet.process_stats(|stats| {
+                wrote = fill(stats);
+                stats.collection_end_timestamp(boot_time());
+            });
+            wrote
+        });
+    }
+
+    fn packet(
+        &mut self,
+        began: BootTime,
+        sink: &mut dyn PacketSink,
+        fill: impl FnOnce(&mut write::TracePacket<'_>) -> bool,
+    ) {
+        self.packet.clear();
+        let mut packet = write::TracePacket::new(&mut self.packet);
+        packet.timestamp(began);
+        if self.announced == Announced::No {
+            packet.incremental_state_cleared(true);
+        }
+        if fill(&mut packet) {
+            sink.write_packet(self.packet.as_slice());
+            self.announced = Announced::Yes;
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! `linux.sys_stats`: counters of the whole system, polled from procfs and sysfs.
+//!
+//! Each group of counters (a file like `/proc/meminfo`, or a directory of devices like the thermal zones) has a period
+//! of its own; all are multiples of the shortest one, which is the tick of the instance's timer. At each tick one
+//! packet carries the groups that are due. One instance serves one tracing session; the producer owns it and calls it
+//! as [`DataSource`].
+//!
+//! | group | where | not there |
+//! |---|---|---|
+//! | meminfo, vmstat, stat, diskstat | `/proc/{meminfo,vmstat,stat,diskstats}` | keys the trace format has no number for |
+//! | buddyinfo, slab | `/proc/{buddyinfo,slabinfo}` | slabinfo: for other users than root |
+//! | psi | `/proc/pressure/{cpu,io,memory}` | before Linux 4.20 or without `CONFIG_PSI`; `irq` has no place in the format |
+//! | devfreq, thermal | `/sys/class/{devfreq,thermal}` | on most virtual machines; degrees below zero |
+//! | cpufreq, cpuidle | `/sys/devices/system/cpu/cpu*` | where the hypervisor does not show them; cpufreq is 0 then |
+//! | gpufreq | `/sys/class/kgsl`, `/sys/class/drm/card0` | other cards than the first, other drivers than msm, i915, amdgpu |
+//!
+//! Guarantees: files are opened once, and once buffers have their size a sample allocates nothing; a group that this
+//! kernel or machine does not have is reported once as a [`Notice`] and costs a failing system call or two per sample.
+
+mod config;
+mod devices;
+mod keyed;
+mod proc_files;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use ferretto_proto::messages::{DataSourceConfig, SysStatsConfig};
+use ferretto_proto::write;
+use ferretto_wire::Writer;
+use rustix::io::Errno;
+
+use self::config::{Group, Schedule};
+use crate::data_source::{BootTime, DataSource, PacketSink};
+use crate::kernel_files::KernelRoots;
+use crate::notice::Notice;
+use crate::time::{boot_time, next_multiple};
+
+/// The name it is registered with.
+pub const NAME: &str = "linux.sys_stats";
+
+/// `DataSourceDescriptor.handles_incremental_state_clear`, with which it is registered: every packet stands alone.
+pub const HANDLES_INCREMENTAL_STATE_CLEAR: bool = false;
+
+/// Why an instance cannot be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SetupError {
+    /// Groups are sampled on ticks of one timer.
+    #[error(
+        "linux.sys_stats: {field}: {period_ms} is not a multiple of {shortest_field}: {shortest_ms}; \
+         make all periods multiples of the shortest one"
+    )]
+    PeriodsDoNotFit {
+        /// The field of the config.
+        field: &'static str,
+        /// Its value in milliseconds, raised to the minimum.
+        period_ms: u32,
+        /// The field with the shortest period.
+        shortest_field: &'static str,
+        /// Its value in milliseconds, raised to the minimum.
+        shortest_ms: u32,
+    },
+}
+
+/// Reads one group of counters.
+trait Sampler: std::fmt::Debug {
+    /// Appends the counters' values to `stats`. `buffer` is for the files' content.
+    fn sample(&mut self, stats: &mut write::SysStats<'_>, buffer: &mut Vec<u8>) -> Result<(), Missing>;
+}
+
+/// A file or directory that cannot be read.
+#[derive(Debug)]
+struct Missing {
+    path: PathBuf,
+    error: Errno,
+}
+
+impl Missing {
+    fn new(path: &Path, error: Errno) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            error,
+        }
+    }
+}
+
+/// A group that is being sampled.
+#[derive(Debug)]
+struct Polled {
+    group: Group,
+    /// Ticks from one sample to the next.
+    every: u32,
+    sampler: Box<dyn Sampler>,
+    /// Whether it was reported that it cannot be read.
+    reported: bool,
+}
+
+/// One instance of the data source.
+#[derive(Debug)]
+pub struct SysStats {
+    groups: Vec<Polled>,
+    /// Nanoseconds between ticks; 0 if there is nothing to sample.
+    period: u64,
+    tick: u64,
+    next_tick: Option<BootTime>,
+    packet: Writer,
+    buffer: Vec<u8>,
+    notices: Vec<Notice>,
+}
+
+impl SysStats {
+    /// Makes an instance that does what the `sys_stats_config` in `config` says, reading below `roots`.
+    pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots) -> Result<Self, SetupError> {
+        let config: &SysStatsConfig = &config.sys_stats_config;
+        let mut notices = Vec::new();
+        let schedule = Schedule::new(config, &mut notices)?;
+        let period = schedule.as_ref().map_or(0, |schedule| schedule.period);
+        let polled = |(group, every)| Polled {
+            group,
+            every,
+            sampler: sampler(group, config, roots),
+            reported: false,
+        };
+        let groups = schedule
+            .into_iter()
+            .flat_map(|schedule| schedule.groups)
+            .map(polled);
+        Ok(Self {
+            groups: groups.collect(),
+            period,
+            tick: 0,
+            next_tick: None,
+            packet: Writer::default(),
+            buffer: Vec::new(),
+            notices,
+        })
+    }
+
+    /// What is not done as the config asked, for the log: known after the first tick of each group, each returned once.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn sample(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
+        let Self {
+            groups,
+            tick,
+            packet,
+            buffer,
+            notices,
+            ..
+        } = self;
+        packet.clear();
+        write::TracePacket::new(packet)
+            .timestamp(began)
+            .sys_stats(|stats| {
+                for polled in groups
+                    .iter_mut()
+                    .filter(|polled| tick.is_multiple_of(u64::from(polled.every)))
+                {
+                    if let Err(Missing { path, error }) = polled.sampler.sample(stats, buffer)
+                        && !std::mem::replace(&mut polled.reported, true)
+                    {
+                        let field = polled.group.period_field();
+                        notices.push(Notice::Unreadable {
+                            field,
+                            path,
+                            source: error.into(),
+                        });
+                    }
+                }
+                stats.collection_end_timestamp(boot_time());
+            });
+        sink.write_packet(packet.as_slice());
+        self.tick += 1;
+    }
+}
+
+fn sampler(group: Group, config: &SysStatsConfig, roots: &KernelRoots) -> Box<dyn Sampler> {
+    let KernelRoots { procfs, sysfs } = roots;
+    match group {
+        Group::Meminfo => Box::new(keyed::CounterFile::new(
+            procfs.join("meminfo"),
+            &config.meminfo_counters,
+        )),
+        Group::Vmstat => Box::new(keyed::CounterFile::new(
+            procfs.join("vmstat"),
+            &config.vmstat_counters,
+        )),
+        Group::Stat => Box::new(proc_files::Stat::new(procfs, &config.stat_counters)),
+        Group::Devfreq => Box::new(devices::Devfreq::new(sysfs)),
+        Group::Cpufreq => Box::new(devices::Cpufreq::new(sysfs)),
+        Group::Buddyinfo => Box::new(proc_files::Buddyinfo::new(procfs)),
+        Group::Diskstat => Box::new(proc_files::Diskstats::new(procfs)),
+        Group::Psi => Box::new(proc_files::Pressure::new(procfs)),
+        Group::Thermal => Box::new(devices::Thermal::new(sysfs)),
+        Group::Cpuidle => Box::new(devices::Cpuidle::new(sysfs)),
+        Group::Gpufreq => Box::new(devices::Gpufreq::new(sysfs)),
+        Group::Slab => Box::new(proc_files::Slabinfo::new(procfs)),
+    }
+}
+
+impl DataSource for SysStats {
+    fn start(&mut self, now: BootTime, _sink: &mut dyn PacketSink) {
+        self.next_tick = (self.period > 0).then_some(now);
+    }
+
+    fn next_deadline(&self) -> Option<BootTime> {
+        self.next_tick
+    }
+
+    fn on_deadline(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        if self.next_tick.is_none_or(|due| now < due) {
+            return;
+        }
+        self.next_tick = Some(next_multiple(now, self.period));
+        self.sample(now, sink);
+    }
+
+    fn flush(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
+        // Nothing is held back.
+    }
+
+    fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
+        self.next_tick = None;
+    }
+
+    fn clear_incremental_state(&mut self) {
+        // There is none.
+    }
+}

@@ -1,0 +1,40 @@
+//! The clock of every probe's timestamps, and when those who poll wake up.
+
+/// The boot-time clock, in nanoseconds: it goes on while the machine is suspended.
+pub(crate) fn boot_time() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000_000)
+        + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// The next multiple of `period` after `now`. Whoever polls does so on multiples, so that pollers of the same period
+/// share a wake-up of the machine, and one that is late skips what it missed.
+pub(crate) fn next_multiple(now: u64, period: u64) -> u64 {
+    now - now % period + period
+}
+
+/// Nanoseconds of one tick of the clock that process and CPU times in procfs are counted in.
+pub(crate) fn nanos_per_clock_tick() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_multiple_is_never_now() {
+        assert_eq!(next_multiple(0, 10), 10);
+        assert_eq!(next_multiple(9, 10), 10);
+        assert_eq!(next_multiple(10, 10), 20);
+        assert_eq!(next_multiple(1234, 10), 1240);
+    }
+
+    #[test]
+    fn boot_time_goes_forward() {
+        let before = boot_time();
+        assert!(before > 0 && boot_time() >= before);
+    }
+}
