@@ -1,2 +1,5 @@
-//! Placeholder until the applets land.
-fn main() {}
+//! `ferretto`: all programs in one binary, and by itself a `perfetto` that starts what is missing.
+
+fn main() -> std::process::ExitCode {
+    ferretto_cli::applet::main()
+}

@@ -1,0 +1,125 @@
+//! Which program this is: one binary is all of them, and knows by the name it was called by, or by its first word.
+//!
+//! Called by the binaries. `ferretto traced …`, and a link `traced` to the binary, are the applet `traced`; anything else is the
+//! command line under the name `ferretto`.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::perfetto::{self, Program};
+use crate::{autostart, traced, traced_probes};
+
+/// A program of the binary. `run` takes the words after the program's name and gives the exit code.
+struct Applet {
+    name: &'static str,
+    run: fn(Vec<OsString>) -> u8,
+}
+
+/// Those that can be called by name.
+const APPLETS: &[Applet] = &[
+    Applet {
+        name: "perfetto",
+        run: run_perfetto,
+    },
+    Applet {
+        name: "traced",
+        run: traced::run,
+    },
+    Applet {
+        name: "traced_probes",
+        run: traced_probes::run,
+    },
+];
+
+/// What the binary is without a name of these.
+const DEFAULT: Applet = Applet {
+    name: "ferretto",
+    run: run_ferretto,
+};
+
+/// The entry of the binary that is all applets.
+pub fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    let called_as = words.next().unwrap_or_default();
+    let (applet, words) = choose(&called_as, words.collect());
+    ExitCode::from((applet.run)(words))
+}
+
+/// The entry of a binary that is one applet only.
+///
+/// # Panics
+/// If there is no applet of this name: the caller is a binary of this crate.
+pub fn main_of(name: &str) -> ExitCode {
+    let applet = find(name.as_ref()).unwrap_or_else(|| panic!("no applet {name}"));
+    ExitCode::from((applet.run)(std::env::args_os().skip(1).collect()))
+}
+
+fn find(name: &OsStr) -> Option<&'static Applet> {
+    APPLETS.iter().find(|applet| name == applet.name)
+}
+
+/// By the name of the program, then by the first word.
+fn choose(called_as: &OsStr, mut words: Vec<OsString>) -> (&'static Applet, Vec<OsString>) {
+    if let Some(applet) = Path::new(called_as).file_name().and_then(find) {
+        return (applet, words);
+    }
+    match words.first().and_then(|word| find(word)) {
+        Some(applet) => {
+            words.remove(0);
+            (applet, words)
+        }
+        None => (&DEFAULT, words),
+    }
+}
+
+fn run_perfetto(words: Vec<OsString>) -> u8 {
+    perfetto::run(Program::Perfetto, words, &mut perfetto::running_service)
+}
+
+fn run_ferretto(words: Vec<OsString>) -> u8 {
+    perfetto::run(
+        Program::Ferretto,
+        words,
+        &mut autostart::running_or_started_service,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(line: &str) -> (&'static str, Vec<String>) {
+        let mut words = line.split_whitespace().map(OsString::from);
+        let called_as = words.next().unwrap();
+        let (applet, words) = choose(&called_as, words.collect());
+        (
+            applet.name,
+            words
+                .into_iter()
+                .map(|word| word.into_string().unwrap())
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn the_name_of_the_program_counts_before_the_first_word() {
+        assert_eq!(
+            chosen("/usr/bin/perfetto --query"),
+            ("perfetto", vec!["--query".to_owned()])
+        );
+        assert_eq!(
+            chosen("perfetto perfetto"),
+            ("perfetto", vec!["perfetto".to_owned()])
+        );
+        assert_eq!(
+            chosen("./ferretto perfetto --query"),
+            ("perfetto", vec!["--query".to_owned()])
+        );
+        assert_eq!(chosen("ferretto"), ("ferretto", vec![]));
+        assert_eq!(
+            chosen("renamed sched perfetto"),
+            ("ferretto", vec!["sched".to_owned(), "perfetto".to_owned()])
+        );
+    }
+}

@@ -1,0 +1,5 @@
+//! `traced_probes` alone; the binary `ferretto` has it too.
+
+fn main() -> std::process::ExitCode {
+    ferretto_cli::applet::main_of("traced_probes")
+}

@@ -1,0 +1,18 @@
+//! The command line of Ferretto: `ferretto` is all programs in one, `perfetto`, `traced` and `traced_probes` are upstream's
+//! names for its parts.
+//!
+//! The binaries call [`applet::main`], which picks an applet; each applet is one module.
+#![deny(unsafe_code)]
+
+pub mod applet;
+mod autostart;
+mod background;
+mod inherited;
+mod log;
+pub mod perfetto;
+mod traced;
+mod traced_probes;
+
+/// What `--version` prints and traces say of the service that recorded them: the release of Perfetto that we are compatible
+/// with, where scripts look for it, and our own.
+pub const VERSION: &str = concat!("Perfetto v58.2 (Ferretto ", env!("CARGO_PKG_VERSION"), ")");

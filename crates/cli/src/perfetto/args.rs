@@ -1,0 +1,531 @@
+//! The flags of `perfetto`, each defined once: parser, `-h`, `--help` (and man page and completions) come from here.
+//!
+//! Called by [`run`](super::run). What scripts type is upstream's `getopt_long`: abbreviated long flags (`--ti 5s`),
+//! `-t5s`, `--time=5s`, flags after events, the last of two equal flags wins, `-` as a value, values that begin with a
+//! dash. All of it holds here. Meaning and combination of flags are the business of [`plan`](super::plan).
+
+use std::ffi::OsString;
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use super::Program;
+use super::light_config::LightFlags;
+
+/// The flags as typed.
+#[derive(Debug, Default)]
+pub(crate) struct Arguments {
+    /// Every `-c`, in order; the last one counts, but each must be readable.
+    pub(crate) configs: Vec<OsString>,
+    /// `--txt`.
+    pub(crate) text: bool,
+    /// `--txt-lossy`.
+    pub(crate) lossy_text: bool,
+    /// `-o`.
+    pub(crate) out: Option<OsString>,
+    /// `--no-clobber`.
+    pub(crate) no_clobber: bool,
+    /// `-t`, `-b`, `-s`, `-a` and the events.
+    pub(crate) light: LightFlags,
+    /// `-d` (also set by `-D`).
+    pub(crate) background: bool,
+    /// `-D`.
+    pub(crate) background_wait: bool,
+    /// `--notify-fd`.
+    pub(crate) notify_fd: Option<i32>,
+    /// `--query` (also set by `--query-raw`).
+    pub(crate) query: bool,
+    /// `--query-raw`.
+    pub(crate) query_raw: bool,
+    /// `--long`.
+    pub(crate) long: bool,
+    /// `--add-attribute`, each `key` or `key=value`.
+    pub(crate) attributes: Vec<String>,
+    /// `--alert-id`, `--config-id`, `--config-uid`, `--subscription-id`.
+    pub(crate) statsd: StatsdFlags,
+    /// `--reset-guardrails`.
+    pub(crate) reset_guardrails: bool,
+    /// Flags that only mean something on Android, as typed.
+    pub(crate) android_only: Option<&'static str>,
+    /// Flags of upstream's that this version does not have yet, the first as typed.
+    pub(crate) not_yet: Option<&'static str>,
+}
+
+/// What statsd wants to find again in the trace.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct StatsdFlags {
+    pub(crate) alert_id: Option<i64>,
+    pub(crate) config_id: Option<i64>,
+    pub(crate) config_uid: Option<i32>,
+    pub(crate) subscription_id: Option<i64>,
+}
+
+/// Flags that upstream's build for Linux refuses as well.
+const ANDROID_ONLY: &[&str] = &["upload", "dropbox"];
+const NOT_YET: &[&str] = &[
+    "detach",
+    "attach",
+    "is_detached",
+    "stop",
+    "clone",
+    "clone-by-name",
+    "clone-for-bugreport",
+    "save-for-bugreport",
+    "save-all-for-bugreport",
+];
+
+/// Parses the words after the program's name. `Err` holds help, version or a usage error, rendered by clap.
+pub(crate) fn parse(
+    program: Program,
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<Arguments, clap::Error> {
+    let name = OsString::from(program.name());
+    let matches = command(program).try_get_matches_from(std::iter::once(name).chain(words))?;
+    Ok(arguments(&matches))
+}
+
+fn arguments(matches: &ArgMatches) -> Arguments {
+    let strings = |id: &str| {
+        matches
+            .get_many::<String>(id)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let string = |id: &str| matches.get_one::<String>(id).cloned();
+    let given = |id: &&&str| {
+        matches
+            .value_source(id)
+            .is_some_and(|source| source == clap::parser::ValueSource::CommandLine)
+    };
+    let background_wait = matches.get_flag("background-wait");
+    let query_raw = matches.get_flag("query-raw");
+    Arguments {
+        configs: matches
+            .get_many::<OsString>("config")
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect(),
+        text: matches.get_flag("txt"),
+        lossy_text: matches.get_flag("txt-lossy"),
+        out: matches.get_one::<OsString>("out").cloned(),
+        no_clobber: matches.get_flag("no-clobber"),
+        light: LightFlags {
+            time: string("time"),
+            buffer: string("buffer"),
+            size: string("size"),
+            apps: strings("app"),
+            events: strings("events"),
+        },
+        background: matches.get_flag("background") || background_wait,
+        background_wait,
+        notify_fd: matches.get_one("notify-fd").copied(),
+        query: matches.get_flag("query") || query_raw,
+        query_raw,
+        long: matches.get_flag("long"),
+        attributes: strings("add-attribute"),
+        statsd: StatsdFlags {
+            alert_id: matches.get_one("alert-id").copied(),
+            config_id: matches.get_one("config-id").copied(),
+            config_uid: matches.get_one("config-uid").copied(),
+            subscription_id: matches.get_one("subscription-id").copied(),
+        },
+        reset_guardrails: matches.get_flag("reset-guardrails"),
+        android_only: ANDROID_ONLY.iter().find(given).copied(),
+        not_yet: NOT_YET.iter().find(given).copied(),
+    }
+}
+
+/// A flag without a value.
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+/// A flag with a value, which may begin with a dash or be empty.
+fn option(
+    name: &'static str,
+    value: &'static str,
+    parser: impl Into<ValueParser>,
+    help: &'static str,
+) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name(value)
+        .value_parser(parser.into())
+        .allow_hyphen_values(true)
+        .action(ArgAction::Set)
+        .help(help)
+}
+
+/// The definition of all flags.
+pub(crate) fn command(program: Program) -> Command {
+    let command = Command::new(program.name())
+        .about(match program {
+            Program::Perfetto => "Records traces with the tracing service that runs on this machine.",
+            Program::Ferretto => {
+                "Records traces of this machine. When no tracing service is running, it starts one (and the probes) for \
+                 the recording."
+            }
+        })
+        .override_usage(format!(
+            "{name} [-t TIME] [-b SIZE] [-s SIZE] -o FILE EVENT...\n       {name} -c CONFIG [--txt] -o FILE\n       {name} \
+             --query",
+            name = program.name()
+        ))
+        .after_help(
+            "Example: record scheduling for 5 seconds, then open the file at https://ui.perfetto.dev\n  ferretto -t 5s -o \
+             trace.pftrace sched/sched_switch sched/sched_waking",
+        )
+        .infer_long_args(true)
+        .args_override_self(true)
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .version(crate::VERSION);
+    let command = recording_flags(command);
+    let command = light_flags(command);
+    let command = service_flags(command);
+    let command = detached_and_clone_flags(command);
+    android_flags(command)
+}
+
+fn recording_flags(command: Command) -> Command {
+    command
+        .next_help_heading("Recording")
+        .arg(
+            option("config", "FILE", value_parser!(OsString), "Trace config: a file, or - for stdin")
+                .short('c')
+                .action(ArgAction::Append)
+                .long_help(
+                    "Reads the trace config from FILE, or from stdin when FILE is -. It is an encoded \
+                     perfetto.protos.TraceConfig, or its text form with --txt. `:test` is a built-in config: two seconds \
+                     of scheduling and power events.",
+                ),
+        )
+        .arg(
+            option("out", "FILE", value_parser!(OsString), "Where the trace goes: a file, or - for stdout")
+                .short('o')
+                .long_help(
+                    "Writes the trace to FILE, or to stdout when FILE is -. An existing file is replaced once the \
+                     recording starts; a recording that fails leaves no half-written file behind.",
+                ),
+        )
+        .arg(switch("no-clobber", "Do not overwrite an existing output file"))
+        .arg(switch("txt", "The config is text, not encoded"))
+        .arg(
+            switch("txt-lossy", "Like --txt, but skip fields and enum values that this version does not know")
+                .long_help(
+                    "Like --txt, but drops fields and enum values that this version does not know instead of refusing the \
+                     config.",
+                ),
+        )
+        .arg(
+            switch("background", "Record in the background; print the process id and exit")
+                .short('d')
+                .long_help(
+                    "Continues in the background and exits at once, printing the id of the background process. Stop the \
+                     recording with `kill -TERM` and that id; the trace is written then.",
+                ),
+        )
+        .arg(
+            switch("background-wait", "Like -d, but exit once all data sources have started")
+                .short('D')
+                .long_help(
+                    "Like --background, but waits up to 30 s for all data sources to have started. The exit code is 0 if \
+                     they have, 2 if they did not in time, 1 if the recording failed.",
+                ),
+        )
+        .arg(
+            option("notify-fd", "FD", value_parser!(i32).range(0..), "Write a byte to descriptor FD once started")
+                .long_help(
+                    "Once all data sources have started, writes one byte to the inherited descriptor FD and closes it: 0 \
+                     if they have, something else if the recording failed.",
+                ),
+        )
+        .arg(
+            option("add-attribute", "KEY[=VALUE]", value_parser!(String), "Note a key and value in the trace")
+                .action(ArgAction::Append)
+                .long_help(
+                    "Notes a key and a value (empty if left out) in the trace; can be repeated. Trace processor lists \
+                     them in the table `metadata` as trace_attribute.KEY.",
+                ),
+        )
+}
+
+fn light_flags(command: Command) -> Command {
+    command
+        .next_help_heading("Without -c")
+        .arg(
+            option("time", "TIME", value_parser!(String), "How long to record: a number and ms, s, m or h [default: 10s]")
+                .short('t')
+                .long_help(
+                    "How long to record: a whole number and one of ms, s, m, h. 0 records until Ctrl-C. [default: 10s]",
+                ),
+        )
+        .arg(
+            option("buffer", "SIZE", value_parser!(String), "Size of the ring buffer, like 64mb [default: 32mb]")
+                .short('b')
+                .long_help(
+                    "Size of the ring buffer in memory: a whole number and one of kb, mb, gb. When it is full, the oldest \
+                     data make room. [default: 32mb]",
+                ),
+        )
+        .arg(
+            option("size", "SIZE", value_parser!(String), "Largest size of the file, written while recording")
+                .short('s')
+                .long_help(
+                    "Writes the file while recording, until it has SIZE: a whole number and one of kb, mb, gb. Without it \
+                     the trace stays in the ring buffer and is written at the end.",
+                ),
+        )
+        .arg(
+            option("app", "NAME", value_parser!(String), "Record the atrace events of this Android app")
+                .short('a')
+                .action(ArgAction::Append),
+        )
+        .arg(
+            Arg::new("events")
+                .value_name("EVENT")
+                .num_args(0..)
+                .value_parser(value_parser!(String))
+                .action(ArgAction::Append)
+                .help("Kernel events like sched/sched_switch or 'irq/*', or atrace categories like gfx"),
+        )
+}
+
+fn service_flags(command: Command) -> Command {
+    command
+        .next_help_heading("Other")
+        .arg(switch(
+            "query",
+            "Show the service's producers, data sources and sessions",
+        ))
+        .arg(switch("long", "With --query: do not shorten what is long"))
+        .arg(switch(
+            "query-raw",
+            "Like --query, but write the encoded TracingServiceState to stdout",
+        ))
+        .arg(
+            Arg::new("version")
+                .long("version")
+                .action(ArgAction::Version)
+                .help("Print the version"),
+        )
+        .arg(
+            Arg::new("help")
+                .short('h')
+                .long("help")
+                .action(ArgAction::Help)
+                .help("Print help (more with --help)"),
+        )
+}
+
+fn detached_and_clone_flags(command: Command) -> Command {
+    command
+        .next_help_heading("Not in this version yet")
+        .arg(
+            option(
+                "detach",
+                "KEY",
+                value_parser!(String),
+                "Leave the session running under a key",
+            )
+            .hide_short_help(true),
+        )
+        .arg(
+            option(
+                "attach",
+                "KEY",
+                value_parser!(String),
+                "Take a detached session back",
+            )
+            .hide_short_help(true),
+        )
+        .arg(
+            option(
+                "is_detached",
+                "KEY",
+                value_parser!(String),
+                "Ask whether a session is detached",
+            )
+            .hide_short_help(true),
+        )
+        .arg(switch("stop", "With --attach: end the session").hide_short_help(true))
+        .arg(
+            option(
+                "clone",
+                "TSID",
+                value_parser!(String),
+                "Copy the data of a running session",
+            )
+            .hide_short_help(true),
+        )
+        .arg(
+            option(
+                "clone-by-name",
+                "NAME",
+                value_parser!(String),
+                "Copy a session by its name",
+            )
+            .hide_short_help(true),
+        )
+        .arg(switch("clone-for-bugreport", "Clone without the session's filter").hide_short_help(true))
+        .arg(switch("save-for-bugreport", "Clone the session that a bug report wants").hide_short_help(true))
+        .arg(
+            switch(
+                "save-all-for-bugreport",
+                "Clone all sessions that a bug report wants",
+            )
+            .hide_short_help(true),
+        )
+}
+
+fn android_flags(command: Command) -> Command {
+    command
+        .next_help_heading("Android and statsd")
+        .arg(
+            option(
+                "alert-id",
+                "ID",
+                value_parser!(i64),
+                "Alert that led to this trace",
+            )
+            .hide_short_help(true),
+        )
+        .arg(
+            option(
+                "config-id",
+                "ID",
+                value_parser!(i64),
+                "Config that led to this trace",
+            )
+            .hide_short_help(true),
+        )
+        .arg(
+            option(
+                "config-uid",
+                "UID",
+                value_parser!(i32),
+                "User who registered that config",
+            )
+            .hide_short_help(true),
+        )
+        .arg(
+            option(
+                "subscription-id",
+                "ID",
+                value_parser!(i64),
+                "Subscription that led to this trace",
+            )
+            .hide_short_help(true),
+        )
+        .arg(switch("upload", "Android only").hide_short_help(true))
+        .arg(option("dropbox", "TAG", value_parser!(String), "Android only").hide_short_help(true))
+        .arg(switch("no-guardrails", "Accepted and without effect, as upstream").hide_short_help(true))
+        .arg(switch("reset-guardrails", "Accepted and without effect, as upstream").hide_short_help(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::error::ErrorKind;
+
+    fn parsed(line: &str) -> Arguments {
+        try_parse(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    fn try_parse(line: &str) -> Result<Arguments, clap::Error> {
+        parse(Program::Perfetto, line.split_whitespace().map(OsString::from))
+    }
+
+    fn refused(line: &str) -> ErrorKind {
+        try_parse(line)
+            .err()
+            .unwrap_or_else(|| panic!("{line} was accepted"))
+            .kind()
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        command(Program::Perfetto).debug_assert();
+        command(Program::Ferretto).debug_assert();
+    }
+
+    #[test]
+    fn every_spelling_of_a_value_is_the_same() {
+        for line in [
+            "-t 5s",
+            "-t5s",
+            "--time 5s",
+            "--time=5s",
+            "--ti=5s",
+            "--ti 5s",
+            "-dt5s",
+            "-t 1s -t 5s",
+        ] {
+            assert_eq!(parsed(line).light.time.as_deref(), Some("5s"), "{line}");
+        }
+    }
+
+    #[test]
+    fn flags_and_events_mix_in_any_order() {
+        let arguments = parsed("sched/sched_switch -o out -t 5s gfx -a one --app two -- -odd");
+        assert_eq!(arguments.light.events, ["sched/sched_switch", "gfx", "-odd"]);
+        assert_eq!(arguments.light.apps, ["one", "two"]);
+        assert_eq!(arguments.out.as_deref(), Some("out".as_ref()));
+    }
+
+    #[test]
+    fn a_dash_is_a_value_and_values_may_begin_with_one() {
+        let arguments = parsed("-c - -o -");
+        assert_eq!(arguments.configs, ["-"]);
+        assert_eq!(arguments.out.as_deref(), Some("-".as_ref()));
+        assert_eq!(parsed("--config-id -5").statsd.config_id, Some(-5));
+        assert_eq!(parsed("-t -5s").light.time.as_deref(), Some("-5s"));
+    }
+
+    #[test]
+    fn abbreviations_must_be_unambiguous() {
+        assert!(parsed("--query").query);
+        assert!(!parsed("--query").query_raw);
+        assert!(parsed("--query-r").query_raw);
+        assert_eq!(refused("--no"), ErrorKind::UnknownArgument);
+        assert_eq!(refused("--bogus"), ErrorKind::UnknownArgument);
+    }
+
+    #[test]
+    fn version_and_help_act_where_they_stand() {
+        assert_eq!(refused("--version --bogus"), ErrorKind::DisplayVersion);
+        assert_eq!(refused("--vers"), ErrorKind::DisplayVersion);
+        assert_eq!(refused("--bogus --version"), ErrorKind::UnknownArgument);
+        assert_eq!(refused("-h"), ErrorKind::DisplayHelp);
+        assert_eq!(refused("-t"), ErrorKind::InvalidValue);
+    }
+
+    #[test]
+    fn an_empty_attribute_reaches_the_plan_which_explains() {
+        let words = [
+            "--add-attribute",
+            "",
+            "--add-attribute=",
+            "--add-attribute",
+            "a=b=c",
+        ];
+        let arguments = parse(Program::Perfetto, words.map(OsString::from)).unwrap();
+        assert_eq!(arguments.attributes, ["", "", "a=b=c"]);
+    }
+
+    #[test]
+    fn short_help_fits_a_screen() {
+        let help = command(Program::Ferretto)
+            .term_width(100)
+            .render_help()
+            .to_string();
+        assert!(
+            help.lines().count() <= 48,
+            "{} lines:\n{help}",
+            help.lines().count()
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! Recording in the background: the fork behind `-d` and `-D`, and the byte that says "started".
+//!
+//! Called by [`run`](super::run), before anything else of the recording exists: there is one thread then, no connection and no
+//! child process. As upstream's, the parent waits until the child has left its terminal, prints the child's process id
+//! on stdout, and with `-D` waits up to 30 s for the data sources.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::plan::Process;
+
+/// How long `-D` waits for all data sources to have started.
+const START_WAIT: Duration = Duration::from_secs(30);
+
+/// How a start went. The numbers are what `--notify-fd` receives and what `-D` exits with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StartStatus {
+    /// All data sources have started.
+    Started = 0,
+    /// The recording failed before.
+    Failed = 1,
+    /// No word in time.
+    TimedOut = 2,
+}
+
+/// Where we are after [`detach`].
+pub(crate) enum Detached {
+    /// In the process the user started, whose work is done. It exits with the number of this status.
+    Parent(StartStatus, Option<String>),
+    /// In the process that records, and whom to tell that it has started.
+    Recorder(Vec<StartReport>),
+}
+
+/// Somebody who waits for the start: one byte, then the end of the stream.
+#[derive(Debug)]
+pub(crate) struct StartReport {
+    to: File,
+    reader: Reader,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    /// Whoever passed `--notify-fd`: it gets the byte only.
+    Foreign,
+    /// The parent process: it gets the reason of a failure too, since our stderr leads nowhere.
+    Parent,
+}
+
+impl StartReport {
+    /// Tells the outcome, and why it failed.
+    pub(crate) fn send(mut self, status: StartStatus, reason: &str) {
+        let mut message = vec![status as u8];
+        if self.reader == Reader::Parent {
+            message.extend_from_slice(reason.as_bytes());
+        }
+        // Whoever waited may be gone.
+        let _ = self.to.write_all(&message);
+    }
+}
+
+/// Why there is no background process.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot go on in the background: {what}: {source}")]
+pub(crate) struct DetachError {
+    what: &'static str,
+    source: io::Error,
+}
+
+/// Takes over the descriptor of `--notify-fd`.
+pub(crate) fn notify_report(fd: i32) -> Result<StartReport, DetachError> {
+    // What is not open is caught here rather than at the start.
+    let flags = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    flags.map_err(|source| DetachError {
+        what: "the descriptor of --notify-fd is not open",
+        source,
+    })?;
+    // SAFETY: the caller of this program hands the descriptor down for us to write to and to close, which is what
+    // `--notify-fd` means; standard streams are refused by the plan, and nothing else in this process has opened anything
+    // that it keeps yet.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // Children of ours must not keep it open.
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).map_err(|source| DetachError {
+        what: "marking the descriptor of --notify-fd",
+        source: source.into(),
+    })?;
+    Ok(StartReport {
+        to: File::from(fd),
+        reader: Reader::Foreign,
+    })
+}
+
+/// Forks if `process` asks for it. `before` are those who wait already.
+pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<Detached, DetachError> {
+    let mut reports: Vec<StartReport> = before.into_iter().collect();
+    if process == Process::Foreground {
+        return Ok(Detached::Recorder(reports));
+    }
+    let pipe = |what| {
+        pipe_with(PipeFlags::CLOEXEC).map_err(|source| DetachError {
+            what,
+            source: source.into(),
+        })
+    };
+    let (left_terminal, leaving_terminal) = pipe("making a pipe")?;
+    let (started, starting) = pipe("making a pipe")?;
+
+    // SAFETY: this process has one thread (see above), so the child's copy of its memory is consistent: no lock is held and
+    // no thread is missing there.
+    match unsafe { libc::fork() } {
+        -1 => Err(DetachError {
+            what: "fork",
+            source: io::Error::last_os_error(),
+        }),
+        0 => {
+            drop((left_terminal, started));
+            leave_terminal().map_err(|source| DetachError {
+                what: "leaving the terminal",
+                source: source.into(),
+            })?;
+            let _ = rustix::io::write(&leaving_terminal, &[1]);
+            if process == Process::BackgroundOnceStarted {
+                reports.push(StartReport {
+                    to: File::from(starting),
+                    reader: Reader::Parent,
+                });
+            }
+            Ok(Detached::Recorder(reports))
+        }
+        child => {
+            drop((leaving_terminal, starting, reports));
+            // The end of the stream: the child failed before. It has said why.
+            if File::from(left_terminal).read(&mut [0]).unwrap_or(0) == 0 {
+                return Ok(Detached::Parent(StartStatus::Failed, None));
+            }
+            // A closed stdout does not stop the recording.
+            let _ = writeln!(io::stdout(), "{child}");
+            Ok(match process {
+                Process::BackgroundOnceStarted => await_start(started),
+                Process::Background | Process::Foreground => Detached::Parent(StartStatus::Started, None),
+            })
+        }
+    }
+}
+
+/// Its own session, the root directory, nothing on the standard streams.
+fn leave_terminal() -> Result<(), Errno> {
+    rustix::process::setsid()?;
+    // Only so that no mounted directory stays busy.
+    let _ = rustix::process::chdir("/");
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)
+}
+
+/// Waits for what the recorder reports.
+fn await_start(started: OwnedFd) -> Detached {
+    let deadline = Instant::now() + START_WAIT;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&started, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => continue,
+            Ok(0) => {
+                let reason = format!(
+                    "the data sources have not all started within {} s",
+                    START_WAIT.as_secs()
+                );
+                return Detached::Parent(StartStatus::TimedOut, Some(reason));
+            }
+            Ok(_) | Err(_) => break,
+        }
+    }
+    let mut message = Vec::new();
+    // A report that breaks off is none.
+    let _ = File::from(started).read_to_end(&mut message);
+    match message.split_first() {
+        Some((status, _)) if *status == StartStatus::Started as u8 => {
+            Detached::Parent(StartStatus::Started, None)
+        }
+        Some((_, reason)) => Detached::Parent(
+            StartStatus::Failed,
+            Some(String::from_utf8_lossy(reason).into_owned()),
+        ),
+        None => {
+            let reason = "the background process ended without a word".to_owned();
+            Detached::Parent(StartStatus::Failed, Some(reason))
+        }
+    }
+}

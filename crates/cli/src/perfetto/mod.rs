@@ -1,0 +1,144 @@
+//! `perfetto`: records traces and asks the service what it has.
+//!
+//! Called by [`applet`](crate::applet). The path of a command line: [`args`] → [`plan`] → [`output`] and [`background`] →
+//! [`record`] (which drives a [`session`]) or [`query`]. Exit codes are upstream's: 0 when it was done, 1 for any failure; `-D`
+//! exits with 2 when the data sources did not start in time. Where upstream's code is 0 though the recording failed (the
+//! service refused the config or died, the output could not be written), this one's is 1.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+mod args;
+#[allow(unsafe_code)]
+mod background;
+mod config_source;
+mod console;
+mod figures;
+mod light_config;
+mod losses;
+mod output;
+mod plan;
+mod progress;
+mod query;
+mod record;
+mod service;
+mod service_state;
+mod session;
+
+use background::Detached;
+use console::Console;
+use output::Output;
+use plan::Plan;
+pub use service::{FindService, FindServiceError, Service, running_service};
+
+/// Exit code of a command that was done.
+const SUCCESS: u8 = 0;
+/// Exit code of any failure.
+const FAILURE: u8 = 1;
+
+/// Under which name the command line runs, which decides what it does without a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// `perfetto`: needs a running service, as upstream's.
+    Perfetto,
+    /// `ferretto`: starts a service if there is none.
+    Ferretto,
+}
+
+impl Program {
+    /// The name people type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Perfetto => "perfetto",
+            Program::Ferretto => "ferretto",
+        }
+    }
+}
+
+/// Runs the command line with the words after the program's name; gives the exit code. `find_service` is asked for a
+/// service once it is needed: after all flags, configs and the output have been found good, and in the process that records.
+pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_service: FindService<'_>) -> u8 {
+    let words: Vec<OsString> = words.into_iter().collect();
+    if words.is_empty() {
+        eprint!("{}", args::command(program).render_help());
+        return FAILURE;
+    }
+    let arguments = match args::parse(program, words) {
+        Ok(arguments) => arguments,
+        Err(message) => return explain(program, &message),
+    };
+    let mut console = Console::new(program);
+    match plan::plan(arguments) {
+        Ok(Plan::Notice(text)) => {
+            console.say(text);
+            SUCCESS
+        }
+        Ok(Plan::Query(format)) => query::query(format, find_service, &mut console),
+        Ok(Plan::Record(recording)) => record(program, *recording, find_service, &mut console),
+        Err(error) => {
+            console.say(error);
+            FAILURE
+        }
+    }
+}
+
+/// Prints help, version or a usage error. Upstream's `perfetto` prints its help on stderr and fails, and scripts have got
+/// used to it (`perfetto --help 2>&1`); `ferretto` is free to do what is usual.
+fn explain(program: Program, message: &clap::Error) -> u8 {
+    use clap::error::ErrorKind;
+    match (message.kind(), program) {
+        (ErrorKind::DisplayVersion, _) => {
+            // A reader that is gone is no failure.
+            let _ = writeln!(std::io::stdout(), "{}", crate::VERSION);
+            SUCCESS
+        }
+        (ErrorKind::DisplayHelp, Program::Ferretto) => {
+            let _ = message.print();
+            SUCCESS
+        }
+        _ => {
+            eprint!("{}", message.render());
+            FAILURE
+        }
+    }
+}
+
+fn record(
+    program: Program,
+    recording: plan::Recording,
+    find_service: FindService<'_>,
+    console: &mut Console,
+) -> u8 {
+    let opened = Output::open(&recording.sink, recording.existing);
+    let output = match opened {
+        Ok(output) => output,
+        Err(error) => {
+            console.say(error);
+            return FAILURE;
+        }
+    };
+    let reports = recording
+        .notify_fd
+        .map(background::notify_report)
+        .transpose()
+        .and_then(|report| background::detach(recording.process, report));
+    match reports {
+        Ok(Detached::Parent(status, reason)) => {
+            if let Some(reason) = reason {
+                console.say(reason);
+            }
+            status as u8
+        }
+        Ok(Detached::Recorder(reports)) => {
+            let mut recorder_console = Console::new(program);
+            record::record(recording, output, reports, find_service, &mut recorder_console)
+        }
+        Err(error) => {
+            console.say(error);
+            if let Some(output) = output {
+                output.discard();
+            }
+            FAILURE
+        }
+    }
+}

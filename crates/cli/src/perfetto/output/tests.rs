@@ -1,0 +1,192 @@
+//! What may be relied on: the file format, and which files survive what.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use ferretto_wire::{Reader, Value};
+
+fn open(path: &Path) -> Output {
+    try_open(path, ExistingFile::Replace).unwrap()
+}
+
+fn try_open(path: &Path, existing: ExistingFile) -> Result<Output, OpenError> {
+    Output::open(&Sink::File(path.to_owned()), existing).map(Option::unwrap)
+}
+
+#[test]
+fn a_file_is_a_row_of_packets_in_field_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let packets = [
+        vec![],
+        vec![1; 1],
+        vec![2; 127],
+        vec![3; 128],
+        vec![4; 20_000],
+        vec![5; 3_000_000],
+    ];
+    let mut output = open(&path);
+    for packet in &packets {
+        output.write_packet(packet).unwrap();
+    }
+    output.finish().unwrap();
+
+    let file = std::fs::read(&path).unwrap();
+    let read: Vec<&[u8]> = Reader::new(&file)
+        .map(|field| match field.unwrap() {
+            ferretto_wire::Field {
+                number: 1,
+                value: Value::Bytes(bytes),
+                ..
+            } => bytes,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(read, packets);
+    assert_eq!(
+        output.contents(),
+        Contents {
+            bytes: file.len() as u64,
+            packets: Some(6)
+        }
+    );
+}
+
+#[test]
+fn packets_that_the_service_wrote_are_counted_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let mut ours = open(&path);
+    let mut theirs = BufWriter::new(File::from(ours.descriptor().unwrap()));
+    theirs
+        .write_all(&[0x0a, 0x00, 0x0a, 0x02, 7, 7, 0x0a, 0x80, 0x01])
+        .unwrap();
+    theirs.write_all(&[0; 128]).unwrap();
+    theirs.flush().unwrap();
+    assert_eq!(
+        ours.contents(),
+        Contents {
+            bytes: 137,
+            packets: Some(3)
+        }
+    );
+}
+
+#[test]
+fn only_the_user_may_read_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let _output = open(&path);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0);
+}
+
+#[test]
+fn a_recording_that_never_began_leaves_an_earlier_trace_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    std::fs::write(&path, "earlier").unwrap();
+    assert_eq!(open(&path).discard(), Discarded::Left);
+    assert_eq!(std::fs::read(&path).unwrap(), b"earlier");
+}
+
+#[test]
+fn a_failed_recording_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    assert_eq!(open(&path).discard(), Discarded::Removed);
+    assert!(!path.exists());
+
+    std::fs::write(&path, "earlier").unwrap();
+    let mut output = open(&path);
+    output.begin().unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+    output.write_packet(b"half of a trace").unwrap();
+    assert_eq!(output.discard(), Discarded::Removed);
+    assert!(!path.exists());
+}
+
+#[test]
+fn data_of_a_broken_recording_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let mut output = open(&path);
+    output.begin().unwrap();
+    output.write_packet(b"data").unwrap();
+    assert_eq!(
+        output.salvage(),
+        Some(Contents {
+            bytes: 6,
+            packets: Some(1)
+        })
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), [&[0x0a, 4][..], b"data"].concat());
+
+    let mut without_data = open(&path);
+    without_data.begin().unwrap();
+    assert_eq!(without_data.salvage(), None);
+    assert!(!path.exists());
+
+    std::fs::write(&path, "earlier").unwrap();
+    assert_eq!(open(&path).salvage(), None);
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        b"earlier",
+        "this recording never began"
+    );
+}
+
+#[test]
+fn what_somebody_else_put_there_meanwhile_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let output = open(&path);
+    std::fs::rename(&path, dir.path().join("moved")).unwrap();
+    std::fs::write(&path, "another's").unwrap();
+    assert_eq!(output.discard(), Discarded::Left);
+    assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+}
+
+#[test]
+fn devices_are_written_to_and_never_removed() {
+    let mut output = open(Path::new("/dev/null"));
+    output.begin().unwrap();
+    output.write_packet(b"x").unwrap();
+    output.finish().unwrap();
+    assert_eq!(output.discard(), Discarded::Left);
+    assert!(Path::new("/dev/null").exists());
+}
+
+#[test]
+fn a_link_is_followed_even_to_a_file_that_is_not_there_yet() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(dir.path().join("target"), &link).unwrap();
+    let mut output = open(&link);
+    output.begin().unwrap();
+    output.write_packet(b"x").unwrap();
+    output.finish().unwrap();
+    assert_eq!(std::fs::read(dir.path().join("target")).unwrap(), [0x0a, 1, b'x']);
+}
+
+#[test]
+fn no_clobber_refuses_what_is_there_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    try_open(&path, ExistingFile::Refuse).unwrap();
+    let error = try_open(&path, ExistingFile::Refuse).unwrap_err().to_string();
+    assert!(
+        error.contains("--no-clobber") && error.contains("trace"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_output_that_cannot_be_opened_names_the_path_and_the_reason() {
+    let error = try_open(Path::new("/nonexistent/trace"), ExistingFile::Replace)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("/nonexistent/trace") && error.contains("No such file"),
+        "{error}"
+    );
+}

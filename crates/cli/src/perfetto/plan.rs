@@ -1,0 +1,341 @@
+//! What a command line asks for: which flags go together, and the config that results.
+//!
+//! Called by [`run`](super::run) between parsing the flags and touching the world: nothing here opens the output or a
+//! socket, only configs are read. The combinations that are refused are those upstream's `perfetto_cmd.cc` refuses.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use ferretto_proto::messages::{TraceAttributes, TraceConfig, trace_attributes, trace_config};
+
+use super::args::{Arguments, StatsdFlags};
+use super::config_source::{ConfigError, ConfigSyntax, parse_config, read_config};
+use super::light_config::{LightFlagError, light_config, test_config};
+
+/// What to do.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    /// Say something and be done.
+    Notice(&'static str),
+    /// Show the service's state.
+    Query(QueryFormat),
+    /// Record a trace.
+    Record(Box<Recording>),
+}
+
+/// How the service's state is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueryFormat {
+    /// A table, with long cells cut.
+    Table,
+    /// A table, with everything.
+    LongTable,
+    /// The encoded `TracingServiceState`.
+    Raw,
+}
+
+/// A recording to be made.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    /// As it goes to the service.
+    pub(crate) config: TraceConfig,
+    /// Where the trace goes.
+    pub(crate) sink: Sink,
+    /// What happens to a file that is there already.
+    pub(crate) existing: ExistingFile,
+    /// Which process records.
+    pub(crate) process: Process,
+    /// A descriptor that is told when all data sources have started.
+    pub(crate) notify_fd: Option<i32>,
+}
+
+/// Where the trace goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sink {
+    /// Into this file.
+    File(PathBuf),
+    /// To stdout.
+    Stdout,
+    /// The service opens `output_path` of the config by itself.
+    OpenedByService(PathBuf),
+}
+
+/// What happens to an output file that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExistingFile {
+    /// It is replaced.
+    Replace,
+    /// The recording is refused.
+    Refuse,
+}
+
+/// Which process records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// This one.
+    Foreground,
+    /// A background process; this one exits at once.
+    Background,
+    /// A background process; this one exits when all data sources have started.
+    BackgroundOnceStarted,
+}
+
+/// A command line that cannot be followed. The exit code is 1.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlanError {
+    #[error("{0} cannot be combined with {1}")]
+    Conflict(&'static str, &'static str),
+    #[error("{0} only works together with {1}")]
+    Needs(&'static str, &'static str),
+    #[error("--{0} only works on Android")]
+    AndroidOnly(&'static str),
+    #[error("--{0} is not in this version yet; upstream's perfetto can do it with this service too")]
+    NotYet(&'static str),
+    #[error("--add-attribute needs a key: write --add-attribute KEY=VALUE")]
+    AttributeWithoutKey,
+    #[error("there is nothing to record: name events (like sched/sched_switch), or a config with -c FILE")]
+    NoConfig,
+    #[error("the trace config {0} is empty")]
+    EmptyConfig(String),
+    #[error("{0}")]
+    Light(#[from] LightFlagError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(
+        "the trace config sets only one of cmd_trace_start_delay.min_delay_ms and max_delay_ms; set both"
+    )]
+    HalfDelay,
+    #[error(
+        "the trace config sets cmd_trace_start_delay.min_delay_ms ({min}) above max_delay_ms ({max}); swap them"
+    )]
+    InvertedDelay { min: u32, max: u32 },
+    #[error("the trace config has {0}, which only works with --upload, on Android")]
+    ReportConfig(&'static str),
+    #[error(
+        "the trace config sets output_path, where the service writes by itself; leave out -o or output_path"
+    )]
+    TwoOutputs,
+    #[error(
+        "{0}, the output_path of the trace config, exists, and the service overwrites no files; remove it or choose \
+         another path"
+    )]
+    OutputPathExists(PathBuf),
+    #[error("the trace config is for {0}, which is not in this version yet")]
+    ConfigNotYet(&'static str),
+    #[error("where should the trace go? Add -o FILE (or -o - for stdout)")]
+    NoOutput,
+    #[error("the notify descriptor {0} is stdin, stdout or stderr")]
+    NotifyStandardStream(i32),
+}
+
+/// Makes the plan.
+pub(crate) fn plan(arguments: Arguments) -> Result<Plan, PlanError> {
+    if let Some(flag) = arguments.android_only {
+        return Err(PlanError::AndroidOnly(flag));
+    }
+    if arguments.reset_guardrails {
+        return Ok(Plan::Notice(
+            "There are no guardrails to reset; --reset-guardrails does nothing.",
+        ));
+    }
+    for attribute in &arguments.attributes {
+        if attribute.is_empty() || attribute.starts_with('=') {
+            return Err(PlanError::AttributeWithoutKey);
+        }
+    }
+    if let Some(flag) = arguments.not_yet {
+        return Err(PlanError::NotYet(flag));
+    }
+    if arguments.query && arguments.background {
+        return Err(PlanError::Conflict("--query", "--background"));
+    }
+    if arguments.long && !arguments.query {
+        return Err(PlanError::Needs("--long", "--query"));
+    }
+    if arguments.text && arguments.lossy_text {
+        return Err(PlanError::Conflict("--txt", "--txt-lossy"));
+    }
+    if arguments.query {
+        return query(&arguments);
+    }
+    record(arguments)
+}
+
+fn query(arguments: &Arguments) -> Result<Plan, PlanError> {
+    if !arguments.configs.is_empty() || arguments.light.any() {
+        return Err(PlanError::Conflict("--query", "a trace config"));
+    }
+    if arguments.out.is_some() {
+        return Err(PlanError::Conflict("--query", "--out"));
+    }
+    Ok(Plan::Query(match (arguments.query_raw, arguments.long) {
+        (true, _) => QueryFormat::Raw,
+        (false, true) => QueryFormat::LongTable,
+        (false, false) => QueryFormat::Table,
+    }))
+}
+
+fn record(arguments: Arguments) -> Result<Plan, PlanError> {
+    if let Some(fd @ 0..=2) = arguments.notify_fd {
+        return Err(PlanError::NotifyStandardStream(fd));
+    }
+    let mut config = requested_config(&arguments)?;
+    check_reports(&config)?;
+    add_command_line_metadata(&mut config, &arguments)?;
+
+    let delay = &config.cmd_trace_start_delay;
+    match (delay.min_delay_ms, delay.max_delay_ms) {
+        (None, None) => {}
+        (Some(min), Some(max)) if min > max => return Err(PlanError::InvertedDelay { min, max }),
+        (Some(_), Some(_)) => {}
+        _ => return Err(PlanError::HalfDelay),
+    }
+    if !config.activate_triggers.is_empty() {
+        return Err(PlanError::ConfigNotYet("activating triggers (activate_triggers)"));
+    }
+    let clone_snapshot = trace_config::trigger_config::TriggerMode::CLONE_SNAPSHOT;
+    if config.trigger_config.trigger_mode == Some(clone_snapshot) {
+        return Err(PlanError::ConfigNotYet(
+            "snapshots on triggers (trigger_mode: CLONE_SNAPSHOT)",
+        ));
+    }
+    let sink = sink(&config, arguments.out)?;
+    Ok(Plan::Record(Box::new(Recording {
+        config,
+        sink,
+        existing: if arguments.no_clobber {
+            ExistingFile::Refuse
+        } else {
+            ExistingFile::Replace
+        },
+        process: match (arguments.background_wait, arguments.background) {
+            (true, _) => Process::BackgroundOnceStarted,
+            (false, true) => Process::Background,
+            (false, false) => Process::Foreground,
+        },
+        notify_fd: arguments.notify_fd,
+    })))
+}
+
+/// The config of `-c`, or that of the light flags. As upstream, an empty `-c` file beside light flags is ignored.
+fn requested_config(arguments: &Arguments) -> Result<TraceConfig, PlanError> {
+    let mut last = None;
+    for name in &arguments.configs {
+        let bytes = if name == ":test" {
+            Vec::new()
+        } else {
+            read_config(name)?
+        };
+        last = Some((name, bytes));
+    }
+    match last {
+        Some((name, _)) if name == ":test" && !arguments.light.any() => Ok(test_config()?),
+        Some((name, bytes)) if arguments.light.any() && (!bytes.is_empty() || name == ":test") => Err(
+            PlanError::Conflict("-c", "--time, --buffer, --size, --app or events"),
+        ),
+        _ if arguments.light.any() => Ok(light_config(&arguments.light)?),
+        None => Err(PlanError::NoConfig),
+        Some((name, bytes)) if bytes.is_empty() => Err(PlanError::EmptyConfig(display(name))),
+        Some((name, bytes)) => {
+            let syntax = match (arguments.text, arguments.lossy_text) {
+                (true, _) => ConfigSyntax::Text,
+                (false, true) => ConfigSyntax::LossyText,
+                (false, false) => ConfigSyntax::Encoded,
+            };
+            Ok(parse_config(&display(name), &bytes, syntax)?)
+        }
+    }
+}
+
+fn display(name: &OsString) -> String {
+    if name == "-" {
+        "<stdin>".to_owned()
+    } else {
+        name.to_string_lossy().into_owned()
+    }
+}
+
+fn check_reports(config: &TraceConfig) -> Result<(), PlanError> {
+    let named = |package: &Option<String>| package.as_deref().is_some_and(|package| !package.is_empty());
+    if named(&config.incident_report_config.destination_package) {
+        return Err(PlanError::ReportConfig(
+            "incident_report_config.destination_package",
+        ));
+    }
+    if named(&config.android_report_config.reporter_service_package) {
+        return Err(PlanError::ReportConfig(
+            "android_report_config.reporter_service_package",
+        ));
+    }
+    Ok(())
+}
+
+/// Sets what the command line adds to every config: who asked, a name for the trace, the attributes.
+fn add_command_line_metadata(config: &mut TraceConfig, arguments: &Arguments) -> Result<(), PlanError> {
+    let StatsdFlags {
+        alert_id,
+        config_id,
+        config_uid,
+        subscription_id,
+    } = arguments.statsd;
+    // Present even when empty, and in place of what a config says: upstream's does the same.
+    *config.statsd_metadata.get_or_insert_default() = trace_config::StatsdMetadata {
+        triggering_alert_id: alert_id,
+        triggering_config_id: config_id,
+        triggering_config_uid: config_uid,
+        triggering_subscription_id: subscription_id,
+        ..Default::default()
+    };
+    if config.trace_uuid_lsb.unwrap_or(0) == 0 && config.trace_uuid_msb.unwrap_or(0) == 0 {
+        let (lsb, msb) = random_uuid();
+        // So that statsd finds the trace of its subscription.
+        config.trace_uuid_lsb = Some(subscription_id.filter(|id| *id != 0).unwrap_or(lsb));
+        config.trace_uuid_msb = Some(msb);
+    }
+    let enabled = trace_config::StatsdLogging::STATSD_LOGGING_ENABLED;
+    if config.statsd_logging != Some(enabled) {
+        config.statsd_logging = Some(trace_config::StatsdLogging::STATSD_LOGGING_DISABLED);
+    }
+    // Those guardrails are for traces that are uploaded.
+    config.enable_extra_guardrails = Some(false);
+    if !arguments.attributes.is_empty() {
+        let attributes: &mut TraceAttributes = config.trace_attributes.get_or_insert_default();
+        for attribute in &arguments.attributes {
+            let (key, value) = attribute.split_once('=').unwrap_or((attribute, ""));
+            attributes.attribute.push(trace_attributes::Attribute {
+                key: Some(key.to_owned()),
+                value: Some(trace_attributes::attribute::Value::StringValue(value.to_owned())),
+                ..Default::default()
+            });
+        }
+    }
+    Ok(())
+}
+
+/// 128 random bits. The kernel gives them without blocking, but for the first seconds after a boot.
+fn random_uuid() -> (i64, i64) {
+    let mut bytes = [0; 16];
+    // A failure (no getrandom in a sandbox) leaves zeros, which the service replaces by a name of its own.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+    let bits = u128::from_ne_bytes(bytes);
+    (bits as i64, (bits >> 64) as i64)
+}
+
+fn sink(config: &TraceConfig, out: Option<OsString>) -> Result<Sink, PlanError> {
+    let service_path = config
+        .output_path
+        .as_deref()
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    match (service_path, out) {
+        (Some(_), Some(_)) => Err(PlanError::TwoOutputs),
+        (Some(path), None) if path.exists() => Err(PlanError::OutputPathExists(path)),
+        (Some(path), None) if config.write_into_file == Some(true) => Ok(Sink::OpenedByService(path)),
+        (_, None) => Err(PlanError::NoOutput),
+        (None, Some(out)) if out == "-" => Ok(Sink::Stdout),
+        (None, Some(out)) => Ok(Sink::File(PathBuf::from(out))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

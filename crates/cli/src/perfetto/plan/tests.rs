@@ -1,0 +1,206 @@
+//! Command lines and what becomes of them.
+
+use std::ffi::OsString;
+
+use super::*;
+use crate::perfetto::{Program, args};
+
+fn try_plan(line: &str) -> Result<Plan, PlanError> {
+    let words = line.split_whitespace().map(OsString::from);
+    plan(args::parse(Program::Perfetto, words).unwrap_or_else(|error| panic!("{line}: {error}")))
+}
+
+fn refused(line: &str) -> String {
+    try_plan(line)
+        .err()
+        .unwrap_or_else(|| panic!("{line} was accepted"))
+        .to_string()
+}
+
+fn recording(line: &str) -> Recording {
+    match try_plan(line) {
+        Ok(Plan::Record(recording)) => *recording,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+/// A file with a text config, and the flags that name it.
+fn with_config(dir: &tempfile::TempDir, text: &str) -> String {
+    let path = dir.path().join("config");
+    std::fs::write(&path, text).unwrap();
+    format!("--txt -c {}", path.display())
+}
+
+#[test]
+fn what_upstream_refuses_is_refused() {
+    let cases = [
+        ("--long", "--query"),
+        ("--query -d", "--background"),
+        ("--query-raw -D", "--background"),
+        ("--query -t 5s", "trace config"),
+        ("--query -c :test", "trace config"),
+        ("--query -o x", "--out"),
+        ("--txt --txt-lossy", "--txt-lossy"),
+        ("-t 5s", "-o FILE"),
+        ("-o x", "nothing to record"),
+        ("-c :test -t 5s -o x", "-c cannot be combined"),
+        ("-t 5x -o x", "--time"),
+        ("-c /nonexistent -o x", "No such file"),
+        ("-c /dev/null -o x", "empty"),
+        ("--upload -t 1s", "only works on Android"),
+        ("--dropbox perfetto -t 1s", "only works on Android"),
+        ("--add-attribute =value -t 1s -o x", "needs a key"),
+        ("--clone 3 -o x", "--clone is not in this version"),
+        ("--detach= -t 1s -o x", "--detach is not in this version"),
+        ("--notify-fd 1 -t 1s -o x", "stdin, stdout or stderr"),
+    ];
+    for (line, reason) in cases {
+        let message = refused(line);
+        assert!(message.contains(reason), "{line}: {message}");
+    }
+}
+
+#[test]
+fn configs_that_need_android_or_a_later_version_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases = [
+        (
+            "android_report_config { reporter_service_package: \"x\" }",
+            "--upload",
+        ),
+        (
+            "incident_report_config { destination_package: \"x\" }",
+            "--upload",
+        ),
+        ("cmd_trace_start_delay { min_delay_ms: 5 }", "only one of"),
+        (
+            "cmd_trace_start_delay { min_delay_ms: 5 max_delay_ms: 4 }",
+            "swap them",
+        ),
+        ("activate_triggers: \"x\"", "triggers"),
+        (
+            "trigger_config { trigger_mode: CLONE_SNAPSHOT }",
+            "CLONE_SNAPSHOT",
+        ),
+        ("output_path: \"/nonexistent/x\"", "leave out -o"),
+        ("bogus: 1", "config:1:1: error:"),
+    ];
+    for (config, reason) in cases {
+        let message = refused(&format!("{} -o x", with_config(&dir, config)));
+        assert!(message.contains(reason), "{config}: {message}");
+    }
+}
+
+#[test]
+fn the_service_may_open_the_file_itself_where_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("by-service");
+    let flags = with_config(
+        &dir,
+        &format!("write_into_file: true output_path: \"{}\"", path.display()),
+    );
+    assert_eq!(recording(&flags).sink, Sink::OpenedByService(path.clone()));
+    std::fs::write(&path, "").unwrap();
+    assert!(refused(&flags).contains("exists"));
+    let without_writing = with_config(&dir, "output_path: \"/nonexistent/x\"");
+    assert!(refused(&without_writing).contains("-o FILE"));
+}
+
+#[test]
+fn an_empty_config_file_beside_light_flags_is_ignored() {
+    let config = recording("-c /dev/null -t 5s -o x").config;
+    assert_eq!(config.duration_ms, Some(5_000));
+}
+
+#[test]
+fn the_built_in_config_records_two_seconds() {
+    let config = recording("-c :test -o x").config;
+    assert_eq!(config.duration_ms, Some(2_000));
+    assert_eq!(config.data_sources[0].config.ftrace_config.ftrace_events.len(), 4);
+}
+
+#[test]
+fn every_config_gets_the_metadata_of_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = with_config(&dir, "duration_ms: 7 statsd_metadata { triggering_alert_id: 9 }");
+    let config = recording(&format!(
+        "{flags} -o x --add-attribute a=b=c --add-attribute d --subscription-id 5"
+    ))
+    .config;
+    assert_eq!(config.duration_ms, Some(7));
+    assert_eq!(
+        config.statsd_metadata.triggering_alert_id, None,
+        "the command line's word counts"
+    );
+    assert_eq!(config.statsd_metadata.triggering_subscription_id, Some(5));
+    assert_eq!(config.trace_uuid_lsb, Some(5), "so that statsd finds it");
+    assert_ne!(config.trace_uuid_msb, None);
+    assert_eq!(config.enable_extra_guardrails, Some(false));
+    assert_eq!(
+        config.statsd_logging,
+        Some(trace_config::StatsdLogging::STATSD_LOGGING_DISABLED)
+    );
+    let attributes: Vec<_> = config
+        .trace_attributes
+        .attribute
+        .iter()
+        .map(|attribute| {
+            (
+                attribute.key.as_deref().unwrap(),
+                attribute.value.clone().unwrap(),
+            )
+        })
+        .collect();
+    let string = |value: &str| trace_attributes::attribute::Value::StringValue(value.to_owned());
+    assert_eq!(attributes, [("a", string("b=c")), ("d", string(""))]);
+}
+
+#[test]
+fn two_traces_have_two_names_but_a_given_name_stays() {
+    let uuid = |line: &str| {
+        let config = recording(line).config;
+        (config.trace_uuid_lsb, config.trace_uuid_msb)
+    };
+    assert_ne!(uuid("-c :test -o x"), uuid("-c :test -o x"));
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(
+        uuid(&format!("{} -o x", with_config(&dir, "trace_uuid_msb: 4"))),
+        (None, Some(4))
+    );
+}
+
+#[test]
+fn processes_and_outputs_are_as_asked() {
+    let foreground = recording("-t 1s -o -");
+    assert_eq!(
+        (foreground.process, foreground.sink),
+        (Process::Foreground, Sink::Stdout)
+    );
+    assert_eq!(recording("-d -t 1s -o x").process, Process::Background);
+    assert_eq!(
+        recording("-dD -t 1s -o x").process,
+        Process::BackgroundOnceStarted
+    );
+    let careful = recording("-t 1s -o x --no-clobber --notify-fd 7 --no-guardrails");
+    assert_eq!(
+        (careful.existing, careful.notify_fd),
+        (ExistingFile::Refuse, Some(7))
+    );
+    assert_eq!(careful.sink, Sink::File("x".into()));
+}
+
+#[test]
+fn queries_choose_their_format() {
+    for (line, format) in [
+        ("--query", QueryFormat::Table),
+        ("--query --long", QueryFormat::LongTable),
+        ("--query-raw", QueryFormat::Raw),
+        ("--query-raw --long", QueryFormat::Raw),
+    ] {
+        assert!(
+            matches!(try_plan(line), Ok(Plan::Query(chosen)) if chosen == format),
+            "{line}"
+        );
+    }
+    assert!(matches!(try_plan("--reset-guardrails"), Ok(Plan::Notice(_))));
+}

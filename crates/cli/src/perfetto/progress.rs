@@ -1,0 +1,150 @@
+//! The words of a recording: the line while it runs, the summary when it is over.
+//!
+//! Called by [`record`](super::record).
+
+use std::time::Duration;
+
+use ferretto_proto::messages::TraceStats;
+
+use super::figures::{Bytes, Count, Elapsed};
+use super::losses::{bytes_written, fill, losses};
+use super::output::Contents;
+
+/// One line: elapsed time, buffer fill, bytes, losses.
+pub(crate) fn progress_line(recorded: Duration, duration: Option<Duration>, stats: &TraceStats) -> String {
+    let over = duration.is_some_and(|duration| recorded >= duration);
+    let activity = if over {
+        "waiting for the data sources to stop"
+    } else {
+        "recording"
+    };
+    let mut line = format!("{activity}: {}", Elapsed(recorded));
+    if let Some(duration) = duration {
+        line.push_str(&format!(" of {}", Elapsed(duration)));
+    }
+    if let Some(fill) = fill(stats) {
+        line.push_str(&format!(", buffer {:.0}% full", fill * 100.0));
+    }
+    line.push_str(&format!(", {}", Bytes(bytes_written(stats))));
+    let losses = losses(stats);
+    match losses.as_slice() {
+        [] => line.push_str(", nothing lost"),
+        [first, rest @ ..] => {
+            line.push_str(&format!(", LOST {}", first.what));
+            if !rest.is_empty() {
+                line.push_str(&format!(" and {} more", rest.len()));
+            }
+        }
+    }
+    line
+}
+
+/// A finished recording.
+pub(crate) struct Summary<'a> {
+    /// The file's name, or `None` for stdout.
+    pub(crate) file: Option<&'a str>,
+    /// What it holds, where that is known.
+    pub(crate) contents: Option<Contents>,
+    pub(crate) recorded: Duration,
+    pub(crate) stats: Option<&'a TraceStats>,
+}
+
+impl Summary<'_> {
+    /// The lines of the summary, below the one that names the file.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut facts = format!("  recorded {}", Elapsed(self.recorded));
+        if let Some(contents) = self.contents {
+            facts.push_str(&format!(": {}", Bytes(contents.bytes)));
+            if let Some(packets) = contents.packets {
+                facts.push_str(&format!(", {} packets", Count(packets)));
+            }
+        }
+        let losses = self.stats.map(losses);
+        match &losses {
+            None => facts.push_str(" (the service gave no statistics of losses)"),
+            Some(losses) if losses.is_empty() => facts.push_str(", nothing lost"),
+            Some(_) => {}
+        }
+        let mut lines = vec![facts];
+        for loss in losses.into_iter().flatten() {
+            lines.push(format!("  lost: {}, {}", loss.what, loss.why));
+        }
+        if let Some(file) = self.file {
+            lines.push(format!(
+                "  to see it: https://ui.perfetto.dev, \"Open trace file\", {file}"
+            ));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferretto_proto::messages::trace_stats::BufferStats;
+
+    fn stats(overwritten: u64) -> TraceStats {
+        TraceStats {
+            buffer_stats: vec![BufferStats {
+                buffer_size: Some(4 << 20),
+                bytes_written: Some(1 << 20),
+                chunks_overwritten: Some(overwritten),
+                patches_failed: Some(overwritten),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_line_tells_time_fill_bytes_and_losses() {
+        let (elapsed, total) = (Duration::from_millis(1500), Some(Duration::from_secs(5)));
+        assert_eq!(
+            progress_line(elapsed, total, &stats(0)),
+            "recording: 1.5 s of 5.0 s, buffer 25% full, 1.0 MiB, nothing lost"
+        );
+        assert_eq!(
+            progress_line(elapsed, None, &stats(7)),
+            "recording: 1.5 s, buffer 25% full, 1.0 MiB, LOST 7 chunks of buffer 0 and 1 more"
+        );
+        assert_eq!(
+            progress_line(elapsed, None, &TraceStats::default()),
+            "recording: 1.5 s, 0 B, nothing lost"
+        );
+    }
+
+    #[test]
+    fn the_summary_tells_size_packets_losses_and_how_to_open_the_file() {
+        let stats = stats(1);
+        let summary = Summary {
+            file: Some("trace.pftrace"),
+            contents: Some(Contents {
+                bytes: 1536,
+                packets: Some(12_345),
+            }),
+            recorded: Duration::from_secs(5),
+            stats: Some(&stats),
+        };
+        let expected = [
+            "  recorded 5.0 s: 1.5 KiB, 12,345 packets",
+            "  lost: 1 chunk of buffer 0, overwritten by newer data; a larger buffer (-b) reaches further back",
+            "  lost: 1 patch of buffer 0, came after its packet had been overwritten",
+            "  to see it: https://ui.perfetto.dev, \"Open trace file\", trace.pftrace",
+        ];
+        assert_eq!(summary.lines(), expected);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_claimed() {
+        let summary = Summary {
+            file: None,
+            contents: None,
+            recorded: Duration::from_secs(1),
+            stats: None,
+        };
+        assert_eq!(
+            summary.lines(),
+            ["  recorded 1.0 s (the service gave no statistics of losses)"]
+        );
+    }
+}

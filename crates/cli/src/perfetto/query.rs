@@ -1,0 +1,99 @@
+//! `perfetto --query` and `--query-raw`: asks the service for its state and prints it on stdout.
+//!
+//! Called by [`run`](super::run).
+
+use std::io::Write;
+use std::time::Duration;
+
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
+use ferretto_ipc::reactor::{Deadline, Events, Reactor, Token, monotonic_now};
+
+use super::console::Console;
+use super::plan::QueryFormat;
+use super::service::{FindService, unreachable};
+use super::service_state::{Viewer, table};
+use super::{FAILURE, SUCCESS};
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const SERVICE: Token = Token(0);
+
+/// Asks and prints; gives the exit code.
+pub(super) fn query(format: QueryFormat, find_service: FindService<'_>, console: &mut Console) -> u8 {
+    let printed = ask(format, find_service);
+    match printed {
+        Ok(output) => {
+            // A reader that has seen enough (`| head`) is no failure.
+            let mut stdout = std::io::stdout();
+            let _ = stdout.write_all(&output).and_then(|()| stdout.flush());
+            SUCCESS
+        }
+        Err(reason) => {
+            console.say(reason);
+            FAILURE
+        }
+    }
+}
+
+fn ask(format: QueryFormat, find_service: FindService<'_>) -> Result<Vec<u8>, String> {
+    let service = find_service().map_err(|error| error.to_string())?;
+    let mut endpoint = ConsumerEndpoint::connect(&service.consumer_socket)
+        .map_err(|error| unreachable(&service.consumer_socket, &error))?;
+    let failed = |error: &dyn std::fmt::Display| format!("cannot ask the service for its state: {error}");
+    endpoint
+        .query_service_state(StateScope::Everything)
+        .map_err(|error| failed(&error))?;
+
+    let mut reactor = Reactor::new().map_err(|error| failed(&error))?;
+    let mut events = Events::new();
+    let deadline = Deadline::after(PATIENCE);
+    endpoint.flush();
+    reactor
+        .register(&endpoint, SERVICE, endpoint.interest())
+        .map_err(|error| failed(&error))?;
+    loop {
+        while let Some(event) = endpoint.next_event() {
+            match event {
+                ConsumerEvent::Reply {
+                    reply: Ok(ConsumerReply::ServiceState { state, encoded }),
+                    ..
+                } => {
+                    return Ok(match format {
+                        QueryFormat::Raw => encoded,
+                        QueryFormat::Table | QueryFormat::LongTable => {
+                            table(&state, format, viewer()).into_bytes()
+                        }
+                    });
+                }
+                ConsumerEvent::Reply {
+                    reply: Err(error), ..
+                } => return Err(failed(&error)),
+                ConsumerEvent::Disconnected(reason) => return Err(failed(&reason)),
+                ConsumerEvent::Connected | ConsumerEvent::Reply { .. } => {}
+            }
+        }
+        if matches!(deadline, Deadline::Monotonic(at) if monotonic_now() >= at) {
+            return Err(failed(&format_args!("no answer within {} s", PATIENCE.as_secs())));
+        }
+        reactor
+            .reregister(&endpoint, SERVICE, endpoint.interest())
+            .map_err(|error| failed(&error))?;
+        reactor
+            .wait(&mut events, Some(deadline))
+            .map_err(|error| failed(&error))?;
+        for ready in events.ready() {
+            if ready.readable || ready.hung_up {
+                endpoint.on_readable();
+            }
+        }
+        endpoint.flush();
+    }
+}
+
+fn viewer() -> Viewer {
+    if rustix::process::geteuid().is_root() {
+        Viewer::Root
+    } else {
+        Viewer::User
+    }
+}

@@ -1,0 +1,480 @@
+//! Recording a trace: the loop between a [`Session`], the service, the output and the user.
+//!
+//! Called by [`run`](super::run), in the process that records. It decides nothing about the recording; it moves bytes, counts
+//! and tells. What it does decide is what becomes of the output in the end: data are kept, a file without any is removed.
+
+use std::io;
+use std::time::Duration;
+
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
+use ferretto_ipc::client::{CallError, InvokeError, More};
+use ferretto_ipc::ports::ConsumerMethod;
+use ferretto_ipc::reactor::{
+    Deadline, Events, Interest, Reactor, ReactorError, Signal, Token, monotonic_now,
+};
+use ferretto_proto::messages::observable_events::Type as ObservableEventType;
+use ferretto_proto::messages::{Message, TraceConfig};
+use signal_hook::consts::signal;
+
+use super::background::{StartReport, StartStatus};
+use super::console::{Console, Kind};
+use super::figures::Bytes;
+use super::output::Output;
+use super::plan::{Process, Recording, Sink};
+use super::progress::{Summary, progress_line};
+use super::service::{FindService, Service, unreachable};
+use super::session::{Call, Ending, Notice, Observer, Parameters, Session, Stage, Step, Writer};
+use super::{FAILURE, SUCCESS};
+
+/// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
+const FLUSH_FLAGS: u64 = 2 << 4 | 2;
+/// The service's own timeout of a flush.
+const DEFAULT_FLUSH_TIMEOUT: u32 = 0;
+/// How often the line on a terminal changes.
+const TERMINAL_PERIOD: Duration = Duration::from_millis(500);
+/// How often there is a line on a pipe.
+const PLAIN_PERIOD: Duration = Duration::from_secs(10);
+
+const SERVICE: Token = Token(0);
+
+/// Records; gives the exit code, unless a signal ends it.
+pub(super) fn record(
+    recording: Recording,
+    output: Option<Output>,
+    reports: Vec<StartReport>,
+    find_service: FindService<'_>,
+    console: &mut Console,
+) -> u8 {
+    name_thread(&recording.config);
+    let observer = if reports.is_empty() {
+        Observer::Absent
+    } else {
+        Observer::Present
+    };
+    // Nobody reads the lines of a background process.
+    let period = match (recording.process, console.kind()) {
+        (Process::Background | Process::BackgroundOnceStarted, _) => None,
+        (Process::Foreground, Kind::Terminal) => Some(TERMINAL_PERIOD),
+        (Process::Foreground, Kind::Plain) => Some(PLAIN_PERIOD),
+    };
+    let delay = start_delay(&recording.config);
+    let parameters = Parameters::from_config(&recording.config, delay, observer, period);
+    let mut recorder = Recorder {
+        writer: parameters.writer,
+        session: Session::new(parameters, now()),
+        config: recording.config.encode_to_vec(),
+        sink: recording.sink,
+        output,
+        reports,
+        console,
+        endpoint: None,
+        service: None,
+        trouble: None,
+        write_shown_at: Duration::ZERO,
+    };
+    let ending = match recorder.run(find_service) {
+        Ok(ending) => ending,
+        Err(error) => {
+            recorder.trouble = Some(error.to_string());
+            Ending::Disconnected(Stage::Connecting)
+        }
+    };
+    recorder.conclude(ending)
+}
+
+struct Recorder<'a> {
+    session: Session,
+    /// Encoded.
+    config: Vec<u8>,
+    writer: Writer,
+    sink: Sink,
+    /// `None` when the service opens the file.
+    output: Option<Output>,
+    /// Who still waits for the start.
+    reports: Vec<StartReport>,
+    console: &'a mut Console,
+    endpoint: Option<ConsumerEndpoint>,
+    service: Option<Service>,
+    /// Why the connection ended, or never was.
+    trouble: Option<String>,
+    write_shown_at: Duration,
+}
+
+impl Recorder<'_> {
+    fn run(&mut self, find_service: FindService<'_>) -> Result<Ending, ReactorError> {
+        let mut reactor = Reactor::new()?;
+        reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
+        let mut events = Events::new();
+        let mut watched: Option<Interest> = None;
+        loop {
+            while let Some(step) = self.session.next_step() {
+                if let Step::Finish(ending) = step {
+                    return Ok(ending);
+                }
+                self.perform(step, &mut *find_service);
+            }
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.flush();
+                let interest = endpoint.interest();
+                match watched {
+                    None => reactor.register(&*endpoint, SERVICE, interest)?,
+                    Some(before) if before != interest => {
+                        reactor.reregister(&*endpoint, SERVICE, interest)?
+                    }
+                    Some(_) => {}
+                }
+                watched = Some(interest);
+            }
+            if self.take_events() {
+                continue;
+            }
+            let deadline = self
+                .session
+                .next_deadline()
+                .map(|at| Deadline::Monotonic(nanoseconds(at)));
+            reactor.wait(&mut events, deadline)?;
+            for signal in events.signals() {
+                self.session.interrupted(*signal, now());
+            }
+            if events.ready().iter().any(|event| event.readable || event.hung_up)
+                && let Some(endpoint) = &mut self.endpoint
+            {
+                endpoint.on_readable();
+                self.take_events();
+            }
+            self.session.handle_timeout(now());
+        }
+    }
+
+    fn perform(&mut self, step: Step, find_service: FindService<'_>) {
+        match step {
+            Step::Connect => self.connect(find_service),
+            Step::Call(call) => self.call(call),
+            Step::ReportStarted => self.report(StartStatus::Started, ""),
+            Step::Tell(notice) => self.tell(notice),
+            Step::ShowProgress => {
+                if let Some(stats) = self.session.stats() {
+                    let line = progress_line(self.session.recorded(now()), self.session.duration(), stats);
+                    self.console.progress(&line);
+                }
+            }
+            // Taken out by the loop.
+            Step::Finish(_) => {}
+        }
+    }
+
+    fn connect(&mut self, find_service: FindService<'_>) {
+        let connected = find_service()
+            .map_err(|error| error.to_string())
+            .and_then(|service| {
+                let endpoint = ConsumerEndpoint::connect(&service.consumer_socket)
+                    .map_err(|error| unreachable(&service.consumer_socket, &error))?;
+                Ok((service, endpoint))
+            });
+        match connected {
+            Ok((service, endpoint)) => {
+                self.service = Some(service);
+                self.endpoint = Some(endpoint);
+            }
+            Err(reason) => {
+                self.trouble = Some(reason);
+                self.session.disconnected();
+            }
+        }
+    }
+
+    fn call(&mut self, call: Call) {
+        if call == Call::EnableTracing
+            && let Some(Err(error)) = self.output.as_mut().map(Output::begin)
+        {
+            return self.session.output_failed(error.to_string());
+        }
+        let file = match self.descriptor_for(call) {
+            Ok(file) => file,
+            Err(error) => return self.session.output_failed(error.to_string()),
+        };
+        let Some(endpoint) = &mut self.endpoint else {
+            return;
+        };
+        let called: Result<_, InvokeError> = match call {
+            Call::ObserveStart => {
+                endpoint.observe_events(&[ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED])
+            }
+            Call::EnableTracing => endpoint.enable_tracing(&self.config, file),
+            Call::Flush => endpoint.flush_producers(DEFAULT_FLUSH_TIMEOUT, FLUSH_FLAGS),
+            Call::DisableTracing => endpoint.disable_tracing(),
+            Call::ReadBuffers => endpoint.read_buffers(),
+            Call::GetTraceStats => endpoint.trace_stats(),
+        };
+        if let Err(error) = called {
+            match call {
+                Call::EnableTracing => self.session.tracing_disabled(Some(error.to_string()), now()),
+                // The service reads nothing any more.
+                _ => {
+                    self.trouble = Some(error.to_string());
+                    self.session.disconnected();
+                }
+            }
+        }
+    }
+
+    /// What goes along with a call: the file, when the service is to write it.
+    fn descriptor_for(&self, call: Call) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        match (&self.output, self.writer) {
+            (Some(output), Writer::Service) if call == Call::EnableTracing => output.descriptor().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Passes on what the service said. Whether it said anything.
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.endpoint.as_mut().and_then(ConsumerEndpoint::next_event) {
+            any = true;
+            match event {
+                ConsumerEvent::Connected => self.session.connected(now()),
+                // What follows is the end of the connection, which says why.
+                ConsumerEvent::Reply {
+                    reply: Err(CallError::ConnectionLost),
+                    ..
+                } => {}
+                ConsumerEvent::Reply { method, reply, .. } => self.take_reply(method, reply),
+                ConsumerEvent::Disconnected(reason) => {
+                    self.trouble.get_or_insert(reason.to_string());
+                    self.session.disconnected();
+                }
+            }
+        }
+        any
+    }
+
+    fn take_reply(&mut self, method: ConsumerMethod, reply: Result<ConsumerReply, CallError>) {
+        match (method, reply) {
+            (_, Ok(ConsumerReply::TracingDisabled { error })) => self.session.tracing_disabled(error, now()),
+            (_, Ok(ConsumerReply::TraceData { packets, more })) => {
+                let written = packets.iter().try_for_each(|packet| self.write_packet(packet));
+                let written = match more {
+                    More::Last => written.and_then(|()| self.output.as_mut().map_or(Ok(()), Output::finish)),
+                    More::Follows => written,
+                };
+                match (written, more) {
+                    (Err(error), _) => self.session.output_failed(error.to_string()),
+                    (Ok(()), More::Follows) => {
+                        self.session.packets_read(now());
+                        self.show_writing();
+                    }
+                    (Ok(()), More::Last) => self.session.all_packets_read(now()),
+                }
+            }
+            (_, Ok(ConsumerReply::TraceStats(stats))) => {
+                // A service without a session for us answers with nothing in it.
+                let stats = (!stats.buffer_stats.is_empty()).then_some(*stats);
+                self.session.trace_stats(stats, now());
+            }
+            (_, Ok(ConsumerReply::Observed(events))) => {
+                if events.all_data_sources_started == Some(true) {
+                    self.session.all_data_sources_started();
+                }
+            }
+            (ConsumerMethod::EnableTracing, Err(error)) => {
+                self.session.tracing_disabled(Some(error.to_string()), now());
+            }
+            (ConsumerMethod::ReadBuffers, Err(error)) => self.session.read_failed(error.to_string()),
+            (ConsumerMethod::GetTraceStats, Err(_)) => self.session.trace_stats(None, now()),
+            (ConsumerMethod::Flush, outcome) => self.session.flushed(outcome.map(drop).map_err(drop)),
+            _ => {}
+        }
+    }
+
+    fn write_packet(&mut self, packet: &[u8]) -> io::Result<()> {
+        self.output
+            .as_mut()
+            .map_or(Ok(()), |output| output.write_packet(packet))
+    }
+
+    fn show_writing(&mut self) {
+        if self.console.kind() == Kind::Terminal
+            && now().saturating_sub(self.write_shown_at) >= TERMINAL_PERIOD
+            && let Some(output) = &mut self.output
+        {
+            self.write_shown_at = now();
+            let bytes = Bytes(output.contents().bytes);
+            let line = format!("writing {}: {bytes}", output.name());
+            self.console.progress(&line);
+        }
+    }
+
+    fn report(&mut self, status: StartStatus, reason: &str) {
+        for report in self.reports.drain(..) {
+            report.send(status, reason);
+        }
+    }
+
+    /// The two sentences about the service and the line "Wrote … bytes into …" are upstream's: scripts wait for them.
+    fn tell(&mut self, notice: Notice) {
+        match notice {
+            Notice::Recording(Some(duration)) => {
+                let seconds = duration.as_millis().div_ceil(1000);
+                self.console.say(format_args!(
+                    "Connected to the Perfetto traced service, TTL: {seconds}s"
+                ));
+            }
+            Notice::Recording(None) => {
+                self.console
+                    .say("Connected to the Perfetto traced service, starting tracing");
+                if self.console.kind() == Kind::Terminal {
+                    self.console.say("Ctrl-C ends the recording and keeps the data");
+                }
+            }
+            Notice::Stopping(signal) => {
+                let signal = signal_name(signal);
+                self.console.say(format_args!(
+                    "{signal}: ending the recording (again to give it up)"
+                ));
+            }
+            Notice::FlushFailed => {
+                self.console
+                    .say("some producers did not hand over their newest data in time; they may be missing");
+            }
+            Notice::AlreadyReadingBack => {
+                self.console
+                    .say("the recording is over and being written (again to give it up)");
+            }
+        }
+    }
+
+    fn conclude(mut self, ending: Ending) -> u8 {
+        // Services that were started for this recording end before its summary, lest they talk into it.
+        self.endpoint = None;
+        self.service = None;
+        if ending == Ending::Complete {
+            self.report(StartStatus::Started, "");
+            self.summarize();
+            return SUCCESS;
+        }
+        let problem = self.problem(&ending);
+        self.report(StartStatus::Failed, &problem);
+        self.console.say(problem);
+        self.keep_or_discard(&ending);
+        if let Ending::Abandoned(signal) = ending {
+            die_of(signal);
+        }
+        FAILURE
+    }
+
+    fn problem(&mut self, ending: &Ending) -> String {
+        let trouble = self
+            .trouble
+            .take()
+            .unwrap_or_else(|| "the connection was lost".to_owned());
+        match ending {
+            Ending::Complete => String::new(),
+            Ending::ServiceError(error) => format!("Service error: {error}"),
+            Ending::Disconnected(Stage::Connecting) => trouble,
+            Ending::Disconnected(Stage::Recording) => format!("the recording broke off: {trouble}"),
+            Ending::Disconnected(Stage::ReadingBack) => {
+                format!("the recording could not be read to its end: {trouble}")
+            }
+            Ending::TimedOut => "the service did not end the recording in time; it may hang".to_owned(),
+            Ending::ReadTimedOut => "the service fell silent while the recording was read".to_owned(),
+            Ending::OutputFailed(error) => format!("cannot write {}: {error}", self.output_name()),
+            Ending::Abandoned(signal) => format!("{}: the recording is given up", signal_name(*signal)),
+        }
+    }
+
+    fn output_name(&self) -> String {
+        match (&self.output, &self.sink) {
+            (Some(output), _) => output.name().to_owned(),
+            (None, Sink::OpenedByService(path)) => path.display().to_string(),
+            (None, Sink::File(_) | Sink::Stdout) => "the output".to_owned(),
+        }
+    }
+
+    /// Data that were recorded are kept, a file without any is not. One that could not be written is no use.
+    fn keep_or_discard(&mut self, ending: &Ending) {
+        let Some(output) = self.output.take() else { return };
+        let name = output.name().to_owned();
+        if matches!(ending, Ending::OutputFailed(_)) {
+            output.discard();
+        } else if let Some(contents) = output.salvage() {
+            self.console
+                .say(format_args!("{} of it are in {name}", Bytes(contents.bytes)));
+        }
+    }
+
+    fn summarize(&mut self) {
+        let contents = self.output.as_mut().map(Output::contents);
+        let name = self.output_name();
+        match (self.writer, contents) {
+            (Writer::Us, Some(contents)) => {
+                self.console
+                    .say(format_args!("Wrote {} bytes into {name}", contents.bytes));
+            }
+            _ => self
+                .console
+                .say(format_args!("Trace written into the output file {name}")),
+        }
+        let summary = Summary {
+            file: (self.sink != Sink::Stdout).then_some(&*name),
+            contents,
+            recorded: self.session.recorded(now()),
+            stats: self.session.stats(),
+        };
+        for line in summary.lines() {
+            self.console.line(line);
+        }
+    }
+}
+
+fn signal_name(signal: Signal) -> &'static str {
+    match signal {
+        Signal::Interrupt => "Ctrl-C",
+        _ => "SIGTERM",
+    }
+}
+
+/// Ends the process the way the signal does by default, so that the shell sees what happened.
+fn die_of(signal: Signal) {
+    let number = match signal {
+        Signal::Interrupt => signal::SIGINT,
+        _ => signal::SIGTERM,
+    };
+    // It returns only if it cannot; then an exit code has to do.
+    let _ = signal_hook::low_level::emulate_default_handler(number);
+}
+
+/// Shows the session's name in `ps` and `top`, as upstream's does.
+fn name_thread(config: &TraceConfig) {
+    let Some(name) = config
+        .unique_session_name
+        .as_deref()
+        .filter(|name| !name.is_empty())
+    else {
+        return;
+    };
+    if let Ok(name) = std::ffi::CString::new(format!("p-{name}")) {
+        // A name is a convenience.
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
+/// A random delay between the two that the config gives.
+fn start_delay(config: &TraceConfig) -> Duration {
+    let delay = &config.cmd_trace_start_delay;
+    let (Some(min), Some(max)) = (delay.min_delay_ms, delay.max_delay_ms) else {
+        return Duration::ZERO;
+    };
+    let mut bytes = [0; 8];
+    // Without randomness it is the shortest.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+    let span = u64::from(max.saturating_sub(min)) + 1;
+    Duration::from_millis(u64::from(min) + u64::from_ne_bytes(bytes) % span)
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(monotonic_now())
+}
+
+fn nanoseconds(at: Duration) -> u64 {
+    u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,434 @@
+//! One recording as a state machine: no sockets, no clock, no files.
+//!
+//! Driven by [`record`](super::record), which tells it what happened and does the [`Step`]s it asks for. The order of calls,
+//! the timeouts and what ends a recording are those of upstream's `perfetto_cmd.cc`:
+//!
+//! connect → `EnableTracing` → (the service answers it when the recording is over) → `ReadBuffers` until the last packet, unless
+//! the service wrote the file → stats for the summary. A signal before the end asks for a `Flush`, then `DisableTracing`, and
+//! goes on as above, so that the data are kept; a second one gives up at once, which upstream's does too.
+//!
+//! Times are since any fixed moment of a clock that the caller chooses.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ferretto_ipc::reactor::Signal;
+use ferretto_proto::messages::{TraceConfig, TraceStats};
+
+/// Added to everything else that a recording may take, before the service counts as hung.
+const SERVICE_GRACE: Duration = Duration::from_secs(60);
+/// How long the service may be silent in the middle of reading the buffers. (Upstream's polls every 3 s and gives up at
+/// the second silent one.)
+const READ_SILENCE: Duration = Duration::from_secs(6);
+/// How long the stats for the summary are waited for.
+const FINAL_STATS_WAIT: Duration = Duration::from_secs(2);
+
+/// A call to the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Observe when all data sources have started.
+    ObserveStart,
+    EnableTracing,
+    Flush,
+    DisableTracing,
+    ReadBuffers,
+    GetTraceStats,
+}
+
+/// What the driver must do next.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Step {
+    /// Connect to the service.
+    Connect,
+    /// Make this call.
+    Call(Call),
+    /// Tell whoever waits that all data sources have started.
+    ReportStarted,
+    /// Tell the user.
+    Tell(Notice),
+    /// Show how the recording goes: the stats have come.
+    ShowProgress,
+    /// The recording is over.
+    Finish(Ending),
+}
+
+/// Something the user should know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// The recording began; it takes so long, if that is known.
+    Recording(Option<Duration>),
+    /// A signal ends the recording.
+    Stopping(Signal),
+    /// The producers' newest data may be missing.
+    FlushFailed,
+    /// A signal came when there was nothing left to stop.
+    AlreadyReadingBack,
+}
+
+/// How a recording ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// All data are in the output.
+    Complete,
+    /// The service would not have it, or stopped it for this reason.
+    ServiceError(String),
+    /// The connection was lost, at this stage.
+    Disconnected(Stage),
+    /// The service did not end the recording in time.
+    TimedOut,
+    /// The service fell silent while the buffers were read.
+    ReadTimedOut,
+    /// The output could not be written.
+    OutputFailed(String),
+    /// A signal ended the wait for a recording that had not begun or had not ended.
+    Abandoned(Signal),
+}
+
+/// How far a recording had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The service did not answer yet.
+    Connecting,
+    /// Data were being recorded.
+    Recording,
+    /// The buffers were being read.
+    ReadingBack,
+}
+
+/// Who puts the packets into the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// This process, from `ReadBuffers`.
+    Us,
+    /// The service, while recording (`write_into_file`).
+    Service,
+}
+
+/// What a recording is like.
+#[derive(Debug, Clone)]
+pub(crate) struct Parameters {
+    /// Wait before connecting (`cmd_trace_start_delay`).
+    pub(crate) start_delay: Duration,
+    /// Expected time from start to end, if it ends by itself.
+    pub(crate) duration: Option<Duration>,
+    /// What the service may take on top of that to flush and to stop.
+    pub(crate) stop_allowance: Duration,
+    pub(crate) writer: Writer,
+    /// Whether somebody waits for all data sources to have started.
+    pub(crate) start_observer: Observer,
+    /// How often stats are asked for while recording.
+    pub(crate) progress_period: Option<Duration>,
+}
+
+/// Whether somebody waits for all data sources to have started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Observer {
+    Present,
+    Absent,
+}
+
+impl Parameters {
+    /// Those of a config; `start_delay` was drawn by the caller.
+    pub(crate) fn from_config(
+        config: &TraceConfig,
+        start_delay: Duration,
+        start_observer: Observer,
+        progress_period: Option<Duration>,
+    ) -> Parameters {
+        let ms = |value: Option<u32>| Duration::from_millis(u64::from(value.unwrap_or(0)));
+        let triggers = &config.trigger_config;
+        let mut duration = ms(config.duration_ms);
+        if duration.is_zero() {
+            let stop_delay = triggers
+                .triggers
+                .iter()
+                .map(|trigger| ms(trigger.stop_delay_ms))
+                .max();
+            duration = ms(triggers.trigger_timeout_ms) + stop_delay.unwrap_or_default();
+        }
+        Parameters {
+            start_delay,
+            duration: (!duration.is_zero()).then_some(duration),
+            stop_allowance: ms(config.flush_timeout_ms)
+                + ms(config.data_source_stop_timeout_ms)
+                + SERVICE_GRACE,
+            writer: if config.write_into_file == Some(true) {
+                Writer::Service
+            } else {
+                Writer::Us
+            },
+            start_observer,
+            progress_period,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Delaying {
+        until: Duration,
+    },
+    Connecting,
+    Recording,
+    /// A signal came; the flush is under way.
+    Flushing,
+    /// Waiting for the service to say that the recording is over.
+    Disabling,
+    ReadingBack {
+        silent_until: Duration,
+    },
+    AwaitingStats {
+        until: Duration,
+    },
+    Finished,
+}
+
+/// A recording, see the [module](self).
+#[derive(Debug)]
+pub(crate) struct Session {
+    parameters: Parameters,
+    phase: Phase,
+    steps: VecDeque<Step>,
+    interrupted: bool,
+    /// When the service counts as hung.
+    give_up_at: Option<Duration>,
+    next_stats_at: Option<Duration>,
+    stats: Option<TraceStats>,
+    started_at: Option<Duration>,
+    stopped_at: Option<Duration>,
+}
+
+impl Session {
+    /// A recording that waits, connects and goes on from there.
+    pub(crate) fn new(parameters: Parameters, now: Duration) -> Session {
+        let mut session = Session {
+            phase: Phase::Delaying {
+                until: now + parameters.start_delay,
+            },
+            parameters,
+            steps: VecDeque::new(),
+            interrupted: false,
+            give_up_at: None,
+            next_stats_at: None,
+            stats: None,
+            started_at: None,
+            stopped_at: None,
+        };
+        session.handle_timeout(now);
+        session
+    }
+
+    /// What to do next, if anything.
+    pub(crate) fn next_step(&mut self) -> Option<Step> {
+        self.steps.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        let phase = match self.phase {
+            Phase::Delaying { until } | Phase::AwaitingStats { until } => Some(until),
+            Phase::ReadingBack { silent_until } => Some(silent_until),
+            Phase::Connecting | Phase::Recording | Phase::Flushing | Phase::Disabling => None,
+            Phase::Finished => return None,
+        };
+        [phase, self.give_up_at, self.next_stats_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The latest stats.
+    pub(crate) fn stats(&self) -> Option<&TraceStats> {
+        self.stats.as_ref()
+    }
+
+    /// How long it has been recording, or did. What the data sources take to stop is not counted.
+    pub(crate) fn recorded(&self, now: Duration) -> Duration {
+        let started = self.started_at.unwrap_or(now);
+        let elapsed = self.stopped_at.unwrap_or(now).saturating_sub(started);
+        self.parameters
+            .duration
+            .map_or(elapsed, |duration| elapsed.min(duration))
+    }
+
+    /// How long it is expected to record.
+    pub(crate) fn duration(&self) -> Option<Duration> {
+        self.parameters.duration
+    }
+
+    /// The connection is up and the service bound.
+    pub(crate) fn connected(&mut self, now: Duration) {
+        if self.phase != Phase::Connecting {
+            return;
+        }
+        if self.parameters.start_observer == Observer::Present {
+            self.call(Call::ObserveStart);
+        }
+        self.steps
+            .push_back(Step::Tell(Notice::Recording(self.parameters.duration)));
+        self.call(Call::EnableTracing);
+        self.phase = Phase::Recording;
+        self.started_at = Some(now);
+        self.give_up_at = self
+            .parameters
+            .duration
+            .map(|duration| now + duration + self.parameters.stop_allowance);
+        self.next_stats_at = self.parameters.progress_period.map(|period| now + period);
+    }
+
+    /// Every data source acknowledged its start.
+    pub(crate) fn all_data_sources_started(&mut self) {
+        self.steps.push_back(Step::ReportStarted);
+    }
+
+    /// The service answered `EnableTracing`: the recording is over, well or with an error.
+    pub(crate) fn tracing_disabled(&mut self, error: Option<String>, now: Duration) {
+        if !matches!(self.phase, Phase::Recording | Phase::Flushing | Phase::Disabling) {
+            return;
+        }
+        self.stopped_at.get_or_insert(now);
+        self.next_stats_at = None;
+        match (error, self.parameters.writer) {
+            (Some(error), _) => self.finish(Ending::ServiceError(error)),
+            (None, Writer::Service) => self.ask_for_final_stats(now),
+            (None, Writer::Us) => {
+                self.give_up_at = None;
+                self.phase = Phase::ReadingBack {
+                    silent_until: now + READ_SILENCE,
+                };
+                self.call(Call::ReadBuffers);
+            }
+        }
+    }
+
+    /// The flush that a signal asked for is done, or failed.
+    pub(crate) fn flushed(&mut self, outcome: Result<(), ()>) {
+        if self.phase == Phase::Flushing {
+            if outcome.is_err() {
+                self.steps.push_back(Step::Tell(Notice::FlushFailed));
+            }
+            self.phase = Phase::Disabling;
+            self.call(Call::DisableTracing);
+        }
+    }
+
+    /// Packets came, and others follow.
+    pub(crate) fn packets_read(&mut self, now: Duration) {
+        if let Phase::ReadingBack { silent_until } = &mut self.phase {
+            *silent_until = now + READ_SILENCE;
+        }
+    }
+
+    /// The last packets came.
+    pub(crate) fn all_packets_read(&mut self, now: Duration) {
+        if let Phase::ReadingBack { .. } = self.phase {
+            self.ask_for_final_stats(now);
+        }
+    }
+
+    /// The service would not let the buffers be read.
+    pub(crate) fn read_failed(&mut self, reason: String) {
+        if let Phase::ReadingBack { .. } = self.phase {
+            self.finish(Ending::ServiceError(reason));
+        }
+    }
+
+    /// Stats came; `None` when the service has none.
+    pub(crate) fn trace_stats(&mut self, stats: Option<TraceStats>, now: Duration) {
+        let have = stats.is_some();
+        if have {
+            self.stats = stats;
+        }
+        match self.phase {
+            Phase::AwaitingStats { .. } => self.finish(Ending::Complete),
+            Phase::Recording if have => {
+                self.next_stats_at = self.parameters.progress_period.map(|period| now + period);
+                self.steps.push_back(Step::ShowProgress);
+            }
+            _ => {}
+        }
+    }
+
+    /// A signal that asks to stop.
+    pub(crate) fn interrupted(&mut self, signal: Signal, now: Duration) {
+        let again = std::mem::replace(&mut self.interrupted, true);
+        match self.phase {
+            Phase::Finished => {}
+            Phase::Recording if !again => {
+                self.steps.push_back(Step::Tell(Notice::Stopping(signal)));
+                self.phase = Phase::Flushing;
+                self.stopped_at = Some(now);
+                self.give_up_at = Some(now + self.parameters.stop_allowance);
+                self.call(Call::Flush);
+            }
+            Phase::ReadingBack { .. } if !again => {
+                self.steps.push_back(Step::Tell(Notice::AlreadyReadingBack))
+            }
+            // Everything is in the output already.
+            Phase::AwaitingStats { .. } => self.finish(Ending::Complete),
+            _ => self.finish(Ending::Abandoned(signal)),
+        }
+    }
+
+    /// The connection ended or was never made.
+    pub(crate) fn disconnected(&mut self) {
+        let stage = match self.phase {
+            Phase::Finished => return,
+            Phase::AwaitingStats { .. } => return self.finish(Ending::Complete),
+            Phase::Delaying { .. } | Phase::Connecting => Stage::Connecting,
+            Phase::Recording | Phase::Flushing | Phase::Disabling => Stage::Recording,
+            Phase::ReadingBack { .. } => Stage::ReadingBack,
+        };
+        self.finish(Ending::Disconnected(stage));
+    }
+
+    /// The output could not be written.
+    pub(crate) fn output_failed(&mut self, reason: String) {
+        if self.phase != Phase::Finished {
+            self.finish(Ending::OutputFailed(reason));
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Duration) {
+        match self.phase {
+            Phase::Delaying { until } if now >= until => {
+                self.phase = Phase::Connecting;
+                self.steps.push_back(Step::Connect);
+            }
+            Phase::ReadingBack { silent_until } if now >= silent_until => self.finish(Ending::ReadTimedOut),
+            Phase::AwaitingStats { until } if now >= until => self.finish(Ending::Complete),
+            _ => {}
+        }
+        if self.phase != Phase::Finished && self.give_up_at.is_some_and(|at| now >= at) {
+            self.finish(Ending::TimedOut);
+        }
+        if self.phase == Phase::Recording && self.next_stats_at.is_some_and(|at| now >= at) {
+            // Until the answer comes there is no next time: a service that does not know the call is asked once.
+            self.next_stats_at = None;
+            self.call(Call::GetTraceStats);
+        }
+    }
+
+    fn ask_for_final_stats(&mut self, now: Duration) {
+        self.give_up_at = None;
+        self.phase = Phase::AwaitingStats {
+            until: now + FINAL_STATS_WAIT,
+        };
+        self.call(Call::GetTraceStats);
+    }
+
+    fn call(&mut self, call: Call) {
+        self.steps.push_back(Step::Call(call));
+    }
+
+    fn finish(&mut self, ending: Ending) {
+        self.phase = Phase::Finished;
+        self.give_up_at = None;
+        self.next_stats_at = None;
+        self.steps.push_back(Step::Finish(ending));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! Whole recordings, told as what happens and what is done about it.
+
+use super::Call::*;
+use super::*;
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn parameters() -> Parameters {
+    let config = TraceConfig {
+        duration_ms: Some(10_000),
+        ..Default::default()
+    };
+    Parameters::from_config(&config, Duration::ZERO, Observer::Absent, None)
+}
+
+fn steps(session: &mut Session) -> Vec<Step> {
+    std::iter::from_fn(|| session.next_step()).collect()
+}
+
+fn calls(session: &mut Session) -> Vec<Call> {
+    let calls = steps(session).into_iter();
+    calls
+        .filter_map(|step| {
+            if let Step::Call(call) = step {
+                Some(call)
+            } else {
+                None
+            }
+        })
+        .collect()
+}
+
+fn ending(session: &mut Session) -> Option<Ending> {
+    steps(session).into_iter().find_map(|step| {
+        if let Step::Finish(ending) = step {
+            Some(ending)
+        } else {
+            None
+        }
+    })
+}
+
+/// A session that records since second 0.
+fn recording(parameters: Parameters) -> Session {
+    let mut session = Session::new(parameters, Duration::ZERO);
+    assert_eq!(steps(&mut session), [Step::Connect]);
+    session.connected(Duration::ZERO);
+    assert!(calls(&mut session).ends_with(&[EnableTracing]));
+    session
+}
+
+fn reading_back() -> Session {
+    let mut session = recording(parameters());
+    session.tracing_disabled(None, seconds(10));
+    assert_eq!(calls(&mut session), [ReadBuffers]);
+    session
+}
+
+#[test]
+fn a_recording_ends_by_itself_and_is_read_back() {
+    let mut session = recording(parameters());
+    assert_eq!(session.recorded(seconds(4)), seconds(4));
+    session.tracing_disabled(None, seconds(15));
+    assert_eq!(calls(&mut session), [ReadBuffers]);
+    session.packets_read(seconds(16));
+    session.all_packets_read(seconds(17));
+    assert_eq!(calls(&mut session), [GetTraceStats]);
+    session.trace_stats(Some(TraceStats::default()), seconds(17));
+    assert_eq!(ending(&mut session), Some(Ending::Complete));
+    assert_eq!(session.recorded(seconds(99)), seconds(10));
+    assert_eq!(session.stats(), Some(&TraceStats::default()));
+    assert_eq!(session.next_deadline(), None);
+}
+
+#[test]
+fn what_the_service_wrote_is_not_read_back() {
+    let config = TraceConfig {
+        write_into_file: Some(true),
+        ..Default::default()
+    };
+    let mut session = recording(Parameters::from_config(
+        &config,
+        Duration::ZERO,
+        Observer::Absent,
+        None,
+    ));
+    session.tracing_disabled(None, seconds(10));
+    assert_eq!(calls(&mut session), [GetTraceStats]);
+    session.trace_stats(None, seconds(10));
+    assert_eq!(ending(&mut session), Some(Ending::Complete));
+}
+
+#[test]
+fn a_signal_flushes_stops_and_keeps_the_data() {
+    let mut session = recording(parameters());
+    session.interrupted(Signal::Interrupt, seconds(3));
+    assert_eq!(
+        steps(&mut session),
+        [Step::Tell(Notice::Stopping(Signal::Interrupt)), Step::Call(Flush)]
+    );
+    session.flushed(Ok(()));
+    assert_eq!(steps(&mut session), [Step::Call(DisableTracing)]);
+    session.tracing_disabled(None, seconds(4));
+    assert_eq!(calls(&mut session), [ReadBuffers]);
+    session.all_packets_read(seconds(4));
+    session.trace_stats(None, seconds(4));
+    assert_eq!(ending(&mut session), Some(Ending::Complete));
+    assert_eq!(session.recorded(seconds(99)), seconds(3));
+}
+
+#[test]
+fn a_failed_flush_stops_all_the_same() {
+    let mut session = recording(parameters());
+    session.interrupted(Signal::Terminate, seconds(3));
+    steps(&mut session);
+    session.flushed(Err(()));
+    assert_eq!(
+        steps(&mut session),
+        [Step::Tell(Notice::FlushFailed), Step::Call(DisableTracing)]
+    );
+}
+
+#[test]
+fn a_recording_that_ends_while_it_is_flushed_is_read_back_once() {
+    let mut session = recording(parameters());
+    session.interrupted(Signal::Interrupt, seconds(10));
+    session.tracing_disabled(None, seconds(10));
+    assert_eq!(calls(&mut session), [Flush, ReadBuffers]);
+    session.flushed(Ok(()));
+    assert_eq!(steps(&mut session), []);
+}
+
+#[test]
+fn a_second_signal_gives_up() {
+    let mut session = recording(parameters());
+    session.interrupted(Signal::Interrupt, seconds(3));
+    steps(&mut session);
+    session.interrupted(Signal::Interrupt, seconds(4));
+    assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Interrupt)));
+
+    let mut session = reading_back();
+    session.interrupted(Signal::Interrupt, seconds(11));
+    assert_eq!(steps(&mut session), [Step::Tell(Notice::AlreadyReadingBack)]);
+    session.interrupted(Signal::Terminate, seconds(12));
+    assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Terminate)));
+}
+
+#[test]
+fn a_signal_before_the_recording_began_gives_up() {
+    let mut session = Session::new(parameters(), Duration::ZERO);
+    steps(&mut session);
+    session.interrupted(Signal::Interrupt, Duration::ZERO);
+    assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Interrupt)));
+}
+
+#[test]
+fn a_refusal_by_the_service_ends_with_its_words() {
+    let mut session = recording(parameters());
+    session.tracing_disabled(Some("no buffers".to_owned()), seconds(1));
+    assert_eq!(
+        ending(&mut session),
+        Some(Ending::ServiceError("no buffers".to_owned()))
+    );
+    session.disconnected();
+    assert_eq!(ending(&mut session), None, "a session ends once");
+}
+
+#[test]
+fn a_service_that_goes_away_is_told_apart_by_stage() {
+    let mut session = Session::new(parameters(), Duration::ZERO);
+    session.disconnected();
+    assert_eq!(
+        ending(&mut session),
+        Some(Ending::Disconnected(Stage::Connecting))
+    );
+    let mut session = recording(parameters());
+    session.disconnected();
+    assert_eq!(ending(&mut session), Some(Ending::Disconnected(Stage::Recording)));
+    let mut session = reading_back();
+    session.disconnected();
+    assert_eq!(
+        ending(&mut session),
+        Some(Ending::Disconnected(Stage::ReadingBack))
+    );
+    let mut session = reading_back();
+    session.all_packets_read(seconds(11));
+    session.disconnected();
+    assert_eq!(
+        ending(&mut session),
+        Some(Ending::Complete),
+        "everything had been read"
+    );
+}
+
+#[test]
+fn a_hung_service_is_given_up_after_duration_allowances_and_a_minute() {
+    let config = TraceConfig {
+        duration_ms: Some(10_000),
+        flush_timeout_ms: Some(2_000),
+        data_source_stop_timeout_ms: Some(3_000),
+        ..Default::default()
+    };
+    let mut session = recording(Parameters::from_config(
+        &config,
+        Duration::ZERO,
+        Observer::Absent,
+        None,
+    ));
+    assert_eq!(session.next_deadline(), Some(seconds(75)));
+    session.handle_timeout(seconds(74));
+    assert_eq!(ending(&mut session), None);
+    session.handle_timeout(seconds(75));
+    assert_eq!(ending(&mut session), Some(Ending::TimedOut));
+}
+
+#[test]
+fn an_endless_recording_is_given_up_only_after_a_signal() {
+    let mut session = recording(Parameters {
+        duration: None,
+        ..parameters()
+    });
+    assert_eq!(session.next_deadline(), None);
+    session.interrupted(Signal::Interrupt, seconds(1000));
+    assert_eq!(session.next_deadline(), Some(seconds(1060)));
+}
+
+#[test]
+fn silence_in_the_middle_of_reading_ends_it() {
+    let mut session = reading_back();
+    session.packets_read(seconds(12));
+    assert_eq!(session.next_deadline(), Some(seconds(18)));
+    session.handle_timeout(seconds(18));
+    assert_eq!(ending(&mut session), Some(Ending::ReadTimedOut));
+}
+
+#[test]
+fn stats_that_never_come_do_not_hold_up_a_complete_trace() {
+    let mut session = reading_back();
+    session.all_packets_read(seconds(11));
+    session.handle_timeout(seconds(13));
+    assert_eq!(ending(&mut session), Some(Ending::Complete));
+}
+
+#[test]
+fn an_output_that_fails_ends_it() {
+    let mut session = reading_back();
+    session.output_failed("disk full".to_owned());
+    assert_eq!(
+        ending(&mut session),
+        Some(Ending::OutputFailed("disk full".to_owned()))
+    );
+}
+
+#[test]
+fn the_start_is_delayed_as_the_config_asks() {
+    let mut session = Session::new(
+        Parameters {
+            start_delay: seconds(5),
+            ..parameters()
+        },
+        seconds(1),
+    );
+    assert_eq!(steps(&mut session), []);
+    assert_eq!(session.next_deadline(), Some(seconds(6)));
+    session.handle_timeout(seconds(6));
+    assert_eq!(steps(&mut session), [Step::Connect]);
+}
+
+#[test]
+fn whoever_waits_for_the_start_is_told() {
+    let mut session = Session::new(
+        Parameters {
+            start_observer: Observer::Present,
+            ..parameters()
+        },
+        Duration::ZERO,
+    );
+    session.connected(Duration::ZERO);
+    assert_eq!(calls(&mut session), [ObserveStart, EnableTracing]);
+    session.all_data_sources_started();
+    assert_eq!(steps(&mut session), [Step::ReportStarted]);
+}
+
+#[test]
+fn progress_is_polled_one_answer_at_a_time() {
+    let period = Some(Duration::from_millis(500));
+    let mut session = recording(Parameters {
+        progress_period: period,
+        duration: None,
+        ..parameters()
+    });
+    assert_eq!(session.next_deadline(), Some(Duration::from_millis(500)));
+    session.handle_timeout(seconds(1));
+    session.handle_timeout(seconds(2));
+    assert_eq!(
+        calls(&mut session),
+        [GetTraceStats],
+        "the first has not been answered"
+    );
+    session.trace_stats(Some(TraceStats::default()), seconds(3));
+    assert_eq!(steps(&mut session), [Step::ShowProgress]);
+    assert_eq!(session.next_deadline(), Some(Duration::from_millis(3500)));
+    session.handle_timeout(seconds(4));
+    session.trace_stats(None, seconds(4));
+    assert_eq!(
+        session.next_deadline(),
+        None,
+        "a service that has no stats is not asked again"
+    );
+}
+
+#[test]
+fn triggers_make_up_the_duration_of_a_config_without_one() {
+    use ferretto_proto::messages::trace_config::{TriggerConfig, trigger_config::Trigger};
+    let trigger = |ms| Trigger {
+        stop_delay_ms: Some(ms),
+        ..Default::default()
+    };
+    let triggers = TriggerConfig {
+        trigger_timeout_ms: Some(60_000),
+        triggers: vec![trigger(1_000), trigger(5_000)],
+        ..Default::default()
+    };
+    let config = TraceConfig {
+        trigger_config: triggers.into(),
+        ..Default::default()
+    };
+    let parameters = Parameters::from_config(&config, Duration::ZERO, Observer::Absent, None);
+    assert_eq!(parameters.duration, Some(seconds(65)));
+}

@@ -1,0 +1,303 @@
+//! The producer port: turns calls of producers into inputs of the service, and its commands into replies of their
+//! `GetAsyncCommand` call, which stays open for that.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use ferretto_ipc::host::{Reply, ReplyTo, ReplyWanted, Request};
+use ferretto_ipc::ports::ProducerMethod;
+use ferretto_ipc::transport::PeerCredentials;
+use ferretto_proto::messages::{
+    ActivateTriggersRequest, CommitDataRequest, InitializeConnectionRequest, InitializeConnectionResponse,
+    Message, NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterTraceWriterRequest,
+    UnregisterDataSourceRequest, UnregisterTraceWriterRequest, initialize_connection_request,
+};
+use ferretto_service::{
+    Credentials, Introduction, Now, ProducerCommand, ProducerId, Scraping, Service, SmbOrigin, limits,
+};
+use ferretto_smb::{PageSize, Peer, ServiceSmb, SharedMemory};
+use ferretto_wire::{Reader, Value, Writer};
+
+/// What the daemon keeps of a producer's connection.
+#[derive(Default)]
+pub(super) struct ProducerLink {
+    pub(super) id: Option<ProducerId>,
+    /// The open `GetAsyncCommand` call.
+    commands: Option<ReplyTo>,
+    /// Commands from before that call.
+    early: Vec<Reply>,
+}
+
+/// What became of a call.
+pub(super) enum Answer {
+    Now(Reply),
+    /// The reply comes later, or never.
+    Later,
+    /// The peer broke a rule.
+    Violation(String),
+}
+
+fn done() -> Answer {
+    Answer::Now(Reply::last(Vec::new()))
+}
+
+impl ProducerLink {
+    /// Handles one call.
+    pub(super) fn call(
+        &mut self,
+        service: &mut Service,
+        peer: PeerCredentials,
+        method: ProducerMethod,
+        request: Request<'_>,
+        now: &Now,
+    ) -> Answer {
+        let Request {
+            payload,
+            fd,
+            reply_to,
+            ..
+        } = request;
+        if method == ProducerMethod::InitializeConnection {
+            return self.initialize(service, peer, payload, fd);
+        }
+        let Some(id) = self.id else {
+            return Answer::Now(Reply::rejected());
+        };
+        /// Decodes the request or ends the call: what cannot be decoded was not made by any client.
+        macro_rules! decode {
+            ($message:ty) => {
+                match <$message>::decode_from_slice(payload) {
+                    Ok(request) => request,
+                    Err(error) => return Answer::Violation(format!("{} of {}", error, method.name())),
+                }
+            };
+        }
+        match method {
+            ProducerMethod::InitializeConnection => {}
+            ProducerMethod::RegisterDataSource => service.register_data_source(id, descriptor(payload), now),
+            ProducerMethod::UpdateDataSource => service.update_data_source(id, descriptor(payload)),
+            ProducerMethod::UnregisterDataSource => {
+                let request = decode!(UnregisterDataSourceRequest);
+                service.unregister_data_source(
+                    id,
+                    request.data_source_name.as_deref().unwrap_or_default(),
+                    now,
+                );
+            }
+            ProducerMethod::CommitData => service.commit(id, &decode!(CommitDataRequest), now),
+            ProducerMethod::RegisterTraceWriter => {
+                let request = decode!(RegisterTraceWriterRequest);
+                service.register_trace_writer(
+                    id,
+                    request.trace_writer_id.unwrap_or_default(),
+                    request.target_buffer.unwrap_or_default(),
+                );
+            }
+            ProducerMethod::UnregisterTraceWriter => {
+                let request = decode!(UnregisterTraceWriterRequest);
+                service.unregister_trace_writer(id, request.trace_writer_id.unwrap_or_default());
+            }
+            ProducerMethod::NotifyDataSourceStarted => {
+                let request = decode!(NotifyDataSourceStartedRequest);
+                service.data_source_started(id, request.data_source_id.unwrap_or_default(), now);
+            }
+            ProducerMethod::NotifyDataSourceStopped => {
+                let request = decode!(NotifyDataSourceStoppedRequest);
+                service.data_source_stopped(id, request.data_source_id.unwrap_or_default(), now);
+            }
+            // Configs with triggers are refused, so no trigger can match.
+            ProducerMethod::ActivateTriggers => drop(decode!(ActivateTriggersRequest)),
+            ProducerMethod::Sync => {}
+            ProducerMethod::GetAsyncCommand => {
+                if reply_to.wanted() == ReplyWanted::Yes {
+                    self.commands = Some(reply_to);
+                }
+                return Answer::Later;
+            }
+        }
+        done()
+    }
+
+    /// Commands that waited for the producer to ask for them.
+    pub(super) fn take_early(&mut self) -> Option<(ReplyTo, Vec<Reply>)> {
+        let commands = self.commands?;
+        (!self.early.is_empty()).then(|| (commands, std::mem::take(&mut self.early)))
+    }
+
+    /// A command as a reply to send, now or once the producer asked for commands.
+    pub(super) fn command(&mut self, reply: Reply) -> Option<(ReplyTo, Reply)> {
+        match self.commands {
+            Some(commands) => Some((commands, reply)),
+            None => {
+                self.early.push(reply);
+                None
+            }
+        }
+    }
+
+    fn initialize(
+        &mut self,
+        service: &mut Service,
+        peer: PeerCredentials,
+        payload: &[u8],
+        fd: Option<OwnedFd>,
+    ) -> Answer {
+        use initialize_connection_request::ProducerSMBScrapingMode;
+        if self.id.is_some() {
+            return Answer::Now(Reply::rejected());
+        }
+        let request = match InitializeConnectionRequest::decode_from_slice(payload) {
+            Ok(request) => request,
+            Err(error) => return Answer::Violation(format!("{error} of InitializeConnection")),
+        };
+        let page_size = request.shared_memory_page_size_hint_bytes.unwrap_or_default() as usize;
+        let introduction = Introduction {
+            name: request.producer_name.unwrap_or_default(),
+            sdk_version: request.sdk_version.unwrap_or_default(),
+            smb_size_hint: request.shared_memory_size_hint_bytes.unwrap_or_default() as usize,
+            smb_page_size_hint: page_size,
+            scraping: match request.smb_scraping_mode {
+                Some(ProducerSMBScrapingMode::SMB_SCRAPING_ENABLED) => Scraping::Enabled,
+                _ => Scraping::Disabled,
+            },
+        };
+        let name = introduction.name.clone();
+        let Some(id) = service.connect_producer(
+            Credentials {
+                uid: peer.uid,
+                pid: peer.pid,
+            },
+            introduction,
+        ) else {
+            return Answer::Now(Reply::rejected());
+        };
+        self.id = Some(id);
+        let offered = request.producer_provided_shmem.unwrap_or_default();
+        let adopted = match fd.filter(|_| offered) {
+            Some(fd) => match adopt(fd, page_size) {
+                Ok(smb) => {
+                    service.attach_shared_memory(id, smb, SmbOrigin::Producer);
+                    true
+                }
+                Err(reason) => {
+                    crate::log::warning(format_args!(
+                        "the shared memory that producer {name:?} offers is not used: {reason}; it gets some of ours"
+                    ));
+                    false
+                }
+            },
+            None => false,
+        };
+        let response = InitializeConnectionResponse {
+            using_shmem_provided_by_producer: Some(adopted),
+            direct_smb_patching_supported: Some(true),
+            use_shmem_emulation: Some(false),
+            ..Default::default()
+        };
+        Answer::Now(Reply::last(response.encode_to_vec()))
+    }
+}
+
+fn adopt(fd: OwnedFd, page_size: usize) -> Result<ServiceSmb, String> {
+    let memory =
+        SharedMemory::attach(fd, Peer::Producer, limits::MAX_SMB_SIZE).map_err(|error| error.to_string())?;
+    if !Service::would_adopt(memory.size(), page_size) {
+        return Err(format!(
+            "{} bytes in pages of {page_size} are not a size the service uses",
+            memory.size()
+        ));
+    }
+    divide(memory, page_size)
+}
+
+fn divide(memory: SharedMemory, page_size: usize) -> Result<ServiceSmb, String> {
+    let page_size = PageSize::new(page_size).ok_or_else(|| format!("{page_size} bytes are no page size"))?;
+    ServiceSmb::new(Arc::new(memory), page_size).map_err(|error| error.to_string())
+}
+
+/// Makes the shared memory that the service wants for a producer, and the command that hands it over.
+pub(super) fn create_shared_memory(size: usize, page_size: usize) -> Result<(ServiceSmb, Reply), String> {
+    let failed =
+        |error: &dyn std::fmt::Display| format!("cannot make {size} bytes of shared memory: {error}");
+    let memory = SharedMemory::create(size).map_err(|error| failed(&error))?;
+    let fd = memory
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| failed(&error))?;
+    let smb = divide(memory, page_size)?;
+    const SHARED_BUFFER_PAGE_SIZE_KB: u32 = 1;
+    let mut payload = Writer::new();
+    payload.nested(field::SETUP_TRACING, |setup| {
+        setup.varint_field(SHARED_BUFFER_PAGE_SIZE_KB, page_size as u64 / 1024);
+    });
+    Ok((smb, Reply::more(payload.as_slice().to_vec()).with_fd(fd)))
+}
+
+/// Field numbers of `GetAsyncCommandResponse`. Written by hand because configs go in as they came.
+mod field {
+    pub(super) const SETUP_TRACING: u32 = 3;
+    pub(super) const SETUP_DATA_SOURCE: u32 = 6;
+    pub(super) const START_DATA_SOURCE: u32 = 1;
+    pub(super) const STOP_DATA_SOURCE: u32 = 2;
+    pub(super) const FLUSH: u32 = 5;
+    pub(super) const CLEAR_INCREMENTAL_STATE: u32 = 7;
+}
+
+/// A command as one reply of the `GetAsyncCommand` stream; `None` for the one that needs memory made first.
+pub(super) fn encode_command(command: &ProducerCommand) -> Option<Reply> {
+    let mut payload = Writer::new();
+    match command {
+        ProducerCommand::CreateSharedMemory { .. } => return None,
+        ProducerCommand::SharedMemoryAdopted => payload.nested(field::SETUP_TRACING, |_| {}),
+        ProducerCommand::SetupDataSource { instance, config } => {
+            payload.nested(field::SETUP_DATA_SOURCE, |message| {
+                message.varint_field(1, instance.0);
+                message.bytes_field(2, config);
+            });
+        }
+        ProducerCommand::StartDataSource { instance, config } => {
+            payload.nested(field::START_DATA_SOURCE, |message| {
+                message.varint_field(1, instance.0);
+                message.bytes_field(2, config);
+            });
+        }
+        ProducerCommand::StopDataSource { instance } => {
+            payload.nested(field::STOP_DATA_SOURCE, |message| {
+                message.varint_field(1, instance.0)
+            });
+        }
+        ProducerCommand::Flush {
+            request,
+            instances,
+            flags,
+        } => {
+            payload.nested(field::FLUSH, |message| {
+                for instance in instances {
+                    message.varint_field(1, instance.0);
+                }
+                message.varint_field(2, request.0);
+                message.varint_field(3, *flags);
+            });
+        }
+        ProducerCommand::ClearIncrementalState { instances } => {
+            payload.nested(field::CLEAR_INCREMENTAL_STATE, |message| {
+                for instance in instances {
+                    message.varint_field(1, instance.0);
+                }
+            });
+        }
+    }
+    Some(Reply::more(payload.as_slice().to_vec()))
+}
+
+/// The descriptor inside `RegisterDataSourceRequest` and `UpdateDataSourceRequest`, as it came.
+fn descriptor(payload: &[u8]) -> &[u8] {
+    const DATA_SOURCE_DESCRIPTOR: u32 = 1;
+    let mut descriptor: &[u8] = &[];
+    for field in Reader::new(payload).flatten() {
+        if let (DATA_SOURCE_DESCRIPTOR, Value::Bytes(bytes)) = (field.number, field.value) {
+            descriptor = bytes;
+        }
+    }
+    descriptor
+}

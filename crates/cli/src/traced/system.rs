@@ -1,0 +1,40 @@
+//! What the daemon knows of the machine, for the `SystemInfo` packet.
+
+use ferretto_service::{Identity, SystemFacts};
+
+/// Who the service is and where it runs.
+pub(super) fn identity() -> Identity {
+    let uname = rustix::system::uname();
+    let text = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+    let memory = rustix::system::sysinfo();
+    Identity {
+        uid: rustix::process::geteuid().as_raw(),
+        version: crate::VERSION.to_owned(),
+        system: SystemFacts {
+            utsname: Some([
+                text(uname.sysname()),
+                text(uname.release()),
+                text(uname.version()),
+                text(uname.machine()),
+            ]),
+            timezone_offset_minutes: Some(chrono::Local::now().offset().local_minus_utc() / 60),
+            page_size: u32::try_from(rustix::param::page_size()).ok(),
+            cpus: configured_cpus(),
+            ram_bytes: Some(memory.totalram as u64 * u64::from(memory.mem_unit)),
+        },
+    }
+}
+
+/// Processors that the kernel knows, online or not.
+fn configured_cpus() -> Option<u32> {
+    let entries = std::fs::read_dir("/sys/devices/system/cpu").ok()?;
+    let is_cpu = |name: &str| {
+        name.strip_prefix("cpu")
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let count = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_cpu))
+        .count();
+    u32::try_from(count).ok().filter(|count| *count > 0)
+}

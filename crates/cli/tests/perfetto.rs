@@ -1,0 +1,488 @@
+//! The binary `perfetto` against upstream's daemons, and beside upstream's own `perfetto`: what a script sees of both.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../ipc/tests/reference/mod.rs"]
+mod reference;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use buffa::Message;
+use ferretto_proto::messages::TracingServiceState;
+use ferretto_wire::{Reader, Value};
+use reference::{Reference, Running, Sockets};
+
+/// `TracePacket` fields, by which packets are told apart here.
+const PROCESS_TREE: u32 = 2;
+const CLOCK_SNAPSHOT: u32 = 6;
+const SYS_STATS: u32 = 7;
+const TRACE_STATS: u32 = 35;
+
+const CONFIG: &str = r#"
+buffers { size_kb: 4096 }
+data_sources {
+  config {
+    name: "linux.process_stats"
+    process_stats_config { scan_all_processes_on_start: true proc_stats_poll_ms: 100 }
+  }
+}
+data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 50 stat_period_ms: 50 } } }
+"#;
+
+/// Upstream's service and probes on private sockets.
+struct System {
+    sockets: Sockets,
+    traced: Running,
+    _probes: Running,
+}
+
+impl System {
+    fn start() -> Option<System> {
+        let sockets = Reference::find()?.sockets();
+        let traced = sockets.start_traced();
+        let probes = sockets
+            .command("traced_probes")
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let system = System {
+            sockets,
+            traced,
+            _probes: Running(probes),
+        };
+        system.await_state(|state| state.data_sources.len() > 10);
+        Some(system)
+    }
+
+    /// Asks until the service's state is as wanted.
+    fn await_state(&self, wanted: impl Fn(&TracingServiceState) -> bool) {
+        for _ in 0..2_000 {
+            let output = self.ours(&["--query-raw"]).output().unwrap();
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            if wanted(&TracingServiceState::decode_from_slice(&output.stdout).unwrap()) {
+                return;
+            }
+        }
+        panic!("the service did not come to the wanted state");
+    }
+
+    fn await_recording(&self) {
+        self.await_state(|state| state.num_sessions_started == Some(1));
+    }
+
+    fn ours(&self, arguments: &[&str]) -> Command {
+        ours(&self.sockets, arguments)
+    }
+
+    fn config(&self, more: &str) -> String {
+        let path = self.sockets.file("config");
+        std::fs::write(&path, format!("{CONFIG}{more}")).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.sockets.file(name).to_str().unwrap().to_owned()
+    }
+}
+
+fn ours(sockets: &Sockets, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_perfetto"));
+    command
+        .env("PERFETTO_PRODUCER_SOCK_NAME", sockets.producer().to_string())
+        .env("PERFETTO_CONSUMER_SOCK_NAME", sockets.consumer().to_string())
+        .args(arguments)
+        .stdin(Stdio::null());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// How many packets of a trace have each of `fields`. Fails on anything that is no trace.
+fn packets_with<const N: usize>(trace: &[u8], fields: [u32; N]) -> [usize; N] {
+    let mut counts = [0; N];
+    for packet in Reader::new(trace) {
+        let packet = packet.unwrap();
+        let Value::Bytes(bytes) = packet.value else {
+            panic!("{packet:?} is no packet")
+        };
+        assert_eq!(packet.number, 1);
+        let numbers: Vec<u32> = Reader::new(bytes).map(|field| field.unwrap().number).collect();
+        for (count, field) in counts.iter_mut().zip(fields) {
+            *count += usize::from(numbers.contains(&field));
+        }
+    }
+    counts
+}
+
+fn assert_recorded(trace: &[u8]) {
+    let [trees, sys_stats, clocks, stats] =
+        packets_with(trace, [PROCESS_TREE, SYS_STATS, CLOCK_SNAPSHOT, TRACE_STATS]);
+    assert!(
+        trees >= 1 && sys_stats >= 2 && clocks >= 1 && stats >= 1,
+        "{trees} {sys_stats} {clocks} {stats}"
+    );
+}
+
+fn succeeded(mut command: Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+    output
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[test]
+fn a_recording_ends_up_in_a_file_and_is_summed_up() {
+    let Some(system) = System::start() else { return };
+    let (config, trace) = (system.config("duration_ms: 500"), system.path("trace"));
+    let output = succeeded(system.ours(&["--txt", "-c", &config, "-o", &trace]));
+    let file = std::fs::read(&trace).unwrap();
+    assert_recorded(&file);
+    assert_eq!(text(&output.stdout), "");
+    let said = text(&output.stderr);
+    for words in [
+        "Connected to the Perfetto traced service, TTL: 1s",
+        &format!("Wrote {} bytes into {trace}", file.len()),
+        "recorded 0.5 s",
+        "nothing lost",
+        "https://ui.perfetto.dev",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in\n{said}");
+    }
+    assert!(!said.contains('\x1b'), "escape codes on a pipe: {said:?}");
+}
+
+#[test]
+fn the_service_writes_the_file_when_the_config_says_so() {
+    let Some(system) = System::start() else { return };
+    let config = system.config("duration_ms: 500 write_into_file: true");
+    let trace = system.path("trace");
+    let output = succeeded(system.ours(&["--txt", "-c", &config, "-o", &trace]));
+    assert_recorded(&std::fs::read(&trace).unwrap());
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("Trace written into the output file") && said.contains("packets"),
+        "{said}"
+    );
+
+    let by_service = system.path("by-service");
+    let config = system.config(&format!(
+        "duration_ms: 500 write_into_file: true output_path: \"{by_service}\""
+    ));
+    succeeded(system.ours(&["--txt", "-c", &config]));
+    assert_recorded(&std::fs::read(&by_service).unwrap());
+}
+
+#[test]
+fn a_config_from_stdin_and_a_trace_on_stdout() {
+    let Some(system) = System::start() else { return };
+    let mut command = system.ours(&["--txt", "-c", "-", "-o", "-"]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let config = format!("{CONFIG} duration_ms: 300");
+    child.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_recorded(&output.stdout);
+}
+
+/// Starts a recording without an end and waits until it runs.
+fn endless(system: &System, trace: &str) -> Child {
+    let config = system.config("");
+    let mut command = system.ours(&["--txt", "-c", &config, "-o", trace]);
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    system.await_recording();
+    child
+}
+
+#[test]
+fn signals_end_a_recording_and_keep_its_data() {
+    use rustix::process::Signal;
+    let Some(system) = System::start() else { return };
+    for number in [Signal::INT, Signal::TERM] {
+        let trace = system.path("trace");
+        let child = endless(&system, &trace);
+        signal(child.id(), number);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{number:?}: {}", text(&output.stderr));
+        let [stats] = packets_with(&std::fs::read(&trace).unwrap(), [TRACE_STATS]);
+        assert!(stats >= 1, "{number:?}");
+    }
+}
+
+#[test]
+fn a_service_that_dies_is_an_error_and_leaves_no_file() {
+    let Some(mut system) = System::start() else { return };
+    let trace = system.path("trace");
+    let child = endless(&system, &trace);
+    system.traced.0.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("the recording broke off"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(!Path::new(&trace).exists());
+}
+
+#[test]
+fn a_config_that_the_service_refuses_is_an_error_and_leaves_no_file() {
+    let Some(system) = System::start() else { return };
+    let path = system.sockets.file("config");
+    std::fs::write(&path, "buffers { size_kb: 0 }").unwrap();
+    let trace = system.path("trace");
+    let config = path.to_str().unwrap();
+    let output = system
+        .ours(&["--txt", "-c", config, "-o", &trace])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("Service error: "),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(!Path::new(&trace).exists());
+
+    let output = system
+        .ours(&["-D", "--txt", "-c", config, "-o", &trace])
+        .output()
+        .unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "the background process says so too"
+    );
+    assert!(
+        text(&output.stderr).contains("Service error: "),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let Some(system) = System::start() else { return };
+    let config = system.config("duration_ms: 100");
+    let output = system
+        .ours(&["--txt", "-c", &config, "-o", "/dev/full"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("cannot write /dev/full: No space left"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(Path::new("/dev/full").exists());
+}
+
+#[test]
+fn a_background_recording_prints_its_pid_and_ends_by_that() {
+    let Some(system) = System::start() else { return };
+    let (config, trace) = (system.config(""), system.path("trace"));
+    // Two processes share this pipe; its end tells that the one in the background is gone.
+    let (alive, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::empty()).unwrap();
+    let output = succeeded(system.ours(&["-D", "--txt", "-c", &config, "-o", &trace]));
+    drop(held);
+    let pid: u32 = text(&output.stdout).trim_end().parse().unwrap();
+    system.await_recording();
+    signal(pid, rustix::process::Signal::TERM);
+    std::fs::File::from(alive).read_to_end(&mut Vec::new()).unwrap();
+    assert_recorded_at_all(&trace);
+}
+
+fn assert_recorded_at_all(trace: &str) {
+    let [stats] = packets_with(&std::fs::read(trace).unwrap(), [TRACE_STATS]);
+    assert!(stats >= 1);
+}
+
+#[test]
+fn the_notify_descriptor_gets_a_zero_once_all_has_started() {
+    let Some(system) = System::start() else { return };
+    let (config, trace) = (system.config("duration_ms: 200"), system.path("trace"));
+    let status = |config: &str| {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        rustix::io::fcntl_setfd(&write, rustix::io::FdFlags::empty()).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&write).to_string();
+        let mut command = system.ours(&["--notify-fd", &number, "--txt", "-c", config, "-o", &trace]);
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
+        drop(write);
+        let mut status = Vec::new();
+        std::fs::File::from(read).read_to_end(&mut status).unwrap();
+        child.wait_with_output().unwrap();
+        status
+    };
+    assert_eq!(status(&config), [0]);
+    std::fs::write(&config, "buffers { size_kb: 0 }").unwrap();
+    assert_eq!(status(&config), [1]);
+}
+
+#[test]
+fn queries_print_what_upstreams_does() {
+    let Some(system) = System::start() else { return };
+    for arguments in [&["--query"][..], &["--query", "--long"], &["--query-raw"]] {
+        let theirs = system
+            .sockets
+            .command("perfetto")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let ours = succeeded(system.ours(arguments));
+        assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{arguments:?}");
+    }
+}
+
+/// Without a service: what is wrong on the command line is found before one is asked for.
+#[test]
+fn bad_command_lines_exit_as_upstreams() {
+    let Some(reference) = Reference::find() else {
+        return;
+    };
+    let sockets = reference.sockets();
+    let directory = sockets.file("");
+    let write = |name: &str, content: &str| std::fs::write(sockets.file(name), content).unwrap();
+    write("text.cfg", "duration_ms: 5");
+    write("bad.cfg", "bogus: 5");
+    write("half-delay.cfg", "cmd_trace_start_delay { min_delay_ms: 5 }");
+    write(
+        "upload.cfg",
+        "android_report_config { reporter_service_package: \"x\" }",
+    );
+    write("output-path.cfg", "write_into_file: true output_path: \"there\"");
+    write("there", "");
+    let lines = [
+        "",
+        "-h",
+        "--help",
+        "--bogus",
+        "--version",
+        "--vers",
+        "--version --bogus",
+        "-t",
+        "-t 5s",
+        "-t 5x -o new",
+        "-t5s -o /nonexistent/new",
+        "-b 5 -o new",
+        "-s 1ly -o new",
+        "-o new",
+        "-o new -c nofile",
+        "-o new -c /dev/null",
+        "-o new -c text.cfg",
+        "-o new -c bad.cfg --txt",
+        "-o new -c half-delay.cfg --txt",
+        "-o new -c upload.cfg --txt",
+        "-o new -c output-path.cfg --txt",
+        "-c output-path.cfg --txt",
+        "-c text.cfg --txt",
+        "-o new -c text.cfg --txt -t 5s",
+        "-o there --no-clobber -t 1s",
+        "--no -o new",
+        "--query",
+        "--query-raw",
+        "--query -o new",
+        "--query -t 5s",
+        "--query -d",
+        "--long",
+        "--stop",
+        "--upload",
+        "--dropbox perfetto",
+        "--reset-guardrails",
+        "-t 1s -o new",
+        "-D -t 1s -o new",
+    ];
+    for line in lines {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let run = |mut command: Command| command.current_dir(&directory).output().unwrap();
+        let mut theirs = sockets.command("perfetto");
+        theirs.args(&arguments);
+        let theirs = run(theirs);
+        let ours = run(ours(&sockets, &arguments));
+        assert_eq!(
+            ours.status.code(),
+            theirs.status.code(),
+            "{line:?}: {}",
+            text(&ours.stderr)
+        );
+        // The version and the process id differ.
+        if !line.contains("--vers") && !line.contains("-D") {
+            assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{line:?}");
+        }
+        assert_eq!(ours.stdout.is_empty(), theirs.stdout.is_empty(), "{line:?}");
+        assert!(
+            !ours.stderr.is_empty() || ours.status.success(),
+            "{line:?} fails without a word"
+        );
+        let _ = std::fs::remove_file(directory.join("new"));
+    }
+}
+
+#[test]
+fn a_failure_leaves_no_new_file_and_spares_an_old_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perfetto"));
+        let nowhere = directory.path().join("nobody-listens-here");
+        command
+            .env("PERFETTO_CONSUMER_SOCK_NAME", &nowhere)
+            .args(arguments)
+            .stdin(Stdio::null());
+        let output = command.current_dir(directory.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        text(&output.stderr)
+    };
+    let trace: PathBuf = directory.path().join("trace");
+    assert!(run(&["-t", "1s", "-o", "trace"]).contains("no tracing service listens at"));
+    assert!(!trace.exists());
+    assert!(run(&["-D", "-t", "1s", "-o", "trace"]).contains("no tracing service listens at"));
+    assert!(!trace.exists());
+    std::fs::write(&trace, "earlier").unwrap();
+    run(&["-t", "1s", "-o", "trace"]);
+    assert_eq!(std::fs::read(&trace).unwrap(), b"earlier");
+}
+
+#[test]
+fn a_second_signal_gives_up_and_the_shell_sees_it() {
+    use std::os::unix::process::ExitStatusExt;
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    // A service that accepts and never answers.
+    let mute = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_perfetto"));
+    command
+        .env("PERFETTO_CONSUMER_SOCK_NAME", &socket)
+        .args(["-t", "1s", "-o", "trace"]);
+    command
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut connection, _) = mute.accept().unwrap();
+    // The first request has come, so signals are watched.
+    connection.read_exact(&mut [0; 4]).unwrap();
+    signal(child.id(), rustix::process::Signal::INT);
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap())
+        .read_line(&mut said)
+        .unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(2), "{said}");
+    assert!(said.contains("given up"), "{said}");
+    assert!(!directory.path().join("trace").exists());
+}
