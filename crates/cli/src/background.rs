@@ -1,28 +1,45 @@
-//! Going on in the background, as `--background` asks for.
+//! Going on in the background: the fork behind `perfetto -d` and the daemons' `--background`.
 #![allow(unsafe_code)]
 
 use std::io::{self, Write};
 
-/// Splits off a process that goes on without terminal, while the one that was started prints its id and ends.
-///
-/// To be called while the process has one thread only.
-pub(crate) fn continue_in_background() -> io::Result<()> {
-    // SAFETY: the process has one thread (the caller's contract), so the child starts with every lock free.
+use rustix::io::Errno;
+
+/// Which of the two processes after a [`fork`] this is.
+pub(crate) enum Forked {
+    /// The one that was started by the user. The other has this process id.
+    Parent(i32),
+    /// The other.
+    Child,
+}
+
+/// Splits this process in two. To be called while it has one thread only: at the start of an applet.
+pub(crate) fn fork() -> io::Result<Forked> {
+    // SAFETY: the process has one thread (the caller's contract), so the child's copy of its memory is consistent: no lock
+    // is held and no thread is missing there.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => {
-            rustix::process::setsid()?;
-            std::env::set_current_dir("/")?;
-            let nowhere = std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open("/dev/null")?;
-            rustix::stdio::dup2_stdin(&nowhere)?;
-            rustix::stdio::dup2_stdout(&nowhere)?;
-            rustix::stdio::dup2_stderr(&nowhere)?;
-            Ok(())
-        }
-        child => {
+        0 => Ok(Forked::Child),
+        child => Ok(Forked::Parent(child)),
+    }
+}
+
+/// Its own session, the root directory, nothing on the standard streams.
+pub(crate) fn leave_terminal() -> Result<(), Errno> {
+    rustix::process::setsid()?;
+    // Only so that no mounted directory stays busy.
+    let _ = rustix::process::chdir("/");
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)
+}
+
+/// Goes on as a daemon, while the process that was started prints the daemon's id and ends.
+pub(crate) fn become_daemon() -> io::Result<()> {
+    match fork()? {
+        Forked::Child => Ok(leave_terminal()?),
+        Forked::Parent(child) => {
             println!("{child}");
             io::stdout().flush()?;
             std::process::exit(0);

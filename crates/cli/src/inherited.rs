@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Takes the descriptor of this number, which the environment names as meant for us.
+/// Takes the descriptor of this number, which the environment or a flag names as meant for us.
 ///
 /// # Errors
 /// If no such descriptor is open, or it is one of the standard three, which others here use.
-fn take(number: i32) -> io::Result<OwnedFd> {
+pub(crate) fn take(number: i32) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -17,9 +17,12 @@ fn take(number: i32) -> io::Result<OwnedFd> {
     if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and whoever set the variable gave it to this process for this one use; callers are the
-    // start-up code of an applet, which runs once, before anything here has opened descriptors of its own.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    // SAFETY: it is open, and whoever named it gave it to this process for this one use; callers are the start-up code of an
+    // applet, which runs once, before anything here has opened descriptors that it keeps.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    // Children of ours must not keep it open.
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(fd)
 }
 
 /// Tells whoever started this process that it is ready, over the descriptor that this variable of the environment names: one

@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use buffa::Message;
-use ferretto_proto::messages::TracingServiceState;
-use ferretto_wire::{Reader, Value};
+use ferretto_proto::messages::{TraceConfig, TracingServiceState};
+use ferretto_wire::{Field, Reader, Value};
 use reference::{Reference, Running, Sockets};
 
 /// `TracePacket` fields, by which packets are told apart here.
 const PROCESS_TREE: u32 = 2;
 const CLOCK_SNAPSHOT: u32 = 6;
 const SYS_STATS: u32 = 7;
+const TRACE_CONFIG: u32 = 33;
 const TRACE_STATS: u32 = 35;
 
 const CONFIG: &str = r#"
@@ -336,6 +337,92 @@ fn the_notify_descriptor_gets_a_zero_once_all_has_started() {
 }
 
 #[test]
+fn a_detached_recording_is_found_stopped_and_whole() {
+    let Some(system) = System::start() else { return };
+    let config = system.config("write_into_file: true");
+    let trace = system.path("trace");
+    let code = |arguments: &[&str]| system.ours(arguments).output().unwrap().status.code();
+    assert_eq!(code(&["--is_detached", "key"]), Some(2));
+    assert_eq!(code(&["--attach", "key"]), Some(2));
+    succeeded(system.ours(&["--txt", "-c", &config, "-o", &trace, "--detach", "key"]));
+    assert_eq!(code(&["--is_detached", "key"]), Some(0));
+    assert_eq!(
+        code(&["--is_detached", "key"]),
+        Some(0),
+        "asking leaves it as it is"
+    );
+    succeeded(system.ours(&["--attach", "key", "--stop"]));
+    assert_recorded_at_all(&trace);
+    assert_eq!(code(&["--is_detached", "key"]), Some(2));
+}
+
+#[test]
+fn a_clone_is_written_while_the_original_goes_on() {
+    let Some(system) = System::start() else { return };
+    for more in ["", "write_into_file: true"] {
+        let config = system.config(&format!("unique_session_name: \"original\" {more}"));
+        let (trace, copy) = (system.path("trace"), system.path("copy"));
+        let mut original = system.ours(&["--txt", "-c", &config, "-o", &trace]);
+        let original = original.stderr(Stdio::null()).spawn().unwrap();
+        system.await_recording();
+        succeeded(system.ours(&["--clone-by-name", "original", "-o", &copy]));
+        assert_recorded_at_all(&copy);
+        signal(original.id(), rustix::process::Signal::TERM);
+        assert!(original.wait_with_output().unwrap().status.success());
+        assert_recorded_at_all(&trace);
+    }
+    let missing = system.path("missing");
+    let output = system
+        .ours(&["--clone-by-name", "nobody", "-o", &missing])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("cannot clone the session \"nobody\""),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(!Path::new(&missing).exists());
+}
+
+#[test]
+fn on_a_terminal_one_line_tells_how_it_goes() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let Some(system) = System::start() else { return };
+    let (config, trace) = (system.config("duration_ms: 1200"), system.path("trace"));
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let screen = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(name)
+        .unwrap();
+
+    let mut command = system.ours(&["--txt", "-c", &config, "-o", &trace]);
+    let mut child = command.env("TERM", "xterm").stderr(screen).spawn().unwrap();
+    drop(command);
+    let mut shown = Vec::new();
+    // EIO, once nobody has the other side open.
+    let _ = std::fs::File::from(terminal).read_to_end(&mut shown);
+    assert!(child.wait().unwrap().success());
+
+    let shown = text(&shown);
+    let redrawn: Vec<&str> = shown.split("\r\x1b[2K").collect();
+    assert!(redrawn.len() >= 3, "{shown:?}");
+    let (last, lines) = redrawn.split_last().unwrap();
+    assert!(
+        lines[1].starts_with("recording: ") && lines[1].contains("nothing lost"),
+        "{shown:?}"
+    );
+    assert!(
+        !last.contains("recording: ") && last.contains("Wrote "),
+        "{shown:?}"
+    );
+}
+
+#[test]
 fn queries_print_what_upstreams_does() {
     let Some(system) = System::start() else { return };
     for arguments in [&["--query"][..], &["--query", "--long"], &["--query-raw"]] {
@@ -347,6 +434,55 @@ fn queries_print_what_upstreams_does() {
             .unwrap();
         let ours = succeeded(system.ours(arguments));
         assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{arguments:?}");
+    }
+}
+
+/// The config that the service wrote into a trace, without the name of the trace, which is random.
+fn config_in(trace: &str) -> TraceConfig {
+    let trace = std::fs::read(trace).unwrap();
+    let config = Reader::new(&trace).find_map(|packet| {
+        let Value::Bytes(packet) = packet.unwrap().value else {
+            panic!("not a packet")
+        };
+        Reader::new(packet).find_map(|field| match field.unwrap() {
+            Field {
+                number: TRACE_CONFIG,
+                value: Value::Bytes(config),
+                ..
+            } => Some(config.to_vec()),
+            _ => None,
+        })
+    });
+    let mut config = TraceConfig::decode_from_slice(&config.expect("a config in the trace")).unwrap();
+    config.trace_uuid_msb = None;
+    config.trace_uuid_lsb = None;
+    config
+}
+
+#[test]
+fn light_flags_and_metadata_make_the_config_that_upstream_makes() {
+    let Some(reference) = Reference::find() else {
+        return;
+    };
+    let sockets = reference.sockets();
+    let _traced = sockets.start_traced();
+    let trace = sockets.file("trace").to_str().unwrap().to_owned();
+    for line in [
+        "-t 1ms sched/sched_switch irq/*",
+        "-t1ms -b 2mb -a one -a two gfx disk sched/sched_waking",
+        "--time=1ms --size 1gb --buffer=100k hyp power/cpu_idle",
+        "-t 1ms hypervisor --alert-id 1 --config-id 2 --config-uid 3 --subscription-id 4",
+        "-t 1ms",
+    ] {
+        let run = |mut command: Command| {
+            succeeded({
+                command.args(line.split_whitespace()).args(["-o", &trace]);
+                command
+            });
+            config_in(&trace)
+        };
+        let theirs = run(sockets.command("perfetto"));
+        assert_eq!(run(ours(&sockets, &[])), theirs, "{line}");
     }
 }
 
@@ -402,6 +538,16 @@ fn bad_command_lines_exit_as_upstreams() {
         "--query -d",
         "--long",
         "--stop",
+        "--attach k",
+        "--attach k -o new",
+        "--attach k --detach k",
+        "--is_detached k",
+        "--detach k -t 1s -o new",
+        "--detach k -d -s 1mb -o new",
+        "--clone 3",
+        "--clone 3 -o new",
+        "--clone 3 --clone-by-name n -o new",
+        "--clone-for-bugreport -o new",
         "--upload",
         "--dropbox perfetto",
         "--reset-guardrails",
@@ -459,7 +605,7 @@ fn a_failure_leaves_no_new_file_and_spares_an_old_one() {
 }
 
 #[test]
-fn a_second_signal_gives_up_and_the_shell_sees_it() {
+fn a_signal_before_the_service_answers_ends_it_as_signals_do() {
     use std::os::unix::process::ExitStatusExt;
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");

@@ -43,6 +43,20 @@ pub(crate) struct Arguments {
     pub(crate) attributes: Vec<String>,
     /// `--alert-id`, `--config-id`, `--config-uid`, `--subscription-id`.
     pub(crate) statsd: StatsdFlags,
+    /// `--detach`.
+    pub(crate) detach: Option<String>,
+    /// `--attach`.
+    pub(crate) attach: Option<String>,
+    /// `--is_detached`.
+    pub(crate) is_detached: Option<String>,
+    /// `--stop`.
+    pub(crate) stop: bool,
+    /// `--clone`: the id of a session. -1 stands for the one that a bug report wants, as for the service.
+    pub(crate) clone: Option<i64>,
+    /// `--clone-by-name`.
+    pub(crate) clone_by_name: Option<String>,
+    /// `--clone-for-bugreport`.
+    pub(crate) clone_for_bugreport: bool,
     /// `--reset-guardrails`.
     pub(crate) reset_guardrails: bool,
     /// Flags that only mean something on Android, as typed.
@@ -62,17 +76,7 @@ pub(crate) struct StatsdFlags {
 
 /// Flags that upstream's build for Linux refuses as well.
 const ANDROID_ONLY: &[&str] = &["upload", "dropbox"];
-const NOT_YET: &[&str] = &[
-    "detach",
-    "attach",
-    "is_detached",
-    "stop",
-    "clone",
-    "clone-by-name",
-    "clone-for-bugreport",
-    "save-for-bugreport",
-    "save-all-for-bugreport",
-];
+const NOT_YET: &[&str] = &["save-for-bugreport", "save-all-for-bugreport"];
 
 /// Parses the words after the program's name. `Err` holds help, version or a usage error, rendered by clap.
 pub(crate) fn parse(
@@ -132,6 +136,13 @@ fn arguments(matches: &ArgMatches) -> Arguments {
             config_uid: matches.get_one("config-uid").copied(),
             subscription_id: matches.get_one("subscription-id").copied(),
         },
+        detach: string("detach"),
+        attach: string("attach"),
+        is_detached: string("is_detached"),
+        stop: matches.get_flag("stop"),
+        clone: matches.get_one("clone").copied(),
+        clone_by_name: string("clone-by-name"),
+        clone_for_bugreport: matches.get_flag("clone-for-bugreport"),
         reset_guardrails: matches.get_flag("reset-guardrails"),
         android_only: ANDROID_ONLY.iter().find(given).copied(),
         not_yet: NOT_YET.iter().find(given).copied(),
@@ -174,10 +185,11 @@ pub(crate) fn command(program: Program) -> Command {
              --query",
             name = program.name()
         ))
-        .after_help(
-            "Example: record scheduling for 5 seconds, then open the file at https://ui.perfetto.dev\n  ferretto -t 5s -o \
+        .after_help(format!(
+            "Example: record scheduling for 5 seconds, then open the file at https://ui.perfetto.dev\n  {name} -t 5s -o \
              trace.pftrace sched/sched_switch sched/sched_waking",
-        )
+            name = program.name()
+        ))
         .infer_long_args(true)
         .args_override_self(true)
         .disable_help_flag(true)
@@ -322,63 +334,31 @@ fn service_flags(command: Command) -> Command {
 }
 
 fn detached_and_clone_flags(command: Command) -> Command {
-    command
-        .next_help_heading("Not in this version yet")
-        .arg(
-            option(
-                "detach",
-                "KEY",
-                value_parser!(String),
-                "Leave the session running under a key",
-            )
-            .hide_short_help(true),
-        )
-        .arg(
-            option(
-                "attach",
-                "KEY",
-                value_parser!(String),
-                "Take a detached session back",
-            )
-            .hide_short_help(true),
-        )
-        .arg(
-            option(
-                "is_detached",
-                "KEY",
-                value_parser!(String),
-                "Ask whether a session is detached",
-            )
-            .hide_short_help(true),
-        )
-        .arg(switch("stop", "With --attach: end the session").hide_short_help(true))
-        .arg(
-            option(
-                "clone",
-                "TSID",
-                value_parser!(String),
-                "Copy the data of a running session",
-            )
-            .hide_short_help(true),
-        )
-        .arg(
-            option(
-                "clone-by-name",
-                "NAME",
-                value_parser!(String),
-                "Copy a session by its name",
-            )
-            .hide_short_help(true),
-        )
-        .arg(switch("clone-for-bugreport", "Clone without the session's filter").hide_short_help(true))
-        .arg(switch("save-for-bugreport", "Clone the session that a bug report wants").hide_short_help(true))
-        .arg(
+    let command = command.next_help_heading("Detached sessions and clones").args([
+        option("detach", "KEY", value_parser!(String), "Start the recording and leave it to the service").long_help(
+            "Starts the recording and exits; the service goes on with it by itself. The config must set write_into_file.",
+        ),
+        option("attach", "KEY", value_parser!(String), "Take a detached recording back and wait for its end"),
+        switch("stop", "With --attach: end the recording now"),
+        option("is_detached", "KEY", value_parser!(String), "Exit with 0 if there is such a recording, 2 if not"),
+        option("clone", "TSID", value_parser!(i64), "Write out a copy of a running recording (see --query)"),
+        option("clone-by-name", "NAME", value_parser!(String), "The same, by its unique_session_name"),
+        switch("clone-for-bugreport", "With --clone: without the recording's trace_filter"),
+    ]
+    .map(|arg| arg.hide_short_help(true)));
+    command.next_help_heading("Not in this version yet").args(
+        [
+            switch(
+                "save-for-bugreport",
+                "Clone the recording that a bug report wants",
+            ),
             switch(
                 "save-all-for-bugreport",
-                "Clone all sessions that a bug report wants",
-            )
-            .hide_short_help(true),
-        )
+                "Clone all recordings that a bug report wants",
+            ),
+        ]
+        .map(|arg| arg.hide_short_help(true)),
+    )
 }
 
 fn android_flags(command: Command) -> Command {

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::plan::Process;
+use crate::background::{self, Forked};
 
 /// How long `-D` waits for all data sources to have started.
 const START_WAIT: Duration = Duration::from_secs(30);
@@ -74,20 +75,9 @@ pub(crate) struct DetachError {
 
 /// Takes over the descriptor of `--notify-fd`.
 pub(crate) fn notify_report(fd: i32) -> Result<StartReport, DetachError> {
-    // What is not open is caught here rather than at the start.
-    let flags = std::fs::read_link(format!("/proc/self/fd/{fd}"));
-    flags.map_err(|source| DetachError {
-        what: "the descriptor of --notify-fd is not open",
+    let fd = crate::inherited::take(fd).map_err(|source| DetachError {
+        what: "the descriptor of --notify-fd",
         source,
-    })?;
-    // SAFETY: the caller of this program hands the descriptor down for us to write to and to close, which is what
-    // `--notify-fd` means; standard streams are refused by the plan, and nothing else in this process has opened anything
-    // that it keeps yet.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // Children of ours must not keep it open.
-    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).map_err(|source| DetachError {
-        what: "marking the descriptor of --notify-fd",
-        source: source.into(),
     })?;
     Ok(StartReport {
         to: File::from(fd),
@@ -110,16 +100,11 @@ pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<De
     let (left_terminal, leaving_terminal) = pipe("making a pipe")?;
     let (started, starting) = pipe("making a pipe")?;
 
-    // SAFETY: this process has one thread (see above), so the child's copy of its memory is consistent: no lock is held and
-    // no thread is missing there.
-    match unsafe { libc::fork() } {
-        -1 => Err(DetachError {
-            what: "fork",
-            source: io::Error::last_os_error(),
-        }),
-        0 => {
+    let forked = background::fork().map_err(|source| DetachError { what: "fork", source })?;
+    match forked {
+        Forked::Child => {
             drop((left_terminal, started));
-            leave_terminal().map_err(|source| DetachError {
+            background::leave_terminal().map_err(|source| DetachError {
                 what: "leaving the terminal",
                 source: source.into(),
             })?;
@@ -132,7 +117,7 @@ pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<De
             }
             Ok(Detached::Recorder(reports))
         }
-        child => {
+        Forked::Parent(child) => {
             drop((leaving_terminal, starting, reports));
             // The end of the stream: the child failed before. It has said why.
             if File::from(left_terminal).read(&mut [0]).unwrap_or(0) == 0 {
@@ -146,17 +131,6 @@ pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<De
             })
         }
     }
-}
-
-/// Its own session, the root directory, nothing on the standard streams.
-fn leave_terminal() -> Result<(), Errno> {
-    rustix::process::setsid()?;
-    // Only so that no mounted directory stays busy.
-    let _ = rustix::process::chdir("/");
-    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)
 }
 
 /// Waits for what the recorder reports.

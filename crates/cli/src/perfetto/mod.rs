@@ -1,7 +1,7 @@
 //! `perfetto`: records traces and asks the service what it has.
 //!
-//! Called by [`applet`](crate::applet). The path of a command line: [`args`] → [`plan`] → [`output`] and [`background`] →
-//! [`record`] (which drives a [`session`]) or [`query`]. Exit codes are upstream's: 0 when it was done, 1 for any failure; `-D`
+//! Called by [`applet`](crate::applet). The path of a command line: `args` → `plan` → `output` and `background` →
+//! `record` (which drives a `session`) or `query`. Exit codes are upstream's: 0 when it was done, 1 for any failure; `-D`
 //! exits with 2 when the data sources did not start in time. Where upstream's code is 0 though the recording failed (the
 //! service refused the config or died, the output could not be written), this one's is 1.
 
@@ -9,11 +9,11 @@ use std::ffi::OsString;
 use std::io::Write;
 
 mod args;
-#[allow(unsafe_code)]
 mod background;
 mod config_source;
 mod console;
 mod figures;
+mod kernel_report;
 mod light_config;
 mod losses;
 mod output;
@@ -35,6 +35,8 @@ pub use service::{FindService, FindServiceError, Service, running_service};
 const SUCCESS: u8 = 0;
 /// Exit code of any failure.
 const FAILURE: u8 = 1;
+/// Exit code of `--attach` and `--is_detached` when there is no such session.
+const NOT_ATTACHED: u8 = 2;
 
 /// Under which name the command line runs, which decides what it does without a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

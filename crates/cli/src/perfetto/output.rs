@@ -15,6 +15,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::plan::{ExistingFile, Sink};
+use super::session::Writer;
 
 /// The tag of `Trace.packet`: field 1, length-delimited.
 const PACKET_TAG: u8 = 0x0a;
@@ -37,19 +38,14 @@ pub(crate) enum OpenError {
 /// An open output.
 #[derive(Debug)]
 pub(crate) struct Output {
-    writer: BufWriter<File>,
+    stream: BufWriter<File>,
     /// What to empty or remove, for a file.
     file: Option<FileOutput>,
     name: String,
-    stage: Stage,
+    /// Who fills it, once the recording has begun.
+    writer: Option<Writer>,
     packets: u64,
     bytes: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Opened,
-    Begun,
 }
 
 #[derive(Debug)]
@@ -73,7 +69,7 @@ impl Output {
     /// Opens the output, without touching what is in it. `None` when the service opens it by itself.
     pub(crate) fn open(sink: &Sink, existing: ExistingFile) -> Result<Option<Output>, OpenError> {
         let (file, file_output, name) = match sink {
-            Sink::OpenedByService(_) => return Ok(None),
+            Sink::OpenedByService(_) | Sink::SameAsBefore => return Ok(None),
             Sink::Stdout => {
                 let fd = io::stdout().as_fd().try_clone_to_owned();
                 let fd = fd.map_err(|source| OpenError::Open {
@@ -107,10 +103,10 @@ impl Output {
             }
         };
         Ok(Some(Output {
-            writer: BufWriter::with_capacity(BUFFER, file),
+            stream: BufWriter::with_capacity(BUFFER, file),
             file: file_output,
             name,
-            stage: Stage::Opened,
+            writer: None,
             packets: 0,
             bytes: 0,
         }))
@@ -121,29 +117,29 @@ impl Output {
         &self.name
     }
 
-    /// Empties a file: the recording starts.
-    pub(crate) fn begin(&mut self) -> io::Result<()> {
+    /// Empties a file: the recording starts, and `writer` will fill it.
+    pub(crate) fn begin(&mut self, writer: Writer) -> io::Result<()> {
         if let Some(file) = &mut self.file
             && file.origin == Origin::Untouched
         {
-            self.writer.get_ref().set_len(0)?;
+            self.stream.get_ref().set_len(0)?;
             file.origin = Origin::Emptied;
         }
-        self.stage = Stage::Begun;
+        self.writer = Some(writer);
         Ok(())
     }
 
     /// A descriptor for the service to write into.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.writer.get_ref().as_fd().try_clone_to_owned()
+        self.stream.get_ref().as_fd().try_clone_to_owned()
     }
 
     /// Appends one packet.
     pub(crate) fn write_packet(&mut self, packet: &[u8]) -> io::Result<()> {
         let mut preamble = [0; MAX_PREAMBLE];
         let preamble = packet_preamble(packet.len() as u64, &mut preamble);
-        self.writer.write_all(preamble)?;
-        self.writer.write_all(packet)?;
+        self.stream.write_all(preamble)?;
+        self.stream.write_all(packet)?;
         self.packets += 1;
         self.bytes += (preamble.len() + packet.len()) as u64;
         Ok(())
@@ -151,32 +147,40 @@ impl Output {
 
     /// Ends the output: everything is handed to the kernel.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.stream.flush()
     }
 
-    /// Bytes and packets in the output, whoever wrote them. Of a pipe only our own are known; packets are `None` where
-    /// they cannot be counted.
-    pub(crate) fn contents(&mut self) -> Contents {
-        if self.file.is_none() || self.packets > 0 {
-            return Contents {
-                bytes: self.bytes,
-                packets: (self.packets > 0).then_some(self.packets),
-            };
-        }
-        let file = self.writer.get_ref();
-        let bytes = file.metadata().map_or(0, |metadata| metadata.len());
-        Contents {
-            bytes,
-            packets: count_packets(file).ok(),
+    /// Its size in bytes; `None` when the service writes it and it is no file.
+    pub(crate) fn size(&self) -> Option<u64> {
+        match (self.writer, &self.file) {
+            (Some(Writer::Service), Some(_)) => self
+                .stream
+                .get_ref()
+                .metadata()
+                .ok()
+                .map(|metadata| metadata.len()),
+            (Some(Writer::Service), None) => None,
+            (Some(Writer::Us) | None, _) => Some(self.bytes),
         }
     }
 
-    /// After a recording that failed: keeps what data there are and tells how many, or discards an output without any.
-    pub(crate) fn salvage(mut self) -> Option<Contents> {
+    /// How many packets were written with [`write_packet`](Self::write_packet).
+    pub(crate) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Hands the packets of a file that the service wrote to `look`, and gives their number. Fails at anything that is no
+    /// packet.
+    pub(crate) fn read_back(&mut self, look: impl FnMut(&[u8])) -> io::Result<u64> {
+        read_packets(self.stream.get_ref(), look)
+    }
+
+    /// After a recording that failed: keeps what data there are and tells how many bytes, or discards an output without any.
+    pub(crate) fn salvage(mut self) -> Option<u64> {
         let flushed = self.finish();
-        let contents = self.contents();
-        if self.stage == Stage::Begun && flushed.is_ok() && contents.bytes > 0 {
-            return Some(contents);
+        let size = self.size().unwrap_or(0);
+        if self.writer.is_some() && flushed.is_ok() && size > 0 {
+            return Some(size);
         }
         self.discard();
         None
@@ -185,7 +189,7 @@ impl Output {
     /// Removes a file that this recording made or emptied, unless somebody put another in its place. Pipes, devices
     /// and files still untouched stay.
     pub(crate) fn discard(self) -> Discarded {
-        let (file, _) = self.writer.into_parts();
+        let (file, _) = self.stream.into_parts();
         match self.file {
             Some(output) if output.origin != Origin::Untouched && is_at(&file, &output.path) => {
                 match std::fs::remove_file(&output.path) {
@@ -196,15 +200,6 @@ impl Output {
             _ => Discarded::Left,
         }
     }
-}
-
-/// What an output holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Contents {
-    /// Size in bytes.
-    pub(crate) bytes: u64,
-    /// Packets, where they can be counted.
-    pub(crate) packets: Option<u64>,
 }
 
 /// What became of the output of a failed recording.
@@ -254,35 +249,42 @@ fn packet_preamble(mut length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
     }
 }
 
-/// Counts the packets of a trace file, reading little more than their lengths. The position of `file` moves.
-fn count_packets(mut file: &File) -> io::Result<u64> {
+/// Walks the packets of a trace file, from its start. The position of `file` moves.
+fn read_packets(mut file: &File, mut look: impl FnMut(&[u8])) -> io::Result<u64> {
+    let mut left = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(0))?;
     let mut reader = BufReader::with_capacity(BUFFER, file);
+    let mut packet = Vec::new();
     let mut packets = 0;
-    let mut tag = [0];
-    while reader.read(&mut tag)? == 1 {
+    while left > 0 {
+        let mut tag = [0];
+        reader.read_exact(&mut tag)?;
+        let (length, preamble) = read_varint(&mut reader)?;
+        left = left
+            .checked_sub(preamble + 1)
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        // Checked before it is allocated.
+        left = left.checked_sub(length).ok_or(io::ErrorKind::UnexpectedEof)?;
         if tag[0] != PACKET_TAG {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "something other than packets in the trace",
-            ));
+            return Err(io::ErrorKind::InvalidData.into());
         }
-        let length = read_varint(&mut reader)?;
-        let length = i64::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-        reader.seek_relative(length)?;
+        packet.resize(length as usize, 0);
+        reader.read_exact(&mut packet)?;
+        look(&packet);
         packets += 1;
     }
     Ok(packets)
 }
 
-fn read_varint(reader: &mut impl Read) -> io::Result<u64> {
+/// A varint and how many bytes it takes.
+fn read_varint(reader: &mut impl Read) -> io::Result<(u64, u64)> {
     let mut value = 0;
-    for shift in (0..64).step_by(7) {
+    for (index, shift) in (0..64).step_by(7).enumerate() {
         let mut byte = [0];
         reader.read_exact(&mut byte)?;
         value |= u64::from(byte[0] & 0x7f) << shift;
         if byte[0] & 0x80 == 0 {
-            return Ok(value);
+            return Ok((value, index as u64 + 1));
         }
     }
     Err(io::ErrorKind::InvalidData.into())

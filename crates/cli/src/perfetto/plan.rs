@@ -37,6 +37,8 @@ pub(crate) enum QueryFormat {
 /// A recording to be made.
 #[derive(Debug)]
 pub(crate) struct Recording {
+    /// Which session it is.
+    pub(crate) job: Job,
     /// As it goes to the service.
     pub(crate) config: TraceConfig,
     /// Where the trace goes.
@@ -49,6 +51,46 @@ pub(crate) struct Recording {
     pub(crate) notify_fd: Option<i32>,
 }
 
+/// Which session it is, and what is done with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// A new one, to its end.
+    Record,
+    /// A new one, which goes on by itself under this key.
+    StartAndDetach(String),
+    /// The one that was detached under this key.
+    Attach(String, AfterAttach),
+    /// A copy of another.
+    Clone(Original, TraceFilter),
+}
+
+/// What is done with a session taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AfterAttach {
+    /// It is followed to its end.
+    Follow,
+    /// It ends now.
+    Stop,
+    /// It is detached again: the question was whether it is there.
+    DetachAgain,
+}
+
+/// Which session is cloned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Original {
+    Id(u64),
+    /// Its `unique_session_name`.
+    Name(String),
+}
+
+/// What happens to the `trace_filter` of a session that is cloned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TraceFilter {
+    Applied,
+    /// Bug reports want everything.
+    Skipped,
+}
+
 /// Where the trace goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sink {
@@ -58,6 +100,8 @@ pub(crate) enum Sink {
     Stdout,
     /// The service opens `output_path` of the config by itself.
     OpenedByService(PathBuf),
+    /// Where it went before the session was detached.
+    SameAsBefore,
 }
 
 /// What happens to an output file that is there already.
@@ -95,6 +139,12 @@ pub(crate) enum PlanError {
     AttributeWithoutKey,
     #[error("there is nothing to record: name events (like sched/sched_switch), or a config with -c FILE")]
     NoConfig,
+    #[error("{0} needs a key that is not empty")]
+    EmptyKey(&'static str),
+    #[error(
+        "--detach needs write_into_file: true in the trace config (or -s): this process will be gone at the end"
+    )]
+    DetachWithoutFile,
     #[error("the trace config {0} is empty")]
     EmptyConfig(String),
     #[error("{0}")]
@@ -146,8 +196,45 @@ pub(crate) fn plan(arguments: Arguments) -> Result<Plan, PlanError> {
     if let Some(flag) = arguments.not_yet {
         return Err(PlanError::NotYet(flag));
     }
-    if arguments.query && arguments.background {
-        return Err(PlanError::Conflict("--query", "--background"));
+    if let Some(fd @ 0..=2) = arguments.notify_fd {
+        return Err(PlanError::NotifyStandardStream(fd));
+    }
+    check_keys(&arguments)?;
+    let attach = arguments.attach.is_some() || arguments.is_detached.is_some();
+    let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
+    let conflicts = [
+        (arguments.query && arguments.background, "--query", "--background"),
+        (
+            arguments.query && arguments.detach.is_some(),
+            "--query",
+            "--detach",
+        ),
+        (arguments.query && attach, "--query", "--attach"),
+        (attach && arguments.detach.is_some(), "--attach", "--detach"),
+        (attach && clone, "--attach", "--clone"),
+        (clone && arguments.detach.is_some(), "--clone", "--detach"),
+        (
+            arguments.detach.is_some() && arguments.background,
+            "--detach",
+            "--background",
+        ),
+        (
+            arguments.clone.is_some() && arguments.clone_by_name.is_some(),
+            "--clone",
+            "--clone-by-name",
+        ),
+    ];
+    if let Some((_, one, other)) = conflicts.into_iter().find(|(both, ..)| *both) {
+        return Err(PlanError::Conflict(one, other));
+    }
+    if arguments.stop && !attach {
+        return Err(PlanError::Needs("--stop", "--attach"));
+    }
+    if arguments.clone_for_bugreport && !clone {
+        return Err(PlanError::Needs(
+            "--clone-for-bugreport",
+            "--clone or --clone-by-name",
+        ));
     }
     if arguments.long && !arguments.query {
         return Err(PlanError::Needs("--long", "--query"));
@@ -158,7 +245,55 @@ pub(crate) fn plan(arguments: Arguments) -> Result<Plan, PlanError> {
     if arguments.query {
         return query(&arguments);
     }
+    if attach {
+        return reattach(arguments);
+    }
     record(arguments)
+}
+
+/// Upstream's aborts on an empty key.
+fn check_keys(arguments: &Arguments) -> Result<(), PlanError> {
+    let keys = [
+        ("--detach", &arguments.detach),
+        ("--attach", &arguments.attach),
+        ("--is_detached", &arguments.is_detached),
+        ("--clone-by-name", &arguments.clone_by_name),
+    ];
+    match keys.into_iter().find(|(_, key)| key.as_deref() == Some("")) {
+        Some((flag, _)) => Err(PlanError::EmptyKey(flag)),
+        None => Ok(()),
+    }
+}
+
+/// A session that was detached: there is nothing to configure any more.
+fn reattach(arguments: Arguments) -> Result<Plan, PlanError> {
+    if !arguments.configs.is_empty() || arguments.light.any() {
+        return Err(PlanError::Conflict("--attach", "a trace config"));
+    }
+    if arguments.out.is_some() {
+        return Err(PlanError::Conflict("--attach", "--out"));
+    }
+    let (key, then) = match (arguments.is_detached, arguments.attach, arguments.stop) {
+        (Some(key), ..) => (key, AfterAttach::DetachAgain),
+        (None, key, true) => (key.unwrap_or_default(), AfterAttach::Stop),
+        (None, key, false) => (key.unwrap_or_default(), AfterAttach::Follow),
+    };
+    Ok(Plan::Record(Box::new(Recording {
+        job: Job::Attach(key, then),
+        config: TraceConfig::default(),
+        sink: Sink::SameAsBefore,
+        existing: ExistingFile::Replace,
+        process: process(arguments.background, arguments.background_wait),
+        notify_fd: arguments.notify_fd,
+    })))
+}
+
+fn process(background: bool, wait: bool) -> Process {
+    match (wait, background) {
+        (true, _) => Process::BackgroundOnceStarted,
+        (false, true) => Process::Background,
+        (false, false) => Process::Foreground,
+    }
 }
 
 fn query(arguments: &Arguments) -> Result<Plan, PlanError> {
@@ -176,9 +311,6 @@ fn query(arguments: &Arguments) -> Result<Plan, PlanError> {
 }
 
 fn record(arguments: Arguments) -> Result<Plan, PlanError> {
-    if let Some(fd @ 0..=2) = arguments.notify_fd {
-        return Err(PlanError::NotifyStandardStream(fd));
-    }
     let mut config = requested_config(&arguments)?;
     check_reports(&config)?;
     add_command_line_metadata(&mut config, &arguments)?;
@@ -199,8 +331,26 @@ fn record(arguments: Arguments) -> Result<Plan, PlanError> {
             "snapshots on triggers (trigger_mode: CLONE_SNAPSHOT)",
         ));
     }
+    if arguments.detach.is_some() && config.write_into_file != Some(true) {
+        return Err(PlanError::DetachWithoutFile);
+    }
     let sink = sink(&config, arguments.out)?;
+    let original = arguments
+        .clone
+        .map(|id| Original::Id(id as u64))
+        .or(arguments.clone_by_name.map(Original::Name));
+    let filter = if arguments.clone_for_bugreport {
+        TraceFilter::Skipped
+    } else {
+        TraceFilter::Applied
+    };
+    let job = match (original, arguments.detach) {
+        (Some(original), _) => Job::Clone(original, filter),
+        (None, Some(key)) => Job::StartAndDetach(key),
+        (None, None) => Job::Record,
+    };
     Ok(Plan::Record(Box::new(Recording {
+        job,
         config,
         sink,
         existing: if arguments.no_clobber {
@@ -208,11 +358,7 @@ fn record(arguments: Arguments) -> Result<Plan, PlanError> {
         } else {
             ExistingFile::Replace
         },
-        process: match (arguments.background_wait, arguments.background) {
-            (true, _) => Process::BackgroundOnceStarted,
-            (false, true) => Process::Background,
-            (false, false) => Process::Foreground,
-        },
+        process: process(arguments.background, arguments.background_wait),
         notify_fd: arguments.notify_fd,
     })))
 }
@@ -234,6 +380,8 @@ fn requested_config(arguments: &Arguments) -> Result<TraceConfig, PlanError> {
             PlanError::Conflict("-c", "--time, --buffer, --size, --app or events"),
         ),
         _ if arguments.light.any() => Ok(light_config(&arguments.light)?),
+        // A clone has the config of the original.
+        None if arguments.clone.is_some() || arguments.clone_by_name.is_some() => Ok(TraceConfig::default()),
         None => Err(PlanError::NoConfig),
         Some((name, bytes)) if bytes.is_empty() => Err(PlanError::EmptyConfig(display(name))),
         Some((name, bytes)) => {

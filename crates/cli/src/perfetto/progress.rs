@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use ferretto_proto::messages::TraceStats;
 
-use super::figures::{Bytes, Count, Elapsed};
-use super::losses::{bytes_written, fill, losses};
-use super::output::Contents;
+use super::figures::{Bytes, Counted, Elapsed};
+use super::kernel_report::KernelReport;
+use super::losses::{Loss, bytes_written, fill, losses};
 
 /// One line: elapsed time, buffer fill, bytes, losses.
 pub(crate) fn progress_line(recorded: Duration, duration: Option<Duration>, stats: &TraceStats) -> String {
@@ -43,32 +43,47 @@ pub(crate) fn progress_line(recorded: Duration, duration: Option<Duration>, stat
 pub(crate) struct Summary<'a> {
     /// The file's name, or `None` for stdout.
     pub(crate) file: Option<&'a str>,
-    /// What it holds, where that is known.
-    pub(crate) contents: Option<Contents>,
+    /// In bytes, where that is known.
+    pub(crate) size: Option<u64>,
+    /// How many, where that is known.
+    pub(crate) packets: Option<u64>,
     pub(crate) recorded: Duration,
     pub(crate) stats: Option<&'a TraceStats>,
+    /// From the packets, if they were looked at.
+    pub(crate) kernel: Option<&'a KernelReport>,
 }
 
 impl Summary<'_> {
     /// The lines of the summary, below the one that names the file.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut facts = format!("  recorded {}", Elapsed(self.recorded));
-        if let Some(contents) = self.contents {
-            facts.push_str(&format!(": {}", Bytes(contents.bytes)));
-            if let Some(packets) = contents.packets {
-                facts.push_str(&format!(", {} packets", Count(packets)));
-            }
+        if let Some(size) = self.size {
+            facts.push_str(&format!(", {}", Bytes(size)));
         }
-        let losses = self.stats.map(losses);
-        match &losses {
-            None => facts.push_str(" (the service gave no statistics of losses)"),
-            Some(losses) if losses.is_empty() => facts.push_str(", nothing lost"),
-            Some(_) => {}
+        if let Some(packets) = self.packets {
+            facts.push_str(&format!(", {}", Counted(packets, "packet")));
         }
+        let mut losses: Vec<Loss> = self.stats.map(losses).unwrap_or_default();
+        losses.extend(self.kernel.and_then(KernelReport::losses));
+        facts.push_str(match (losses.is_empty(), self.stats, self.kernel) {
+            (false, ..) => "",
+            (true, Some(_), Some(_)) => ", nothing lost",
+            // What was not looked at is not vouched for.
+            (true, Some(_), None) => ", nothing lost after the kernel",
+            (true, None, _) => " (the service gave no statistics of losses)",
+        });
         let mut lines = vec![facts];
-        for loss in losses.into_iter().flatten() {
-            lines.push(format!("  lost: {}, {}", loss.what, loss.why));
-        }
+        lines.extend(
+            losses
+                .iter()
+                .map(|loss| format!("  lost: {}, {}", loss.what, loss.why)),
+        );
+        lines.extend(
+            self.kernel
+                .into_iter()
+                .flat_map(KernelReport::notes)
+                .map(|note| format!("  {note}")),
+        );
         if let Some(file) = self.file {
             lines.push(format!(
                 "  to see it: https://ui.perfetto.dev, \"Open trace file\", {file}"
@@ -113,38 +128,54 @@ mod tests {
         );
     }
 
+    fn summary<'a>(stats: &'a TraceStats, kernel: &'a KernelReport) -> Summary<'a> {
+        Summary {
+            file: Some("trace.pftrace"),
+            size: Some(1536),
+            packets: Some(12_345),
+            recorded: Duration::from_secs(5),
+            stats: Some(stats),
+            kernel: Some(kernel),
+        }
+    }
+
     #[test]
     fn the_summary_tells_size_packets_losses_and_how_to_open_the_file() {
-        let stats = stats(1);
-        let summary = Summary {
-            file: Some("trace.pftrace"),
-            contents: Some(Contents {
-                bytes: 1536,
-                packets: Some(12_345),
-            }),
-            recorded: Duration::from_secs(5),
-            stats: Some(&stats),
-        };
         let expected = [
-            "  recorded 5.0 s: 1.5 KiB, 12,345 packets",
+            "  recorded 5.0 s, 1.5 KiB, 12,345 packets",
             "  lost: 1 chunk of buffer 0, overwritten by newer data; a larger buffer (-b) reaches further back",
             "  lost: 1 patch of buffer 0, came after its packet had been overwritten",
             "  to see it: https://ui.perfetto.dev, \"Open trace file\", trace.pftrace",
         ];
-        assert_eq!(summary.lines(), expected);
+        assert_eq!(summary(&stats(1), &KernelReport::default()).lines(), expected);
+        let clean = &summary(&stats(0), &KernelReport::default()).lines()[0];
+        assert_eq!(clean, "  recorded 5.0 s, 1.5 KiB, 12,345 packets, nothing lost");
     }
 
     #[test]
     fn what_is_not_known_is_not_claimed() {
-        let summary = Summary {
+        let (stats, kernel) = (stats(0), KernelReport::default());
+        let unknown = Summary {
             file: None,
-            contents: None,
-            recorded: Duration::from_secs(1),
-            stats: None,
+            size: None,
+            packets: None,
+            ..summary(&stats, &kernel)
+        };
+        let without_packets = Summary {
+            kernel: None,
+            ..unknown
         };
         assert_eq!(
-            summary.lines(),
-            ["  recorded 1.0 s (the service gave no statistics of losses)"]
+            without_packets.lines(),
+            ["  recorded 5.0 s, nothing lost after the kernel"]
+        );
+        let without_stats = Summary {
+            stats: None,
+            ..without_packets
+        };
+        assert_eq!(
+            without_stats.lines(),
+            ["  recorded 5.0 s (the service gave no statistics of losses)"]
         );
     }
 }

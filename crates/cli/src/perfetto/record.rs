@@ -4,6 +4,7 @@
 //! and tells. What it does decide is what becomes of the output in the end: data are kept, a file without any is removed.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
@@ -13,18 +14,21 @@ use ferretto_ipc::reactor::{
     Deadline, Events, Interest, Reactor, ReactorError, Signal, Token, monotonic_now,
 };
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
-use ferretto_proto::messages::{Message, TraceConfig};
+use ferretto_proto::messages::{
+    CloneSessionRequest, CloneSessionResponse, Message, TraceConfig, clone_session_request,
+};
 use signal_hook::consts::signal;
 
 use super::background::{StartReport, StartStatus};
 use super::console::{Console, Kind};
 use super::figures::Bytes;
+use super::kernel_report::KernelReport;
 use super::output::Output;
-use super::plan::{Process, Recording, Sink};
+use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, TraceFilter};
 use super::progress::{Summary, progress_line};
 use super::service::{FindService, Service, unreachable};
-use super::session::{Call, Ending, Notice, Observer, Parameters, Session, Stage, Step, Writer};
-use super::{FAILURE, SUCCESS};
+use super::session::{Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step, Writer};
+use super::{FAILURE, NOT_ATTACHED, SUCCESS};
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
 const FLUSH_FLAGS: u64 = 2 << 4 | 2;
@@ -34,6 +38,9 @@ const DEFAULT_FLUSH_TIMEOUT: u32 = 0;
 const TERMINAL_PERIOD: Duration = Duration::from_millis(500);
 /// How often there is a line on a pipe.
 const PLAIN_PERIOD: Duration = Duration::from_secs(10);
+
+/// A file of the service's is looked through for the summary up to this size, which takes about a second.
+const MAX_LOOKED_THROUGH: u64 = 1 << 30;
 
 const SERVICE: Token = Token(0);
 
@@ -58,9 +65,17 @@ pub(super) fn record(
         (Process::Foreground, Kind::Plain) => Some(PLAIN_PERIOD),
     };
     let delay = start_delay(&recording.config);
-    let parameters = Parameters::from_config(&recording.config, delay, observer, period);
+    let purpose = match &recording.job {
+        Job::Record => Purpose::Record,
+        Job::StartAndDetach(_) => Purpose::StartAndDetach,
+        Job::Attach(_, AfterAttach::Follow) => Purpose::Attach,
+        Job::Attach(_, AfterAttach::Stop) => Purpose::AttachAndStop,
+        Job::Attach(_, AfterAttach::DetachAgain) => Purpose::Probe,
+        Job::Clone(..) => Purpose::Clone,
+    };
+    let parameters = Parameters::from_config(purpose, &recording.config, delay, observer, period);
     let mut recorder = Recorder {
-        writer: parameters.writer,
+        job: recording.job,
         session: Session::new(parameters, now()),
         config: recording.config.encode_to_vec(),
         sink: recording.sink,
@@ -70,6 +85,7 @@ pub(super) fn record(
         endpoint: None,
         service: None,
         trouble: None,
+        kernel: KernelReport::of(&recording.config),
         write_shown_at: Duration::ZERO,
     };
     let ending = match recorder.run(find_service) {
@@ -86,7 +102,7 @@ struct Recorder<'a> {
     session: Session,
     /// Encoded.
     config: Vec<u8>,
-    writer: Writer,
+    job: Job,
     sink: Sink,
     /// `None` when the service opens the file.
     output: Option<Output>,
@@ -97,6 +113,7 @@ struct Recorder<'a> {
     service: Option<Service>,
     /// Why the connection ended, or never was.
     trouble: Option<String>,
+    kernel: KernelReport,
     write_shown_at: Duration,
 }
 
@@ -184,12 +201,7 @@ impl Recorder<'_> {
     }
 
     fn call(&mut self, call: Call) {
-        if call == Call::EnableTracing
-            && let Some(Err(error)) = self.output.as_mut().map(Output::begin)
-        {
-            return self.session.output_failed(error.to_string());
-        }
-        let file = match self.descriptor_for(call) {
+        let file = match self.open_for(call) {
             Ok(file) => file,
             Err(error) => return self.session.output_failed(error.to_string()),
         };
@@ -205,10 +217,16 @@ impl Recorder<'_> {
             Call::DisableTracing => endpoint.disable_tracing(),
             Call::ReadBuffers => endpoint.read_buffers(),
             Call::GetTraceStats => endpoint.trace_stats(),
+            Call::Detach => endpoint.detach(key(&self.job)),
+            Call::Attach => endpoint.attach(key(&self.job)),
+            Call::CloneSession => endpoint.clone_session(&clone_request(&self.job), file),
         };
         if let Err(error) = called {
             match call {
-                Call::EnableTracing => self.session.tracing_disabled(Some(error.to_string()), now()),
+                Call::EnableTracing => {
+                    let error = format!("the trace config cannot be sent: {error}");
+                    self.session.tracing_disabled(Some(error), now());
+                }
                 // The service reads nothing any more.
                 _ => {
                     self.trouble = Some(error.to_string());
@@ -218,11 +236,22 @@ impl Recorder<'_> {
         }
     }
 
-    /// What goes along with a call: the file, when the service is to write it.
-    fn descriptor_for(&self, call: Call) -> io::Result<Option<std::os::fd::OwnedFd>> {
-        match (&self.output, self.writer) {
-            (Some(output), Writer::Service) if call == Call::EnableTracing => output.descriptor().map(Some),
-            _ => Ok(None),
+    /// Begins the output before the call that has data written into it, and gives what goes along with that call.
+    fn open_for(&mut self, call: Call) -> io::Result<Option<OwnedFd>> {
+        let Some(output) = &mut self.output else {
+            return Ok(None);
+        };
+        let writer = match call {
+            Call::EnableTracing => self.session.writer(),
+            // Only the service knows whether the original writes into a file. Until it tells, the clone may as well.
+            Call::CloneSession => Writer::Service,
+            Call::ReadBuffers => Writer::Us,
+            _ => return Ok(None),
+        };
+        output.begin(writer)?;
+        match writer {
+            Writer::Service => output.descriptor().map(Some),
+            Writer::Us => Ok(None),
         }
     }
 
@@ -271,10 +300,20 @@ impl Recorder<'_> {
                 let stats = (!stats.buffer_stats.is_empty()).then_some(*stats);
                 self.session.trace_stats(stats, now());
             }
-            (_, Ok(ConsumerReply::Observed(events))) => {
-                if events.all_data_sources_started == Some(true) {
-                    self.session.all_data_sources_started();
-                }
+            (_, Ok(ConsumerReply::Observed(events))) if events.all_data_sources_started == Some(true) => {
+                self.session.all_data_sources_started();
+            }
+            (_, Ok(ConsumerReply::Attached { trace_config })) => {
+                let config = TraceConfig::decode_from_slice(&trace_config).map_err(drop);
+                self.session.attached(config, now());
+            }
+            (_, Ok(ConsumerReply::SessionCloned(response))) => {
+                self.session.cloned(cloned(&self.job, &response), now());
+            }
+            (ConsumerMethod::Attach, Err(_)) => self.session.attached(Err(()), now()),
+            (ConsumerMethod::Detach, outcome) => self.session.detached(outcome.map(drop).map_err(drop)),
+            (ConsumerMethod::CloneSession, Err(error)) => {
+                self.session.cloned(Err(format!("cannot clone: {error}")), now());
             }
             (ConsumerMethod::EnableTracing, Err(error)) => {
                 self.session.tracing_disabled(Some(error.to_string()), now());
@@ -287,6 +326,7 @@ impl Recorder<'_> {
     }
 
     fn write_packet(&mut self, packet: &[u8]) -> io::Result<()> {
+        self.kernel.observe(packet);
         self.output
             .as_mut()
             .map_or(Ok(()), |output| output.write_packet(packet))
@@ -298,7 +338,7 @@ impl Recorder<'_> {
             && let Some(output) = &mut self.output
         {
             self.write_shown_at = now();
-            let bytes = Bytes(output.contents().bytes);
+            let bytes = Bytes(output.size().unwrap_or(0));
             let line = format!("writing {}: {bytes}", output.name());
             self.console.progress(&line);
         }
@@ -310,7 +350,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// The two sentences about the service and the line "Wrote … bytes into …" are upstream's: scripts wait for them.
+    /// The sentences about the connection and the line "Wrote … bytes into …" are upstream's: scripts wait for them.
     fn tell(&mut self, notice: Notice) {
         match notice {
             Notice::Recording(Some(duration)) => {
@@ -322,9 +362,7 @@ impl Recorder<'_> {
             Notice::Recording(None) => {
                 self.console
                     .say("Connected to the Perfetto traced service, starting tracing");
-                if self.console.kind() == Kind::Terminal {
-                    self.console.say("Ctrl-C ends the recording and keeps the data");
-                }
+                self.console.say("Ctrl-C ends the recording and keeps the data");
             }
             Notice::Stopping(signal) => {
                 let signal = signal_name(signal);
@@ -347,19 +385,35 @@ impl Recorder<'_> {
         // Services that were started for this recording end before its summary, lest they talk into it.
         self.endpoint = None;
         self.service = None;
-        if ending == Ending::Complete {
-            self.report(StartStatus::Started, "");
-            self.summarize();
-            return SUCCESS;
+        match ending {
+            Ending::Complete => {
+                self.report(StartStatus::Started, "");
+                self.summarize();
+                return SUCCESS;
+            }
+            Ending::Detached => {
+                self.report(StartStatus::Started, "");
+                return SUCCESS;
+            }
+            // `--is_detached` asks, and this is an answer.
+            Ending::NotAttached if matches!(self.job, Job::Attach(_, AfterAttach::DetachAgain)) => {
+                return NOT_ATTACHED;
+            }
+            _ => {}
         }
         let problem = self.problem(&ending);
-        self.report(StartStatus::Failed, &problem);
-        self.console.say(problem);
+        self.console.say(&problem);
         self.keep_or_discard(&ending);
+        // Last, since whoever waits for it takes everything to be done then.
+        self.report(StartStatus::Failed, &problem);
         if let Ending::Abandoned(signal) = ending {
             die_of(signal);
         }
-        FAILURE
+        if ending == Ending::NotAttached {
+            NOT_ATTACHED
+        } else {
+            FAILURE
+        }
     }
 
     fn problem(&mut self, ending: &Ending) -> String {
@@ -368,7 +422,18 @@ impl Recorder<'_> {
             .take()
             .unwrap_or_else(|| "the connection was lost".to_owned());
         match ending {
-            Ending::Complete => String::new(),
+            Ending::Complete | Ending::Detached => String::new(),
+            Ending::DetachFailed => {
+                format!(
+                    "the service would not detach the session; is {:?} the key of another?",
+                    key(&self.job)
+                )
+            }
+            Ending::NotAttached => format!(
+                "there is no session detached as {:?}, or it is not yours",
+                key(&self.job)
+            ),
+            Ending::Disconnected(Stage::Asking) => format!("the service did not do it: {trouble}"),
             Ending::ServiceError(error) => format!("Service error: {error}"),
             Ending::Disconnected(Stage::Connecting) => trouble,
             Ending::Disconnected(Stage::Recording) => format!("the recording broke off: {trouble}"),
@@ -386,7 +451,9 @@ impl Recorder<'_> {
         match (&self.output, &self.sink) {
             (Some(output), _) => output.name().to_owned(),
             (None, Sink::OpenedByService(path)) => path.display().to_string(),
-            (None, Sink::File(_) | Sink::Stdout) => "the output".to_owned(),
+            (None, Sink::File(_) | Sink::Stdout | Sink::SameAsBefore) => {
+                "given when it was started".to_owned()
+            }
         }
     }
 
@@ -396,34 +463,91 @@ impl Recorder<'_> {
         let name = output.name().to_owned();
         if matches!(ending, Ending::OutputFailed(_)) {
             output.discard();
-        } else if let Some(contents) = output.salvage() {
+        } else if let Some(size) = output.salvage() {
             self.console
-                .say(format_args!("{} of it are in {name}", Bytes(contents.bytes)));
+                .say(format_args!("{} of it are in {name}", Bytes(size)));
         }
     }
 
     fn summarize(&mut self) {
-        let contents = self.output.as_mut().map(Output::contents);
         let name = self.output_name();
-        match (self.writer, contents) {
-            (Writer::Us, Some(contents)) => {
+        let size = self.output.as_ref().and_then(Output::size);
+        let packets = match self.session.writer() {
+            Writer::Us => {
                 self.console
-                    .say(format_args!("Wrote {} bytes into {name}", contents.bytes));
+                    .say(format_args!("Wrote {} bytes into {name}", size.unwrap_or(0)));
+                self.output.as_ref().map(Output::packets)
             }
-            _ => self
-                .console
-                .say(format_args!("Trace written into the output file {name}")),
-        }
+            Writer::Service => {
+                self.console
+                    .say(format_args!("Trace written into the output file {name}"));
+                self.look_through(size)
+            }
+        };
         let summary = Summary {
-            file: (self.sink != Sink::Stdout).then_some(&*name),
-            contents,
+            file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),
+            size,
+            packets,
             recorded: self.session.recorded(now()),
             stats: self.session.stats(),
+            kernel: packets.is_some().then_some(&self.kernel),
         };
         for line in summary.lines() {
             self.console.line(line);
         }
     }
+
+    /// Looks at the packets that the service wrote; gives their number unless they cannot or should not be read.
+    fn look_through(&mut self, size: Option<u64>) -> Option<u64> {
+        let output = self
+            .output
+            .as_mut()
+            .filter(|_| size.is_some_and(|size| size <= MAX_LOOKED_THROUGH))?;
+        let kernel = &mut self.kernel;
+        output.read_back(|packet| kernel.observe(packet)).ok()
+    }
+}
+
+/// The key of a detached session.
+fn key(job: &Job) -> &str {
+    match job {
+        Job::StartAndDetach(key) | Job::Attach(key, _) => key,
+        Job::Record | Job::Clone(..) => "",
+    }
+}
+
+fn clone_request(job: &Job) -> CloneSessionRequest {
+    let Job::Clone(original, filter) = job else {
+        return CloneSessionRequest::default();
+    };
+    let for_bugreport = *filter == TraceFilter::Skipped;
+    CloneSessionRequest {
+        selector: Some(match original {
+            Original::Id(id) => clone_session_request::Selector::SessionId(*id),
+            Original::Name(name) => clone_session_request::Selector::UniqueSessionName(name.clone()),
+        }),
+        skip_trace_filter: Some(for_bugreport),
+        for_bugreport: Some(for_bugreport),
+        ..Default::default()
+    }
+}
+
+/// Who fills the clone's output, or why there is none.
+fn cloned(job: &Job, response: &CloneSessionResponse) -> Result<Writer, String> {
+    if response.success == Some(true) {
+        return Ok(if response.was_write_into_file == Some(true) {
+            Writer::Service
+        } else {
+            Writer::Us
+        });
+    }
+    let original = match job {
+        Job::Clone(Original::Id(id), _) => id.to_string(),
+        Job::Clone(Original::Name(name), _) => format!("{name:?}"),
+        Job::Record | Job::StartAndDetach(_) | Job::Attach(..) => String::new(),
+    };
+    let reason = response.error.as_deref().unwrap_or_default();
+    Err(format!("cannot clone the session {original}: {reason}"))
 }
 
 fn signal_name(signal: Signal) -> &'static str {

@@ -20,6 +20,8 @@ const SERVICE_GRACE: Duration = Duration::from_secs(60);
 /// How long the service may be silent in the middle of reading the buffers. (Upstream's polls every 3 s and gives up at
 /// the second silent one.)
 const READ_SILENCE: Duration = Duration::from_secs(6);
+/// How long cloning a session may take.
+const CLONE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the stats for the summary are waited for.
 const FINAL_STATS_WAIT: Duration = Duration::from_secs(2);
 
@@ -33,6 +35,9 @@ pub(crate) enum Call {
     DisableTracing,
     ReadBuffers,
     GetTraceStats,
+    Detach,
+    Attach,
+    CloneSession,
 }
 
 /// What the driver must do next.
@@ -70,6 +75,12 @@ pub(crate) enum Notice {
 pub(crate) enum Ending {
     /// All data are in the output.
     Complete,
+    /// The session goes on by itself.
+    Detached,
+    /// The session would not go on by itself.
+    DetachFailed,
+    /// There is no session to attach to.
+    NotAttached,
     /// The service would not have it, or stopped it for this reason.
     ServiceError(String),
     /// The connection was lost, at this stage.
@@ -89,6 +100,8 @@ pub(crate) enum Ending {
 pub(crate) enum Stage {
     /// The service did not answer yet.
     Connecting,
+    /// The service was asked to attach, detach or clone.
+    Asking,
     /// Data were being recorded.
     Recording,
     /// The buffers were being read.
@@ -104,9 +117,27 @@ pub(crate) enum Writer {
     Service,
 }
 
+/// Which session it is, and what is done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A new one, to its end.
+    Record,
+    /// A new one, which then goes on by itself.
+    StartAndDetach,
+    /// A detached one, to its end.
+    Attach,
+    /// A detached one, which ends now.
+    AttachAndStop,
+    /// A detached one, which is only asked for and goes on.
+    Probe,
+    /// A copy of a running one.
+    Clone,
+}
+
 /// What a recording is like.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
+    pub(crate) purpose: Purpose,
     /// Wait before connecting (`cmd_trace_start_delay`).
     pub(crate) start_delay: Duration,
     /// Expected time from start to end, if it ends by itself.
@@ -130,6 +161,7 @@ pub(crate) enum Observer {
 impl Parameters {
     /// Those of a config; `start_delay` was drawn by the caller.
     pub(crate) fn from_config(
+        purpose: Purpose,
         config: &TraceConfig,
         start_delay: Duration,
         start_observer: Observer,
@@ -147,18 +179,23 @@ impl Parameters {
             duration = ms(triggers.trigger_timeout_ms) + stop_delay.unwrap_or_default();
         }
         Parameters {
+            purpose,
             start_delay,
             duration: (!duration.is_zero()).then_some(duration),
             stop_allowance: ms(config.flush_timeout_ms)
                 + ms(config.data_source_stop_timeout_ms)
                 + SERVICE_GRACE,
-            writer: if config.write_into_file == Some(true) {
-                Writer::Service
-            } else {
-                Writer::Us
-            },
+            writer: Self::writer(config),
             start_observer,
             progress_period,
+        }
+    }
+
+    fn writer(config: &TraceConfig) -> Writer {
+        if config.write_into_file == Some(true) {
+            Writer::Service
+        } else {
+            Writer::Us
         }
     }
 }
@@ -169,6 +206,9 @@ enum Phase {
         until: Duration,
     },
     Connecting,
+    Attaching,
+    Detaching,
+    Cloning,
     Recording,
     /// A signal came; the flush is under way.
     Flushing,
@@ -228,7 +268,13 @@ impl Session {
         let phase = match self.phase {
             Phase::Delaying { until } | Phase::AwaitingStats { until } => Some(until),
             Phase::ReadingBack { silent_until } => Some(silent_until),
-            Phase::Connecting | Phase::Recording | Phase::Flushing | Phase::Disabling => None,
+            Phase::Connecting
+            | Phase::Attaching
+            | Phase::Detaching
+            | Phase::Cloning
+            | Phase::Recording
+            | Phase::Flushing
+            | Phase::Disabling => None,
             Phase::Finished => return None,
         };
         [phase, self.give_up_at, self.next_stats_at]
@@ -251,6 +297,11 @@ impl Session {
             .map_or(elapsed, |duration| elapsed.min(duration))
     }
 
+    /// Who puts the packets into the output, as far as is known.
+    pub(crate) fn writer(&self) -> Writer {
+        self.parameters.writer
+    }
+
     /// How long it is expected to record.
     pub(crate) fn duration(&self) -> Option<Duration> {
         self.parameters.duration
@@ -261,6 +312,26 @@ impl Session {
         if self.phase != Phase::Connecting {
             return;
         }
+        match self.parameters.purpose {
+            Purpose::Record => self.enable(now),
+            Purpose::StartAndDetach => {
+                self.enable(now);
+                self.call(Call::Detach);
+                self.phase = Phase::Detaching;
+            }
+            Purpose::Attach | Purpose::AttachAndStop | Purpose::Probe => {
+                self.call(Call::Attach);
+                self.phase = Phase::Attaching;
+            }
+            Purpose::Clone => {
+                self.call(Call::CloneSession);
+                self.phase = Phase::Cloning;
+                self.give_up_at = Some(now + CLONE_PATIENCE);
+            }
+        }
+    }
+
+    fn enable(&mut self, now: Duration) {
         if self.parameters.start_observer == Observer::Present {
             self.call(Call::ObserveStart);
         }
@@ -276,6 +347,53 @@ impl Session {
         self.next_stats_at = self.parameters.progress_period.map(|period| now + period);
     }
 
+    /// The service took us back as the consumer of a session of this config, or has none for us.
+    pub(crate) fn attached(&mut self, config: Result<TraceConfig, ()>, now: Duration) {
+        if self.phase != Phase::Attaching {
+            return;
+        }
+        let Ok(config) = config else {
+            return self.finish(Ending::NotAttached);
+        };
+        self.parameters.writer = Parameters::writer(&config);
+        self.started_at = Some(now);
+        match self.parameters.purpose {
+            Purpose::Probe => {
+                self.call(Call::Detach);
+                self.phase = Phase::Detaching;
+            }
+            Purpose::AttachAndStop => self.stop(now),
+            Purpose::Record | Purpose::StartAndDetach | Purpose::Attach | Purpose::Clone => {
+                self.phase = Phase::Recording;
+                self.next_stats_at = self.parameters.progress_period.map(|period| now + period);
+            }
+        }
+    }
+
+    /// The service let the session go on by itself, or did not.
+    pub(crate) fn detached(&mut self, outcome: Result<(), ()>) {
+        if self.phase == Phase::Detaching {
+            self.finish(match outcome {
+                Ok(()) => Ending::Detached,
+                Err(()) => Ending::DetachFailed,
+            });
+        }
+    }
+
+    /// The clone is ours, filled by this writer, or there is none for this reason.
+    pub(crate) fn cloned(&mut self, outcome: Result<Writer, String>, now: Duration) {
+        if self.phase == Phase::Cloning {
+            self.started_at = Some(now);
+            match outcome {
+                Err(reason) => self.finish(Ending::ServiceError(reason)),
+                Ok(writer) => {
+                    self.parameters.writer = writer;
+                    self.collect(now);
+                }
+            }
+        }
+    }
+
     /// Every data source acknowledged its start.
     pub(crate) fn all_data_sources_started(&mut self) {
         self.steps.push_back(Step::ReportStarted);
@@ -283,15 +401,25 @@ impl Session {
 
     /// The service answered `EnableTracing`: the recording is over, well or with an error.
     pub(crate) fn tracing_disabled(&mut self, error: Option<String>, now: Duration) {
-        if !matches!(self.phase, Phase::Recording | Phase::Flushing | Phase::Disabling) {
+        let running = matches!(self.phase, Phase::Recording | Phase::Flushing | Phase::Disabling);
+        // A config that is refused cannot be detached from either.
+        if !(running || self.phase == Phase::Detaching && error.is_some()) {
             return;
         }
         self.stopped_at.get_or_insert(now);
         self.next_stats_at = None;
-        match (error, self.parameters.writer) {
-            (Some(error), _) => self.finish(Ending::ServiceError(error)),
-            (None, Writer::Service) => self.ask_for_final_stats(now),
-            (None, Writer::Us) => {
+        match error {
+            Some(error) => self.finish(Ending::ServiceError(error)),
+            None => self.collect(now),
+        }
+    }
+
+    /// Everything is recorded: the data are read, unless the service wrote them.
+    fn collect(&mut self, now: Duration) {
+        self.stopped_at.get_or_insert(now);
+        match self.parameters.writer {
+            Writer::Service => self.ask_for_final_stats(now),
+            Writer::Us => {
                 self.give_up_at = None;
                 self.phase = Phase::ReadingBack {
                     silent_until: now + READ_SILENCE,
@@ -356,10 +484,7 @@ impl Session {
             Phase::Finished => {}
             Phase::Recording if !again => {
                 self.steps.push_back(Step::Tell(Notice::Stopping(signal)));
-                self.phase = Phase::Flushing;
-                self.stopped_at = Some(now);
-                self.give_up_at = Some(now + self.parameters.stop_allowance);
-                self.call(Call::Flush);
+                self.stop(now);
             }
             Phase::ReadingBack { .. } if !again => {
                 self.steps.push_back(Step::Tell(Notice::AlreadyReadingBack))
@@ -370,12 +495,20 @@ impl Session {
         }
     }
 
+    fn stop(&mut self, now: Duration) {
+        self.phase = Phase::Flushing;
+        self.stopped_at = Some(now);
+        self.give_up_at = Some(now + self.parameters.stop_allowance);
+        self.call(Call::Flush);
+    }
+
     /// The connection ended or was never made.
     pub(crate) fn disconnected(&mut self) {
         let stage = match self.phase {
             Phase::Finished => return,
             Phase::AwaitingStats { .. } => return self.finish(Ending::Complete),
             Phase::Delaying { .. } | Phase::Connecting => Stage::Connecting,
+            Phase::Attaching | Phase::Detaching | Phase::Cloning => Stage::Asking,
             Phase::Recording | Phase::Flushing | Phase::Disabling => Stage::Recording,
             Phase::ReadingBack { .. } => Stage::ReadingBack,
         };

@@ -93,7 +93,7 @@ fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     if args.background {
-        crate::background::continue_in_background()?;
+        crate::background::become_daemon()?;
     }
     let shell = Shell::new(listeners)?;
     crate::inherited::notify("TRACED_NOTIFY_FD")?;

@@ -71,7 +71,7 @@ fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     }
     let address = socket_names::producer_address()?;
     if args.background {
-        crate::background::continue_in_background()?;
+        crate::background::become_daemon()?;
     }
     let journal_dir = journals();
     let mut reactor = Reactor::new()?;

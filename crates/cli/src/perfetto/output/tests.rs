@@ -43,33 +43,45 @@ fn a_file_is_a_row_of_packets_in_field_1() {
         })
         .collect();
     assert_eq!(read, packets);
+    assert_eq!((output.size(), output.packets()), (Some(file.len() as u64), 6));
+    let mut read_back = Vec::new();
     assert_eq!(
-        output.contents(),
-        Contents {
-            bytes: file.len() as u64,
-            packets: Some(6)
-        }
+        output
+            .read_back(|packet| read_back.push(packet.to_vec()))
+            .unwrap(),
+        6
     );
+    assert_eq!(read_back, packets);
 }
 
 #[test]
-fn packets_that_the_service_wrote_are_counted_too() {
+fn what_the_service_wrote_can_be_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
-    let mut ours = open(&path);
-    let mut theirs = BufWriter::new(File::from(ours.descriptor().unwrap()));
-    theirs
-        .write_all(&[0x0a, 0x00, 0x0a, 0x02, 7, 7, 0x0a, 0x80, 0x01])
-        .unwrap();
-    theirs.write_all(&[0; 128]).unwrap();
-    theirs.flush().unwrap();
-    assert_eq!(
-        ours.contents(),
-        Contents {
-            bytes: 137,
-            packets: Some(3)
-        }
-    );
+    let mut output = open(&path);
+    output.begin(Writer::Service).unwrap();
+    let mut theirs = File::from(output.descriptor().unwrap());
+    let mut write = |bytes: &[u8]| theirs.write_all(bytes).unwrap();
+    write(&[0x0a, 0x00, 0x0a, 0x02, 7, 7, 0x0a, 0x80, 0x01]);
+    write(&[9; 128]);
+    let mut sizes = Vec::new();
+    assert_eq!(output.read_back(|packet| sizes.push(packet.len())).unwrap(), 3);
+    assert_eq!((sizes, output.size()), (vec![0, 2, 128], Some(137)));
+
+    // A length beyond the end of the file, then something that is no packet.
+    write(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f]);
+    assert!(output.read_back(|_| ()).is_err());
+    theirs.set_len(137).unwrap();
+    theirs.seek(SeekFrom::End(0)).unwrap();
+    theirs.write_all(&[0x12, 0x00]).unwrap();
+    assert!(output.read_back(|_| ()).is_err());
+}
+
+#[test]
+fn the_size_of_a_pipe_that_the_service_fills_is_not_known() {
+    let mut output = open(Path::new("/dev/null"));
+    output.begin(Writer::Service).unwrap();
+    assert_eq!(output.size(), None);
 }
 
 #[test]
@@ -98,7 +110,7 @@ fn a_failed_recording_leaves_no_file() {
 
     std::fs::write(&path, "earlier").unwrap();
     let mut output = open(&path);
-    output.begin().unwrap();
+    output.begin(Writer::Us).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
     output.write_packet(b"half of a trace").unwrap();
     assert_eq!(output.discard(), Discarded::Removed);
@@ -110,19 +122,13 @@ fn data_of_a_broken_recording_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let mut output = open(&path);
-    output.begin().unwrap();
+    output.begin(Writer::Us).unwrap();
     output.write_packet(b"data").unwrap();
-    assert_eq!(
-        output.salvage(),
-        Some(Contents {
-            bytes: 6,
-            packets: Some(1)
-        })
-    );
+    assert_eq!(output.salvage(), Some(6));
     assert_eq!(std::fs::read(&path).unwrap(), [&[0x0a, 4][..], b"data"].concat());
 
     let mut without_data = open(&path);
-    without_data.begin().unwrap();
+    without_data.begin(Writer::Us).unwrap();
     assert_eq!(without_data.salvage(), None);
     assert!(!path.exists());
 
@@ -149,7 +155,7 @@ fn what_somebody_else_put_there_meanwhile_is_not_removed() {
 #[test]
 fn devices_are_written_to_and_never_removed() {
     let mut output = open(Path::new("/dev/null"));
-    output.begin().unwrap();
+    output.begin(Writer::Us).unwrap();
     output.write_packet(b"x").unwrap();
     output.finish().unwrap();
     assert_eq!(output.discard(), Discarded::Left);
@@ -162,7 +168,7 @@ fn a_link_is_followed_even_to_a_file_that_is_not_there_yet() {
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(dir.path().join("target"), &link).unwrap();
     let mut output = open(&link);
-    output.begin().unwrap();
+    output.begin(Writer::Us).unwrap();
     output.write_packet(b"x").unwrap();
     output.finish().unwrap();
     assert_eq!(std::fs::read(dir.path().join("target")).unwrap(), [0x0a, 1, b'x']);

@@ -50,8 +50,23 @@ fn what_upstream_refuses_is_refused() {
         ("--upload -t 1s", "only works on Android"),
         ("--dropbox perfetto -t 1s", "only works on Android"),
         ("--add-attribute =value -t 1s -o x", "needs a key"),
-        ("--clone 3 -o x", "--clone is not in this version"),
-        ("--detach= -t 1s -o x", "--detach is not in this version"),
+        (
+            "--save-for-bugreport",
+            "--save-for-bugreport is not in this version",
+        ),
+        ("--detach= -t 1s -o x", "--detach needs a key"),
+        ("--attach=", "--attach needs a key"),
+        ("--is_detached=", "--is_detached needs a key"),
+        ("--detach k -t 1s -o x", "write_into_file"),
+        ("--detach k -d -s 1mb -o x", "--background"),
+        ("--detach k --attach k", "--detach"),
+        ("--query --attach k", "--attach"),
+        ("--stop", "--attach"),
+        ("--attach k -o x", "--out"),
+        ("--attach k -t 1s", "a trace config"),
+        ("--clone 3 --clone-by-name n -o x", "--clone-by-name"),
+        ("--clone 3", "-o FILE"),
+        ("--clone-for-bugreport -t 1s -o x", "--clone or --clone-by-name"),
         ("--notify-fd 1 -t 1s -o x", "stdin, stdout or stderr"),
     ];
     for (line, reason) in cases {
@@ -203,4 +218,31 @@ fn queries_choose_their_format() {
         );
     }
     assert!(matches!(try_plan("--reset-guardrails"), Ok(Plan::Notice(_))));
+}
+
+#[test]
+fn sessions_are_named_by_key_id_or_name() {
+    use AfterAttach::{DetachAgain, Follow, Stop};
+    let name = |name: &str| name.to_owned();
+    for (line, job) in [
+        ("-t 1s -o x", Job::Record),
+        ("--detach k -s 1mb -o x", Job::StartAndDetach(name("k"))),
+        ("--attach k", Job::Attach(name("k"), Follow)),
+        ("--attach k --stop", Job::Attach(name("k"), Stop)),
+        ("--is_detached k", Job::Attach(name("k"), DetachAgain)),
+        (
+            "--clone 3 -o x",
+            Job::Clone(Original::Id(3), TraceFilter::Applied),
+        ),
+        (
+            "--clone -1 -o x",
+            Job::Clone(Original::Id(u64::MAX), TraceFilter::Applied),
+        ),
+        (
+            "--clone-by-name n --clone-for-bugreport -o x",
+            Job::Clone(Original::Name(name("n")), TraceFilter::Skipped),
+        ),
+    ] {
+        assert_eq!(recording(line).job, job, "{line}");
+    }
 }

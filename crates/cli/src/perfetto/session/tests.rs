@@ -12,7 +12,7 @@ fn parameters() -> Parameters {
         duration_ms: Some(10_000),
         ..Default::default()
     };
-    Parameters::from_config(&config, Duration::ZERO, Observer::Absent, None)
+    Parameters::from_config(Purpose::Record, &config, Duration::ZERO, Observer::Absent, None)
 }
 
 fn steps(session: &mut Session) -> Vec<Step> {
@@ -81,6 +81,7 @@ fn what_the_service_wrote_is_not_read_back() {
         ..Default::default()
     };
     let mut session = recording(Parameters::from_config(
+        Purpose::Record,
         &config,
         Duration::ZERO,
         Observer::Absent,
@@ -203,6 +204,7 @@ fn a_hung_service_is_given_up_after_duration_allowances_and_a_minute() {
         ..Default::default()
     };
     let mut session = recording(Parameters::from_config(
+        Purpose::Record,
         &config,
         Duration::ZERO,
         Observer::Absent,
@@ -327,6 +329,108 @@ fn triggers_make_up_the_duration_of_a_config_without_one() {
         trigger_config: triggers.into(),
         ..Default::default()
     };
-    let parameters = Parameters::from_config(&config, Duration::ZERO, Observer::Absent, None);
+    let parameters =
+        Parameters::from_config(Purpose::Record, &config, Duration::ZERO, Observer::Absent, None);
     assert_eq!(parameters.duration, Some(seconds(65)));
+}
+
+fn with_purpose(purpose: Purpose) -> Session {
+    let config = TraceConfig {
+        write_into_file: Some(true),
+        ..Default::default()
+    };
+    let parameters = Parameters::from_config(purpose, &config, Duration::ZERO, Observer::Absent, None);
+    let mut session = Session::new(parameters, Duration::ZERO);
+    assert_eq!(steps(&mut session), [Step::Connect]);
+    session.connected(Duration::ZERO);
+    session
+}
+
+fn attached(purpose: Purpose) -> Session {
+    let mut session = with_purpose(purpose);
+    assert_eq!(calls(&mut session), [Attach]);
+    session.attached(
+        Ok(TraceConfig {
+            write_into_file: Some(true),
+            ..Default::default()
+        }),
+        seconds(1),
+    );
+    session
+}
+
+#[test]
+fn a_detached_session_goes_on_by_itself() {
+    let mut session = with_purpose(Purpose::StartAndDetach);
+    assert_eq!(calls(&mut session), [EnableTracing, Detach]);
+    session.detached(Ok(()));
+    assert_eq!(ending(&mut session), Some(Ending::Detached));
+
+    let mut session = with_purpose(Purpose::StartAndDetach);
+    session.tracing_disabled(Some("no".to_owned()), seconds(1));
+    session.detached(Err(()));
+    assert_eq!(
+        ending(&mut session),
+        Some(Ending::ServiceError("no".to_owned())),
+        "the reason is what helps"
+    );
+
+    let mut session = with_purpose(Purpose::StartAndDetach);
+    session.detached(Err(()));
+    assert_eq!(ending(&mut session), Some(Ending::DetachFailed));
+}
+
+#[test]
+fn an_attached_session_is_recorded_to_its_end_or_stopped() {
+    let mut session = attached(Purpose::Attach);
+    assert_eq!(steps(&mut session), []);
+    session.tracing_disabled(None, seconds(9));
+    assert_eq!(calls(&mut session), [GetTraceStats], "the service wrote the file");
+
+    let mut session = attached(Purpose::Attach);
+    session.interrupted(Signal::Interrupt, seconds(3));
+    assert_eq!(calls(&mut session), [Flush]);
+
+    let mut session = attached(Purpose::AttachAndStop);
+    assert_eq!(calls(&mut session), [Flush]);
+    session.flushed(Ok(()));
+    assert_eq!(calls(&mut session), [DisableTracing]);
+    session.tracing_disabled(None, seconds(4));
+    session.trace_stats(None, seconds(4));
+    assert_eq!(ending(&mut session), Some(Ending::Complete));
+}
+
+#[test]
+fn asking_for_a_detached_session_leaves_it_as_it_is() {
+    let mut session = attached(Purpose::Probe);
+    assert_eq!(calls(&mut session), [Detach]);
+    session.detached(Ok(()));
+    assert_eq!(ending(&mut session), Some(Ending::Detached));
+
+    let mut session = with_purpose(Purpose::Probe);
+    session.attached(Err(()), seconds(1));
+    assert_eq!(ending(&mut session), Some(Ending::NotAttached));
+}
+
+#[test]
+fn a_clone_is_read_unless_the_service_wrote_it() {
+    let mut session = with_purpose(Purpose::Clone);
+    assert_eq!(calls(&mut session), [CloneSession]);
+    session.cloned(Ok(Writer::Us), seconds(1));
+    assert_eq!(calls(&mut session), [ReadBuffers]);
+
+    let mut session = with_purpose(Purpose::Clone);
+    session.cloned(Ok(Writer::Service), seconds(1));
+    assert_eq!(calls(&mut session), [CloneSession, GetTraceStats]);
+
+    let mut session = with_purpose(Purpose::Clone);
+    session.cloned(Err("no session 7".to_owned()), seconds(1));
+    assert_eq!(
+        ending(&mut session),
+        Some(Ending::ServiceError("no session 7".to_owned()))
+    );
+
+    let mut session = with_purpose(Purpose::Clone);
+    session.handle_timeout(seconds(30));
+    assert_eq!(ending(&mut session), Some(Ending::TimedOut));
 }
