@@ -15,6 +15,9 @@ use std::time::Duration;
 use ferretto_ipc::reactor::Signal;
 use ferretto_proto::messages::{TraceConfig, TraceStats};
 
+/// Signals so close to the first one are the same wish.
+const SAME_INTERRUPT: Duration = Duration::from_millis(300);
+
 /// Added to everything else that a recording may take, before the service counts as hung.
 const SERVICE_GRACE: Duration = Duration::from_secs(60);
 /// How long the service may be silent in the middle of reading the buffers. (Upstream's polls every 3 s and gives up at
@@ -229,7 +232,8 @@ pub(crate) struct Session {
     parameters: Parameters,
     phase: Phase,
     steps: VecDeque<Step>,
-    interrupted: bool,
+    /// When the user first asked for the end.
+    interrupted_at: Option<Duration>,
     /// When the service counts as hung.
     give_up_at: Option<Duration>,
     next_stats_at: Option<Duration>,
@@ -247,7 +251,7 @@ impl Session {
             },
             parameters,
             steps: VecDeque::new(),
-            interrupted: false,
+            interrupted_at: None,
             give_up_at: None,
             next_stats_at: None,
             stats: None,
@@ -479,7 +483,13 @@ impl Session {
 
     /// A signal that asks to stop.
     pub(crate) fn interrupted(&mut self, signal: Signal, now: Duration) {
-        let again = std::mem::replace(&mut self.interrupted, true);
+        let again = match self.interrupted_at {
+            // One wish, delivered twice: `timeout` signals its child and then the child's process group.
+            Some(at) if now < at + SAME_INTERRUPT => return,
+            Some(_) => true,
+            None => false,
+        };
+        self.interrupted_at.get_or_insert(now);
         match self.phase {
             Phase::Finished => {}
             Phase::Recording if !again => {

@@ -134,6 +134,17 @@ fn a_recording_that_ends_while_it_is_flushed_is_read_back_once() {
 }
 
 #[test]
+fn a_signal_delivered_twice_at_once_is_one_wish() {
+    let mut session = recording(parameters());
+    session.interrupted(Signal::Interrupt, seconds(3));
+    steps(&mut session);
+    session.interrupted(Signal::Interrupt, seconds(3) + Duration::from_millis(299));
+    assert_eq!(steps(&mut session), []);
+    session.interrupted(Signal::Interrupt, seconds(3) + Duration::from_millis(300));
+    assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Interrupt)));
+}
+
+#[test]
 fn a_second_signal_gives_up() {
     let mut session = recording(parameters());
     session.interrupted(Signal::Interrupt, seconds(3));
