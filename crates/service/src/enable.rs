@@ -378,12 +378,16 @@ pub(crate) fn check_filters(config: &TraceConfig) -> Result<(), String> {
 }
 
 fn refuse_unsupported(config: &TraceConfig) -> Result<(), String> {
-    let fields: [(&str, bool); 7] = [
+    let fields: [(&str, bool); 8] = [
         (
             "trigger_config",
             config.trigger_config.is_set() && !config.trigger_config.triggers.is_empty(),
         ),
         ("trace_filter", config.trace_filter.is_set()),
+        (
+            "persist_trace_across_reboots",
+            config.persist_trace_across_reboots.unwrap_or_default(),
+        ),
         ("session_semaphores", !config.session_semaphores.is_empty()),
         ("exclusive_prio", config.exclusive_prio.unwrap_or_default() != 0),
         ("priority_boost", config.priority_boost.is_set()),

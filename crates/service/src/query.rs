@@ -179,6 +179,7 @@ fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
         padding_bytes_cleared: Some(stats.padding_bytes_cleared),
         chunks_written: Some(stats.chunks_written),
         chunks_rewritten: Some(stats.chunks_rewritten),
+        chunks_relocated: Some(stats.chunks_relocated),
         chunks_overwritten: Some(stats.chunks_overwritten),
         chunks_discarded: Some(stats.chunks_discarded),
         chunks_read: Some(stats.chunks_read),

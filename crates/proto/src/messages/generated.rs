@@ -6272,6 +6272,10 @@ pub struct SystemInfo {
     pub system_ram_bytes: ::core::option::Option<u64>,
     /// Field 17: `machine_name`
     pub machine_name: ::core::option::Option<::buffa::alloc::string::String>,
+    /// Field 18: `device_tree_compatibles`
+    pub device_tree_compatibles: ::buffa::alloc::vec::Vec<
+        ::buffa::alloc::string::String,
+    >,
     #[doc(hidden)]
     pub __buffa_unknown_fields: ::buffa::UnknownFields,
 }
@@ -6295,6 +6299,7 @@ impl ::core::fmt::Debug for SystemInfo {
             .field("hz", &self.hz)
             .field("system_ram_bytes", &self.system_ram_bytes)
             .field("machine_name", &self.machine_name)
+            .field("device_tree_compatibles", &self.device_tree_compatibles)
             .finish()
     }
 }
@@ -6381,6 +6386,9 @@ impl ::buffa::Message for SystemInfo {
         if let Some(ref v) = self.machine_name {
             size += 2u64 + ::buffa::types::string_encoded_len(v) as u64;
         }
+        for v in &self.device_tree_compatibles {
+            size += 2u64 + ::buffa::types::string_encoded_len(v) as u64;
+        }
         size += self.__buffa_unknown_fields.encoded_len() as u64;
         ::buffa::saturate_size(size)
     }
@@ -6446,6 +6454,9 @@ impl ::buffa::Message for SystemInfo {
         }
         if let Some(ref v) = self.machine_name {
             ::buffa::types::put_string_field(17u32, v, buf);
+        }
+        for v in &self.device_tree_compatibles {
+            ::buffa::types::put_string_field(18u32, v, buf);
         }
         self.__buffa_unknown_fields.write_to(buf);
     }
@@ -6645,6 +6656,17 @@ impl ::buffa::Message for SystemInfo {
                     buf,
                 )?;
             }
+            18u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::LengthDelimited,
+                )?;
+                let __elem = ::buffa::types::decode_string(buf)?;
+                ctx.register_element_memory(
+                    ::buffa::__private::element_footprint(&__elem),
+                )?;
+                self.device_tree_compatibles.push(__elem);
+            }
             _ => {
                 self.__buffa_unknown_fields
                     .push(::buffa::encoding::decode_unknown_field(tag, buf, ctx)?);
@@ -6670,6 +6692,7 @@ impl ::buffa::Message for SystemInfo {
         self.android_serial_console = ::core::option::Option::None;
         self.system_ram_bytes = ::core::option::Option::None;
         self.machine_name = ::core::option::Option::None;
+        self.device_tree_compatibles.clear();
         self.__buffa_unknown_fields.clear();
     }
 }
@@ -7556,6 +7579,14 @@ pub mod trace_stats {
         pub readaheads_failed: ::core::option::Option<u64>,
         /// Field 9: `abi_violations`
         pub abi_violations: ::core::option::Option<u64>,
+        /// Since v59.
+        ///
+        /// Field 22: `oversized_packets_dropped`
+        pub oversized_packets_dropped: ::core::option::Option<u64>,
+        /// Field 23: `compactions`
+        pub compactions: ::core::option::Option<u64>,
+        /// Field 24: `compactions_skipped`
+        pub compactions_skipped: ::core::option::Option<u64>,
         /// Field 19: `trace_writer_packet_loss`
         pub trace_writer_packet_loss: ::core::option::Option<u64>,
         #[doc(hidden)]
@@ -7586,6 +7617,9 @@ pub mod trace_stats {
                 .field("readaheads_succeeded", &self.readaheads_succeeded)
                 .field("readaheads_failed", &self.readaheads_failed)
                 .field("abi_violations", &self.abi_violations)
+                .field("oversized_packets_dropped", &self.oversized_packets_dropped)
+                .field("compactions", &self.compactions)
+                .field("compactions_skipped", &self.compactions_skipped)
                 .field("trace_writer_packet_loss", &self.trace_writer_packet_loss)
                 .finish()
         }
@@ -7677,6 +7711,15 @@ pub mod trace_stats {
             if let Some(v) = self.chunks_relocated {
                 size += 2u64 + ::buffa::types::uint64_encoded_len(v) as u64;
             }
+            if let Some(v) = self.oversized_packets_dropped {
+                size += 2u64 + ::buffa::types::uint64_encoded_len(v) as u64;
+            }
+            if let Some(v) = self.compactions {
+                size += 2u64 + ::buffa::types::uint64_encoded_len(v) as u64;
+            }
+            if let Some(v) = self.compactions_skipped {
+                size += 2u64 + ::buffa::types::uint64_encoded_len(v) as u64;
+            }
             size += self.__buffa_unknown_fields.encoded_len() as u64;
             ::buffa::saturate_size(size)
         }
@@ -7746,6 +7789,15 @@ pub mod trace_stats {
             }
             if let Some(v) = self.chunks_relocated {
                 ::buffa::types::put_uint64_field(20u32, v, buf);
+            }
+            if let Some(v) = self.oversized_packets_dropped {
+                ::buffa::types::put_uint64_field(22u32, v, buf);
+            }
+            if let Some(v) = self.compactions {
+                ::buffa::types::put_uint64_field(23u32, v, buf);
+            }
+            if let Some(v) = self.compactions_skipped {
+                ::buffa::types::put_uint64_field(24u32, v, buf);
             }
             self.__buffa_unknown_fields.write_to(buf);
         }
@@ -7940,6 +7992,33 @@ pub mod trace_stats {
                         ::buffa::types::decode_uint64(buf)?,
                     );
                 }
+                22u32 => {
+                    ::buffa::encoding::check_wire_type(
+                        tag,
+                        ::buffa::encoding::WireType::Varint,
+                    )?;
+                    self.oversized_packets_dropped = ::core::option::Option::Some(
+                        ::buffa::types::decode_uint64(buf)?,
+                    );
+                }
+                23u32 => {
+                    ::buffa::encoding::check_wire_type(
+                        tag,
+                        ::buffa::encoding::WireType::Varint,
+                    )?;
+                    self.compactions = ::core::option::Option::Some(
+                        ::buffa::types::decode_uint64(buf)?,
+                    );
+                }
+                24u32 => {
+                    ::buffa::encoding::check_wire_type(
+                        tag,
+                        ::buffa::encoding::WireType::Varint,
+                    )?;
+                    self.compactions_skipped = ::core::option::Option::Some(
+                        ::buffa::types::decode_uint64(buf)?,
+                    );
+                }
                 _ => {
                     self.__buffa_unknown_fields
                         .push(::buffa::encoding::decode_unknown_field(tag, buf, ctx)?);
@@ -7968,6 +8047,9 @@ pub mod trace_stats {
             self.chunks_discarded = ::core::option::Option::None;
             self.trace_writer_packet_loss = ::core::option::Option::None;
             self.chunks_relocated = ::core::option::Option::None;
+            self.oversized_packets_dropped = ::core::option::Option::None;
+            self.compactions = ::core::option::Option::None;
+            self.compactions_skipped = ::core::option::Option::None;
             self.__buffa_unknown_fields.clear();
         }
     }
@@ -14320,6 +14402,10 @@ pub struct DataSourceConfig {
         InterceptorConfig,
         ::buffa::Inline<InterceptorConfig>,
     >,
+    /// Since v59.
+    ///
+    /// Field 147: `supports_tracing_v2`
+    pub supports_tracing_v2: ::core::option::Option<bool>,
     /// Field 1000: `legacy_config`
     pub legacy_config: ::core::option::Option<::buffa::alloc::string::String>,
     /// Field 1001: `for_testing`
@@ -14352,6 +14438,7 @@ impl ::core::fmt::Debug for DataSourceConfig {
             .field("system_info_config", &self.system_info_config)
             .field("chrome_config", &self.chrome_config)
             .field("interceptor_config", &self.interceptor_config)
+            .field("supports_tracing_v2", &self.supports_tracing_v2)
             .field("legacy_config", &self.legacy_config)
             .field("for_testing", &self.for_testing)
             .finish()
@@ -14486,6 +14573,9 @@ impl ::buffa::Message for DataSourceConfig {
         if self.prefer_suspend_clock_for_duration.is_some() {
             size += 2u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
         }
+        if self.supports_tracing_v2.is_some() {
+            size += 2u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
         if let Some(ref v) = self.legacy_config {
             size += 2u64 + ::buffa::types::string_encoded_len(v) as u64;
         }
@@ -14608,6 +14698,9 @@ impl ::buffa::Message for DataSourceConfig {
         }
         if let Some(v) = self.prefer_suspend_clock_for_duration {
             ::buffa::types::put_bool_field(122u32, v, buf);
+        }
+        if let Some(v) = self.supports_tracing_v2 {
+            ::buffa::types::put_bool_field(147u32, v, buf);
         }
         if let Some(ref v) = self.legacy_config {
             ::buffa::types::put_string_field(1000u32, v, buf);
@@ -14846,6 +14939,15 @@ impl ::buffa::Message for DataSourceConfig {
                     ::buffa::types::decode_bool(buf)?,
                 );
             }
+            147u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.supports_tracing_v2 = ::core::option::Option::Some(
+                    ::buffa::types::decode_bool(buf)?,
+                );
+            }
             1000u32 => {
                 ::buffa::encoding::check_wire_type(
                     tag,
@@ -14896,6 +14998,7 @@ impl ::buffa::Message for DataSourceConfig {
         self.interceptor_config = ::buffa::MessageField::none();
         self.system_info_config = ::buffa::MessageField::none();
         self.prefer_suspend_clock_for_duration = ::core::option::Option::None;
+        self.supports_tracing_v2 = ::core::option::Option::None;
         self.legacy_config = ::core::option::Option::None;
         self.for_testing = ::buffa::MessageField::none();
         self.__buffa_unknown_fields.clear();
@@ -15180,6 +15283,12 @@ pub struct TraceConfig {
         TraceAttributes,
         ::buffa::Inline<TraceAttributes>,
     >,
+    /// Both since v59.
+    ///
+    /// Field 49: `persist_trace_across_reboots`
+    pub persist_trace_across_reboots: ::core::option::Option<bool>,
+    /// Field 50: `experimental_trace_buffer_v2_compaction`
+    pub experimental_trace_buffer_v2_compaction: ::core::option::Option<bool>,
     #[doc(hidden)]
     pub __buffa_unknown_fields: ::buffa::UnknownFields,
 }
@@ -15231,6 +15340,11 @@ impl ::core::fmt::Debug for TraceConfig {
             .field("fflush_post_write", &self.fflush_post_write)
             .field("trace_all_machines", &self.trace_all_machines)
             .field("trace_attributes", &self.trace_attributes)
+            .field("persist_trace_across_reboots", &self.persist_trace_across_reboots)
+            .field(
+                "experimental_trace_buffer_v2_compaction",
+                &self.experimental_trace_buffer_v2_compaction,
+            )
             .finish()
     }
 }
@@ -15467,6 +15581,12 @@ impl ::buffa::Message for TraceConfig {
                 += 2u64 + ::buffa::encoding::varint_len(inner_size as u64) as u64
                     + inner_size as u64;
         }
+        if self.persist_trace_across_reboots.is_some() {
+            size += 2u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
+        if self.experimental_trace_buffer_v2_compaction.is_some() {
+            size += 2u64 + ::buffa::types::BOOL_ENCODED_LEN as u64;
+        }
         size += self.__buffa_unknown_fields.encoded_len() as u64;
         ::buffa::saturate_size(size)
     }
@@ -15682,6 +15802,12 @@ impl ::buffa::Message for TraceConfig {
                 buf,
             );
             self.trace_attributes.write_to(__cache, buf);
+        }
+        if let Some(v) = self.persist_trace_across_reboots {
+            ::buffa::types::put_bool_field(49u32, v, buf);
+        }
+        if let Some(v) = self.experimental_trace_buffer_v2_compaction {
+            ::buffa::types::put_bool_field(50u32, v, buf);
         }
         self.__buffa_unknown_fields.write_to(buf);
     }
@@ -16171,6 +16297,24 @@ impl ::buffa::Message for TraceConfig {
                     ctx,
                 )?;
             }
+            49u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.persist_trace_across_reboots = ::core::option::Option::Some(
+                    ::buffa::types::decode_bool(buf)?,
+                );
+            }
+            50u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.experimental_trace_buffer_v2_compaction = ::core::option::Option::Some(
+                    ::buffa::types::decode_bool(buf)?,
+                );
+            }
             _ => {
                 self.__buffa_unknown_fields
                     .push(::buffa::encoding::decode_unknown_field(tag, buf, ctx)?);
@@ -16221,6 +16365,8 @@ impl ::buffa::Message for TraceConfig {
         self.fflush_post_write = ::core::option::Option::None;
         self.compression = ::buffa::MessageField::none();
         self.trace_attributes = ::buffa::MessageField::none();
+        self.persist_trace_across_reboots = ::core::option::Option::None;
+        self.experimental_trace_buffer_v2_compaction = ::core::option::Option::None;
         self.__buffa_unknown_fields.clear();
     }
 }
@@ -35720,6 +35866,14 @@ pub struct SchedWakeupTaskAttrFtraceEvent {
     pub uclamp_min: ::core::option::Option<u64>,
     /// Field 5: `vruntime`
     pub vruntime: ::core::option::Option<u64>,
+    /// Field 6: `sched_qos_user_defined_flag`
+    pub sched_qos_user_defined_flag: ::core::option::Option<u64>,
+    /// Field 7: `rampup_multiplier`
+    pub rampup_multiplier: ::core::option::Option<u32>,
+    /// Field 8: `effect_rampup_multiplier`
+    pub effect_rampup_multiplier: ::core::option::Option<u32>,
+    /// Field 9: `tag_nice`
+    pub tag_nice: ::core::option::Option<i32>,
     #[doc(hidden)]
     pub __buffa_unknown_fields: ::buffa::UnknownFields,
 }
@@ -35731,6 +35885,10 @@ impl ::core::fmt::Debug for SchedWakeupTaskAttrFtraceEvent {
             .field("task_util", &self.task_util)
             .field("uclamp_min", &self.uclamp_min)
             .field("vruntime", &self.vruntime)
+            .field("sched_qos_user_defined_flag", &self.sched_qos_user_defined_flag)
+            .field("rampup_multiplier", &self.rampup_multiplier)
+            .field("effect_rampup_multiplier", &self.effect_rampup_multiplier)
+            .field("tag_nice", &self.tag_nice)
             .finish()
     }
 }
@@ -35776,6 +35934,18 @@ impl ::buffa::Message for SchedWakeupTaskAttrFtraceEvent {
         if let Some(v) = self.vruntime {
             size += 1u64 + ::buffa::types::uint64_encoded_len(v) as u64;
         }
+        if let Some(v) = self.sched_qos_user_defined_flag {
+            size += 1u64 + ::buffa::types::uint64_encoded_len(v) as u64;
+        }
+        if let Some(v) = self.rampup_multiplier {
+            size += 1u64 + ::buffa::types::uint32_encoded_len(v) as u64;
+        }
+        if let Some(v) = self.effect_rampup_multiplier {
+            size += 1u64 + ::buffa::types::uint32_encoded_len(v) as u64;
+        }
+        if let Some(v) = self.tag_nice {
+            size += 1u64 + ::buffa::types::int32_encoded_len(v) as u64;
+        }
         size += self.__buffa_unknown_fields.encoded_len() as u64;
         ::buffa::saturate_size(size)
     }
@@ -35800,6 +35970,18 @@ impl ::buffa::Message for SchedWakeupTaskAttrFtraceEvent {
         }
         if let Some(v) = self.vruntime {
             ::buffa::types::put_uint64_field(5u32, v, buf);
+        }
+        if let Some(v) = self.sched_qos_user_defined_flag {
+            ::buffa::types::put_uint64_field(6u32, v, buf);
+        }
+        if let Some(v) = self.rampup_multiplier {
+            ::buffa::types::put_uint32_field(7u32, v, buf);
+        }
+        if let Some(v) = self.effect_rampup_multiplier {
+            ::buffa::types::put_uint32_field(8u32, v, buf);
+        }
+        if let Some(v) = self.tag_nice {
+            ::buffa::types::put_int32_field(9u32, v, buf);
         }
         self.__buffa_unknown_fields.write_to(buf);
     }
@@ -35859,6 +36041,42 @@ impl ::buffa::Message for SchedWakeupTaskAttrFtraceEvent {
                     ::buffa::types::decode_uint64(buf)?,
                 );
             }
+            6u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.sched_qos_user_defined_flag = ::core::option::Option::Some(
+                    ::buffa::types::decode_uint64(buf)?,
+                );
+            }
+            7u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.rampup_multiplier = ::core::option::Option::Some(
+                    ::buffa::types::decode_uint32(buf)?,
+                );
+            }
+            8u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.effect_rampup_multiplier = ::core::option::Option::Some(
+                    ::buffa::types::decode_uint32(buf)?,
+                );
+            }
+            9u32 => {
+                ::buffa::encoding::check_wire_type(
+                    tag,
+                    ::buffa::encoding::WireType::Varint,
+                )?;
+                self.tag_nice = ::core::option::Option::Some(
+                    ::buffa::types::decode_int32(buf)?,
+                );
+            }
             _ => {
                 self.__buffa_unknown_fields
                     .push(::buffa::encoding::decode_unknown_field(tag, buf, ctx)?);
@@ -35872,6 +36090,10 @@ impl ::buffa::Message for SchedWakeupTaskAttrFtraceEvent {
         self.task_util = ::core::option::Option::None;
         self.uclamp_min = ::core::option::Option::None;
         self.vruntime = ::core::option::Option::None;
+        self.sched_qos_user_defined_flag = ::core::option::Option::None;
+        self.rampup_multiplier = ::core::option::Option::None;
+        self.effect_rampup_multiplier = ::core::option::Option::None;
+        self.tag_nice = ::core::option::Option::None;
         self.__buffa_unknown_fields.clear();
     }
 }

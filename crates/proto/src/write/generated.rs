@@ -5068,6 +5068,14 @@ impl SchedWakeupTaskAttrFtraceEvent<'_> {
     pub const UCLAMP_MIN: u32 = 4;
     /// Field number of `vruntime`.
     pub const VRUNTIME: u32 = 5;
+    /// Field number of `sched_qos_user_defined_flag`.
+    pub const SCHED_QOS_USER_DEFINED_FLAG: u32 = 6;
+    /// Field number of `rampup_multiplier`.
+    pub const RAMPUP_MULTIPLIER: u32 = 7;
+    /// Field number of `effect_rampup_multiplier`.
+    pub const EFFECT_RAMPUP_MULTIPLIER: u32 = 8;
+    /// Field number of `tag_nice`.
+    pub const TAG_NICE: u32 = 9;
 
     /// Writes `pid`, field 1.
     #[inline]
@@ -5101,6 +5109,34 @@ impl SchedWakeupTaskAttrFtraceEvent<'_> {
     #[inline]
     pub fn vruntime(&mut self, value: u64) -> &mut Self {
         self.0.varint_field(5, value);
+        self
+    }
+
+    /// Writes `sched_qos_user_defined_flag`, field 6.
+    #[inline]
+    pub fn sched_qos_user_defined_flag(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(6, value);
+        self
+    }
+
+    /// Writes `rampup_multiplier`, field 7.
+    #[inline]
+    pub fn rampup_multiplier(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(7, u64::from(value));
+        self
+    }
+
+    /// Writes `effect_rampup_multiplier`, field 8.
+    #[inline]
+    pub fn effect_rampup_multiplier(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(8, u64::from(value));
+        self
+    }
+
+    /// Writes `tag_nice`, field 9.
+    #[inline]
+    pub fn tag_nice(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(9, i64::from(value) as u64);
         self
     }
 }
@@ -6026,6 +6062,8 @@ impl SystemInfo<'_> {
     pub const SYSTEM_RAM_BYTES: u32 = 16;
     /// Field number of `machine_name`.
     pub const MACHINE_NAME: u32 = 17;
+    /// Field number of `device_tree_compatibles`.
+    pub const DEVICE_TREE_COMPATIBLES: u32 = 18;
 
     /// Writes `utsname`, field 1.
     #[inline]
@@ -6143,6 +6181,13 @@ impl SystemInfo<'_> {
     #[inline]
     pub fn machine_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
         self.0.bytes_field(17, value.as_ref());
+        self
+    }
+
+    /// Appends one `device_tree_compatibles`, field 18.
+    #[inline]
+    pub fn device_tree_compatibles(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(18, value.as_ref());
         self
     }
 }
@@ -7390,6 +7435,12 @@ pub mod trace_stats {
         pub const READAHEADS_FAILED: u32 = 8;
         /// Field number of `abi_violations`.
         pub const ABI_VIOLATIONS: u32 = 9;
+        /// Field number of `oversized_packets_dropped`.
+        pub const OVERSIZED_PACKETS_DROPPED: u32 = 22;
+        /// Field number of `compactions`.
+        pub const COMPACTIONS: u32 = 23;
+        /// Field number of `compactions_skipped`.
+        pub const COMPACTIONS_SKIPPED: u32 = 24;
         /// Field number of `trace_writer_packet_loss`.
         pub const TRACE_WRITER_PACKET_LOSS: u32 = 19;
 
@@ -7523,6 +7574,27 @@ pub mod trace_stats {
         #[inline]
         pub fn abi_violations(&mut self, value: u64) -> &mut Self {
             self.0.varint_field(9, value);
+            self
+        }
+
+        /// Writes `oversized_packets_dropped`, field 22.
+        #[inline]
+        pub fn oversized_packets_dropped(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(22, value);
+            self
+        }
+
+        /// Writes `compactions`, field 23.
+        #[inline]
+        pub fn compactions(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(23, value);
+            self
+        }
+
+        /// Writes `compactions_skipped`, field 24.
+        #[inline]
+        pub fn compactions_skipped(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(24, value);
             self
         }
 
