@@ -5,7 +5,8 @@
 //! Where upstream's integers wrap around without a word (`-t 60d` in milliseconds, `-b 9999999gb`), this refuses.
 
 use ferretto_proto::messages::{
-    DataSourceConfig, FtraceConfig, MessageField, SysStatsConfig, TraceConfig, trace_config,
+    DataSourceConfig, FtraceConfig, MessageField, ProcessStatsConfig, SysStatsConfig, TraceConfig,
+    trace_config,
 };
 
 const DEFAULT_TIME: &str = "10s";
@@ -14,6 +15,7 @@ const DEFAULT_BUFFER: &str = "32mb";
 /// How often the data of every light recording is flushed out of the producers.
 const FLUSH_PERIOD_MS: u32 = 30_000;
 const DISKSTAT_PERIOD_MS: u32 = 1_000;
+const OVERVIEW_PERIOD_MS: u32 = 1_000;
 
 /// Multipliers to milliseconds.
 const TIME_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
@@ -165,6 +167,40 @@ pub(crate) fn light_config(flags: &LightFlags) -> Result<TraceConfig, LightFlagE
             .collect(),
         ..Default::default()
     })
+}
+
+/// What `ferretto` adds to the config that the flags ask for: all processes with their threads, and memory and CPU times of
+/// the machine. They cost little, give every slice a name, and are what remains where kernel events may not be recorded.
+pub(crate) fn add_overview(config: &mut TraceConfig) {
+    let overview = [
+        DataSourceConfig {
+            process_stats_config: MessageField::some(ProcessStatsConfig {
+                scan_all_processes_on_start: Some(true),
+                record_thread_names: Some(true),
+                proc_stats_poll_ms: Some(OVERVIEW_PERIOD_MS),
+                ..Default::default()
+            }),
+            ..named("linux.process_stats")
+        },
+        DataSourceConfig {
+            sys_stats_config: MessageField::some(SysStatsConfig {
+                meminfo_period_ms: Some(OVERVIEW_PERIOD_MS),
+                stat_period_ms: Some(OVERVIEW_PERIOD_MS),
+                ..Default::default()
+            }),
+            ..named("linux.sys_stats")
+        },
+    ];
+    // One process_stats is enough.
+    config
+        .data_sources
+        .retain(|source| source.config.name.as_deref() != Some("linux.process_stats"));
+    config
+        .data_sources
+        .extend(overview.map(|source| trace_config::DataSource {
+            config: MessageField::some(source),
+            ..Default::default()
+        }));
 }
 
 /// The config behind `-c :test`: two seconds of scheduling and of power events.
@@ -389,5 +425,22 @@ mod tests {
             ["sched/sched_switch"]
         );
         assert_eq!(both.data_sources[1].config.ftrace_config.ftrace_events, ["hyp/*"]);
+    }
+
+    #[test]
+    fn the_overview_brings_names_and_counters_without_kernel_events() {
+        let mut config = with_events(&["sched/sched_switch"]);
+        add_overview(&mut config);
+        assert_eq!(
+            sources(&config),
+            [
+                "linux.ftrace",
+                "linux.system_info",
+                "linux.process_stats",
+                "linux.sys_stats"
+            ]
+        );
+        let processes = &config.data_sources[2].config.process_stats_config;
+        assert_eq!(processes.scan_all_processes_on_start, Some(true));
     }
 }

@@ -70,7 +70,7 @@ pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_ser
         Err(message) => return explain(program, &message),
     };
     let mut console = Console::new(program);
-    match plan::plan(arguments) {
+    match plan::plan(program, arguments) {
         Ok(Plan::Notice(text)) => {
             console.say(text);
             SUCCESS

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 use ferretto_proto::messages::{TraceAttributes, TraceConfig, trace_attributes, trace_config};
 
+use super::Program;
 use super::args::{Arguments, StatsdFlags};
 use super::config_source::{ConfigError, ConfigSyntax, parse_config, read_config};
-use super::light_config::{LightFlagError, light_config, test_config};
+use super::light_config::{LightFlagError, add_overview, light_config, test_config};
 
 /// What to do.
 #[derive(Debug)]
@@ -179,7 +180,7 @@ pub(crate) enum PlanError {
 }
 
 /// Makes the plan.
-pub(crate) fn plan(arguments: Arguments) -> Result<Plan, PlanError> {
+pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
     if let Some(flag) = arguments.android_only {
         return Err(PlanError::AndroidOnly(flag));
     }
@@ -248,7 +249,7 @@ pub(crate) fn plan(arguments: Arguments) -> Result<Plan, PlanError> {
     if attach {
         return reattach(arguments);
     }
-    record(arguments)
+    record(program, arguments)
 }
 
 /// Upstream's aborts on an empty key.
@@ -310,8 +311,8 @@ fn query(arguments: &Arguments) -> Result<Plan, PlanError> {
     }))
 }
 
-fn record(arguments: Arguments) -> Result<Plan, PlanError> {
-    let mut config = requested_config(&arguments)?;
+fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
+    let mut config = requested_config(program, &arguments)?;
     check_reports(&config)?;
     add_command_line_metadata(&mut config, &arguments)?;
 
@@ -364,7 +365,7 @@ fn record(arguments: Arguments) -> Result<Plan, PlanError> {
 }
 
 /// The config of `-c`, or that of the light flags. As upstream, an empty `-c` file beside light flags is ignored.
-fn requested_config(arguments: &Arguments) -> Result<TraceConfig, PlanError> {
+fn requested_config(program: Program, arguments: &Arguments) -> Result<TraceConfig, PlanError> {
     let mut last = None;
     for name in &arguments.configs {
         let bytes = if name == ":test" {
@@ -379,7 +380,13 @@ fn requested_config(arguments: &Arguments) -> Result<TraceConfig, PlanError> {
         Some((name, bytes)) if arguments.light.any() && (!bytes.is_empty() || name == ":test") => Err(
             PlanError::Conflict("-c", "--time, --buffer, --size, --app or events"),
         ),
-        _ if arguments.light.any() => Ok(light_config(&arguments.light)?),
+        _ if arguments.light.any() => {
+            let mut config = light_config(&arguments.light)?;
+            if program == Program::Ferretto {
+                add_overview(&mut config);
+            }
+            Ok(config)
+        }
         // A clone has the config of the original.
         None if arguments.clone.is_some() || arguments.clone_by_name.is_some() => Ok(TraceConfig::default()),
         None => Err(PlanError::NoConfig),

@@ -7,7 +7,8 @@ use crate::perfetto::{Program, args};
 
 fn try_plan(line: &str) -> Result<Plan, PlanError> {
     let words = line.split_whitespace().map(OsString::from);
-    plan(args::parse(Program::Perfetto, words).unwrap_or_else(|error| panic!("{line}: {error}")))
+    let arguments = args::parse(Program::Perfetto, words).unwrap_or_else(|error| panic!("{line}: {error}"));
+    plan(Program::Perfetto, arguments)
 }
 
 fn refused(line: &str) -> String {
