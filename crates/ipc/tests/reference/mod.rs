@@ -39,6 +39,11 @@ impl Reference {
         programs.map(|programs| Reference { programs })
     }
 
+    /// The file of one of its programs.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
+    }
+
     /// Sockets in a folder of their own.
     pub(crate) fn sockets(self) -> Sockets {
         let directory = tempfile::tempdir().expect("a temporary folder");

@@ -1,0 +1,376 @@
+//! Whole systems for tests and benches: a service, probes and a command line, each ours or upstream's, as real processes on
+//! private sockets; and what upstream's trace processor says of the traces that they record.
+//!
+//! Used by the tests and benches of this crate that run programs together. Nothing here sleeps to wait for something: programs tell
+//! over a descriptor that they are ready, and whatever is waited for has a deadline. Programs end with the [`System`] that
+//! started them, and are asked to before they are made to, because probes put tracefs back.
+
+#![allow(dead_code, clippy::unwrap_used)] // Each program that includes this file uses a part of it.
+
+#[path = "../../../ipc/tests/reference/mod.rs"]
+mod reference;
+pub(crate) mod trace;
+pub(crate) mod tracefs;
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use buffa::Message;
+use ferretto_proto::messages::TracingServiceState;
+use reference::Reference;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::FdFlags;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+/// How long a program may take to start, to reach a state, or to end.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Held while a descriptor that a child is to inherit could be inherited by another one, too.
+static SPAWNING: Mutex<()> = Mutex::new(());
+
+/// Whose programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    Upstream,
+    Ours,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Side::Upstream => "upstream",
+            Side::Ours => "ours",
+        })
+    }
+}
+
+/// The three programs that make a system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    Traced,
+    TracedProbes,
+    Perfetto,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Program::Traced => "traced",
+            Program::TracedProbes => "traced_probes",
+            Program::Perfetto => "perfetto",
+        }
+    }
+}
+
+/// Both sides' programs.
+pub(crate) struct Programs {
+    upstream: Option<Reference>,
+}
+
+impl Programs {
+    /// Ours only.
+    pub(crate) fn ours() -> Programs {
+        Programs { upstream: None }
+    }
+
+    /// Ours and upstream's, or a line that says that the test is skipped.
+    pub(crate) fn of_both() -> Option<Programs> {
+        let upstream = Some(Reference::find()?);
+        Some(Programs { upstream })
+    }
+
+    fn path(&self, side: Side, program: Program) -> PathBuf {
+        match (side, program) {
+            (Side::Ours, Program::Traced) => env!("CARGO_BIN_EXE_traced").into(),
+            (Side::Ours, Program::TracedProbes) => env!("CARGO_BIN_EXE_traced_probes").into(),
+            (Side::Ours, Program::Perfetto) => env!("CARGO_BIN_EXE_perfetto").into(),
+            (Side::Upstream, program) => {
+                let upstream = self.upstream.as_ref().expect("made with of_both");
+                upstream.program(program.name())
+            }
+        }
+    }
+}
+
+/// A folder with sockets, configs, logs and traces, and the programs that run on it.
+pub(crate) struct System<'a> {
+    programs: &'a Programs,
+    folder: tempfile::TempDir,
+    running: Vec<Running>,
+}
+
+impl<'a> System<'a> {
+    /// A system without any program yet.
+    pub(crate) fn new(programs: &'a Programs) -> System<'a> {
+        let folder = tempfile::Builder::new()
+            .prefix("ferretto-test-")
+            .tempdir()
+            .unwrap();
+        System {
+            programs,
+            folder,
+            running: Vec::new(),
+        }
+    }
+
+    /// A system whose service listens and whose probes have registered their data sources.
+    pub(crate) fn with_daemons(programs: &'a Programs, traced: Side, probes: Side) -> System<'a> {
+        let mut system = System::new(programs);
+        system.start(traced, Program::Traced);
+        system.start(probes, Program::TracedProbes);
+        system
+    }
+
+    /// A file in the folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Where the service listens for producers.
+    pub(crate) fn producer_socket(&self) -> PathBuf {
+        self.path("producer")
+    }
+
+    /// Where the service listens for consumers.
+    pub(crate) fn consumer_socket(&self) -> PathBuf {
+        self.path("consumer")
+    }
+
+    /// A command that finds this system's sockets and writes its errors to `log` in the folder.
+    pub(crate) fn command(&self, program: &Path, log: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("PERFETTO_PRODUCER_SOCK_NAME", self.producer_socket())
+            .env("PERFETTO_CONSUMER_SOCK_NAME", self.consumer_socket())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(self.path(log)).unwrap());
+        command
+    }
+
+    /// Starts a daemon. It is ready when this returns; gives its process id.
+    pub(crate) fn start(&mut self, side: Side, program: Program) -> u32 {
+        let log = format!("{}.log", program.name());
+        let mut command = self.command(&self.programs.path(side, program), &log);
+        let variable = match program {
+            Program::Traced => "TRACED_NOTIFY_FD",
+            Program::TracedProbes => "TRACED_PROBES_NOTIFY_FD",
+            Program::Perfetto => unreachable!("no daemon"),
+        };
+        let running = spawn_and_await(&mut command, |command, fd| {
+            command.env(variable, fd.to_string());
+        });
+        match running {
+            Ok((running, _)) => {
+                let pid = running.pid();
+                self.running.push(running);
+                pid
+            }
+            Err(problem) => panic!("{side} {}: {problem}\n{}", program.name(), self.log(&log)),
+        }
+    }
+
+    /// Starts a recording of `config` (text). All its data sources have started when this returns.
+    pub(crate) fn record(&self, perfetto: Side, config: &str) -> Recording {
+        static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let (config_file, trace) = (
+            self.path(&format!("{number}.cfg")),
+            self.path(&format!("{number}.pftrace")),
+        );
+        std::fs::write(&config_file, config).unwrap();
+        let log = format!("perfetto.{number}.log");
+        let mut command = self.command(&self.programs.path(perfetto, Program::Perfetto), &log);
+        command
+            .arg("--txt")
+            .arg("-c")
+            .arg(config_file)
+            .arg("-o")
+            .arg(&trace);
+        let running = spawn_and_await(&mut command, |command, fd| {
+            command.arg("--notify-fd").arg(fd.to_string());
+        });
+        match running {
+            Ok((running, 0)) => Recording {
+                running,
+                trace,
+                log: self.path(&log),
+            },
+            Ok((_, status)) => panic!("{perfetto} perfetto says {status}\n{}", self.log(&log)),
+            Err(problem) => panic!("{perfetto} perfetto: {problem}\n{}", self.log(&log)),
+        }
+    }
+
+    /// What the service says of itself, asked by our command line.
+    pub(crate) fn state(&self) -> TracingServiceState {
+        let output = self
+            .command(&self.programs.path(Side::Ours, Program::Perfetto), "query.log")
+            .arg("--query-raw")
+            .stdout(Stdio::piped())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "--query-raw: {}", self.log("query.log"));
+        TracingServiceState::decode_from_slice(&output.stdout).unwrap()
+    }
+
+    /// Asks until the service's state is as wanted.
+    pub(crate) fn await_state(&self, wanted: impl Fn(&TracingServiceState) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let state = self.state();
+            if wanted(&state) {
+                return;
+            }
+            assert!(Instant::now() < until, "not the wanted state: {state:?}");
+        }
+    }
+
+    /// The end of a log in the folder.
+    pub(crate) fn log(&self, name: &str) -> String {
+        tail(&self.path(name))
+    }
+
+    /// Fails if a daemon has ended.
+    pub(crate) fn assert_running(&mut self) {
+        let ended: Vec<_> = self
+            .running
+            .iter_mut()
+            .filter_map(|running| running.0.try_wait().unwrap())
+            .collect();
+        assert!(
+            ended.is_empty(),
+            "{ended:?}\n{}\n{}",
+            self.log("traced.log"),
+            self.log("traced_probes.log")
+        );
+    }
+}
+
+impl Drop for System<'_> {
+    fn drop(&mut self) {
+        // The probes before the service: they would try to connect again.
+        while let Some(running) = self.running.pop() {
+            drop(running);
+        }
+        if std::thread::panicking() {
+            self.folder.disable_cleanup(true);
+            println!("logs and traces are kept in {}", self.folder.path().display());
+        }
+    }
+}
+
+/// A running `perfetto`.
+pub(crate) struct Recording {
+    running: Running,
+    trace: PathBuf,
+    log: PathBuf,
+}
+
+impl Recording {
+    /// Waits until the recording is over; gives the trace.
+    pub(crate) fn finish(self) -> PathBuf {
+        self.finish_within(PATIENCE)
+    }
+
+    /// Likewise, for those that take long.
+    pub(crate) fn finish_within(mut self, patience: Duration) -> PathBuf {
+        let status = self.running.wait(patience);
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "perfetto: {status:?}\n{}",
+            tail(&self.log)
+        );
+        self.trace
+    }
+
+    /// Ends the recording as Ctrl-C does; gives the trace.
+    pub(crate) fn interrupt(self) -> PathBuf {
+        self.running.signal(Signal::INT);
+        self.finish()
+    }
+
+    /// The process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// Where the trace is being written.
+    pub(crate) fn trace(&self) -> &Path {
+        &self.trace
+    }
+}
+
+/// A process that ends with this.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        // Fails only when the process has ended already.
+        let _ = rustix::process::kill_process(Pid::from_child(&self.0), signal);
+    }
+
+    /// Its exit status, if it ends in this time.
+    pub(crate) fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        if let Some(status) = self.0.try_wait().unwrap() {
+            return Some(status);
+        }
+        let process = rustix::process::pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).unwrap();
+        is_readable(&process, patience).then(|| self.0.wait().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+        if self.wait(Duration::from_secs(10)).is_none() {
+            // Either fails only when the process has ended already.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Runs `command` with the number of a descriptor that it is to write a byte to when it is ready, which `pass` tells it; gives
+/// that byte.
+fn spawn_and_await(
+    command: &mut Command,
+    pass: impl FnOnce(&mut Command, i32),
+) -> Result<(Running, u8), String> {
+    let one_at_a_time = SPAWNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let (ready, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    rustix::io::fcntl_setfd(&write, FdFlags::empty()).unwrap();
+    pass(command, write.as_raw_fd());
+    let running = Running(command.spawn().map_err(|error| error.to_string())?);
+    drop(write);
+    drop(one_at_a_time);
+    if !is_readable(&ready, PATIENCE) {
+        return Err(format!("not ready in {PATIENCE:?}"));
+    }
+    let mut byte = [0];
+    match File::from(ready).read_exact(&mut byte) {
+        Ok(()) => Ok((running, byte[0])),
+        Err(_) => Err("ended before it was ready".into()),
+    }
+}
+
+fn is_readable(fd: &OwnedFd, patience: Duration) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+    let timeout = patience.try_into().unwrap();
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&timeout))).unwrap() > 0
+}
+
+fn tail(log: &Path) -> String {
+    let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
