@@ -1,0 +1,108 @@
+//! A load of scheduler events: pairs of threads on one CPU that wake each other through pipes, so that each byte costs a wake-up
+//! and a switch.
+
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::thread::CpuSet;
+
+/// A switch for each of the two directions, and a waking for one of them at least: a thread that is put aside when it has just
+/// written may be answered before it sleeps.
+const EVENTS_PER_ROUND_TRIP: u32 = 3;
+/// How long a pair that keeps to a rate rests between two bursts.
+const BURST: Duration = Duration::from_millis(10);
+
+/// How fast a load is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rate {
+    /// As fast as the machine can.
+    Full,
+    /// So many events a second or some more, by all pairs together.
+    EventsPerSecond(u32),
+}
+
+/// A running load. Ends when it is dropped.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    /// Starts `pairs` pairs, dealt to the `cpus` in turn.
+    pub(crate) fn start(pairs: u32, cpus: &[usize], rate: Rate) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let pace = match rate {
+            Rate::Full => None,
+            Rate::EventsPerSecond(events) => {
+                let per_burst = f64::from(events / pairs / EVENTS_PER_ROUND_TRIP) * BURST.as_secs_f64();
+                Some(per_burst.max(1.0) as u32)
+            }
+        };
+        let threads = (0..pairs as usize)
+            .zip(cpus.iter().cycle())
+            .flat_map(|(pair, &cpu)| start_pair(pair, cpu, pace, Arc::clone(&stop)))
+            .collect();
+        Load { stop, threads }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().expect("a thread of the load");
+        }
+    }
+}
+
+/// `pace`: round trips in each burst, or without an end.
+fn start_pair(pair: usize, cpu: usize, pace: Option<u32>, stop: Arc<AtomicBool>) -> [JoinHandle<()>; 2] {
+    let (mut ping_out, mut ping_in) = std::io::pipe().expect("a pipe");
+    let (mut pong_out, mut pong_in) = std::io::pipe().expect("a pipe");
+    let ping = spawn(format!("ping-{pair}"), cpu, move || {
+        let mut next = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..pace.unwrap_or(1_000) {
+                round_trip(&mut ping_in, &mut pong_out);
+            }
+            if pace.is_some() {
+                next += BURST;
+                std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+        }
+        // The pipe ends with this thread, and with the pipe the other one.
+    });
+    let pong = spawn(format!("pong-{pair}"), cpu, move || {
+        while ping_out.read_exact(&mut [0]).is_ok() {
+            pong_in.write_all(&[0]).expect("a pipe that is read");
+        }
+    });
+    [ping, pong]
+}
+
+fn round_trip(there: &mut PipeWriter, back: &mut PipeReader) {
+    there.write_all(&[0]).expect("a pipe that is read");
+    back.read_exact(&mut [0]).expect("a pipe that is written");
+}
+
+fn spawn(name: String, cpu: usize, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let pinned = move || {
+        let mut one = CpuSet::new();
+        one.set(cpu);
+        rustix::thread::sched_setaffinity(None, &one).expect("a CPU of ours");
+        body();
+    };
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(pinned)
+        .expect("a thread")
+}
+
+/// The CPUs that this process may use.
+pub(crate) fn cpus() -> Vec<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None).expect("a mask of CPUs");
+    (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect()
+}
