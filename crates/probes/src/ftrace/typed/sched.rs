@@ -168,6 +168,10 @@ pub(super) const EVENTS: &[TypedEvent] = &[
             uint64("task_util", 3),
             uint64("uclamp_min", 4),
             uint64("vruntime", 5),
+            uint64("sched_qos_user_defined_flag", 6),
+            uint32("rampup_multiplier", 7),
+            uint32("effect_rampup_multiplier", 8),
+            int32("tag_nice", 9),
         ],
     ),
     event(
