@@ -27,7 +27,9 @@ use std::time::{Duration, Instant};
 use writer_ids::WriterIds;
 
 /// How long a writer that may wait waits for a free chunk before it drops data after all. A service that takes longer is
-/// not coming back; upstream ends the process after about the same time.
+/// stuck; upstream ends the process after about the same time. It is long because waiting loses least: what the writer has
+/// is kept, while dropping would only make room for more that the same service does not take. Whoever has a reason not
+/// to wait (the connection broke, the process is to end) calls [`Arbiter::close`].
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The longest that a waiting writer sleeps before it looks again.
@@ -44,7 +46,8 @@ pub enum BufferExhaustedPolicy {
     Drop,
     /// Waits for a free chunk, up to 30 s each time; then drops as above, where upstream would end the process.
     Stall,
-    /// Waits as above, but once it had to drop it waits no more until a chunk was free.
+    /// Waits as above, but once any writer has waited in vain it waits no more until a chunk was free: so that a stuck
+    /// service costs the producer this time once, and not again for each of its writers and packets.
     StallThenDrop,
 }
 
@@ -98,6 +101,9 @@ pub struct Arbiter {
     notify: Box<dyn Notify>,
     /// No chunk is handed out any more.
     closed: AtomicBool,
+    /// A writer has waited for a chunk until its time was up, and none has been free since.
+    waited_in_vain: AtomicBool,
+    stall_limit: Duration,
     pending: Mutex<Pending>,
 }
 
@@ -135,11 +141,23 @@ impl Arbiter {
     /// Hands out the chunks of `smb`, whose pages it partitions by `layout` (upstream's choice is
     /// [`PageLayout::Div1`]). Commits at once until [`Arbiter::set_batch_duration`] says otherwise.
     pub fn new(smb: ProducerSmb, layout: PageLayout, notify: impl Notify + 'static) -> Arc<Self> {
+        Self::with_stall_limit(smb, layout, notify, STALL_LIMIT)
+    }
+
+    /// As [`Arbiter::new`], with a time of the caller's instead of 30 s.
+    pub(crate) fn with_stall_limit(
+        smb: ProducerSmb,
+        layout: PageLayout,
+        notify: impl Notify + 'static,
+        stall_limit: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
             smb: Arc::new(smb),
             layout,
             notify: Box::new(notify),
             closed: AtomicBool::new(false),
+            waited_in_vain: AtomicBool::new(false),
+            stall_limit,
             pending: Mutex::new(Pending {
                 writer_ids: WriterIds::default(),
                 registered: Vec::new(),
@@ -218,7 +236,8 @@ impl Arbiter {
         self.wake_now();
     }
 
-    /// Stops handing out chunks, because the service is gone: writers drop what they are given, and nobody waits.
+    /// Stops handing out chunks, because the service is gone or the process ends: writers drop what they are given, and
+    /// those that wait give up. May be called by [`Notify::wake`].
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
@@ -236,19 +255,26 @@ impl Arbiter {
             return None;
         }
         let chunk = self.smb.take_chunk(self.layout, new);
-        match policy {
-            BufferExhaustedPolicy::Drop => chunk,
-            BufferExhaustedPolicy::Stall | BufferExhaustedPolicy::StallThenDrop => {
-                chunk.or_else(|| self.wait_for_chunk(new))
-            }
+        if chunk.is_none() {
+            return match policy {
+                BufferExhaustedPolicy::Drop => None,
+                BufferExhaustedPolicy::StallThenDrop if self.waited_in_vain.load(Ordering::Relaxed) => None,
+                BufferExhaustedPolicy::Stall | BufferExhaustedPolicy::StallThenDrop => {
+                    self.wait_for_chunk(new)
+                }
+            };
         }
+        if self.waited_in_vain.load(Ordering::Relaxed) {
+            self.waited_in_vain.store(false, Ordering::Relaxed);
+        }
+        chunk
     }
 
     #[cold]
     fn wait_for_chunk(&self, new: NewChunk) -> Option<WriteChunk> {
         let start = Instant::now();
         let mut sleep = Duration::from_micros(8);
-        while start.elapsed() < STALL_LIMIT && !self.closed.load(Ordering::Relaxed) {
+        while start.elapsed() < self.stall_limit && !self.closed.load(Ordering::Relaxed) {
             // Other writers may fill what the service frees as fast as it does so: their chunks have to be committed too.
             self.notify.wake(Wake::Stalled);
             // The service frees chunks without a word, so all there is to do is to look again.
@@ -258,6 +284,7 @@ impl Arbiter {
                 return Some(chunk);
             }
         }
+        self.waited_in_vain.store(true, Ordering::Relaxed);
         None
     }
 

@@ -193,18 +193,12 @@ impl TraceWriter {
     }
 
     fn take_chunk(&mut self, first: FirstPacket) -> Result<OpenChunk, NoChunk> {
-        let policy = match self.policy {
-            BufferExhaustedPolicy::StallThenDrop if self.preamble == Preamble::AfterLoss => {
-                BufferExhaustedPolicy::Drop
-            }
-            policy => policy,
-        };
         let new = NewChunk {
             writer: self.id,
             chunk: self.next_chunk,
             first,
         };
-        let chunk = self.arbiter.take_chunk(new, policy).ok_or(NoChunk)?;
+        let chunk = self.arbiter.take_chunk(new, self.policy).ok_or(NoChunk)?;
         self.next_chunk = self.next_chunk.next();
         Ok(OpenChunk {
             chunk,

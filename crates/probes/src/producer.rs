@@ -4,11 +4,14 @@
 //! calls in when either is due. One value lives as long as one connection; when that ends ([`Ended`]), so do its data
 //! sources, and the daemon connects anew.
 //!
-//! The only wait in here is a trace writer's for a free chunk of shared memory, while the service catches up. It is
-//! bounded, and commits go out meanwhile ([`Link`]).
+//! The only wait in here is a trace writer's for a free chunk of shared memory, while the service catches up. Nothing is
+//! missed by it: whatever else could be recorded meanwhile would have to go through the same memory, and the kernel's
+//! buffers go on recording. It is bounded, commits go out meanwhile, and it ends at once when the connection breaks or the
+//! daemon is to end ([`Link`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -22,6 +25,7 @@ use ferretto_ipc::Address;
 use ferretto_ipc::reactor::Interest;
 use ferretto_proto::messages::DataSourceDescriptor;
 use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::data_source::{BootTime, DataSource, PacketSink};
 use crate::ftrace::control::FtraceSessionId;
@@ -79,6 +83,8 @@ pub struct Setup {
     pub tracefs: TracefsPolicy,
     /// Where lines for the log go.
     pub log: Box<dyn Log>,
+    /// Set, by a signal's handler, when the daemon is to end: nobody waits for the service any more.
+    pub ending: Arc<AtomicBool>,
 }
 
 /// What came of serving the socket.
@@ -97,9 +103,29 @@ struct Link {
     arbiter: Weak<Arbiter>,
     /// The arbiter has requests to be sent.
     requests_due: bool,
+    /// See [`Setup::ending`].
+    ending: Arc<AtomicBool>,
 }
 
 impl Link {
+    /// A writer waits for the service: sends what would help, and ends the wait if there is nothing to wait for.
+    fn help_stalled_writer(&mut self) {
+        self.pump();
+        if (self.ending.load(Ordering::Relaxed) || self.is_hung_up())
+            && let Some(arbiter) = self.arbiter.upgrade()
+        {
+            arbiter.close();
+        }
+    }
+
+    /// Whether the service has closed its end. What it said before stays to be read.
+    fn is_hung_up(&self) -> bool {
+        let fd = self.endpoint.as_fd();
+        let mut polled = [PollFd::new(&fd, PollFlags::empty())];
+        poll(&mut polled, Some(&Timespec::default())).is_ok()
+            && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
     fn pump(&mut self) {
         if std::mem::take(&mut self.requests_due)
             && let Some(arbiter) = self.arbiter.upgrade()
@@ -130,7 +156,7 @@ impl Notify for SharedLink {
         match wake {
             // Everything that runs in the daemon ends with a pump.
             Wake::Within(_) | Wake::Now => {}
-            Wake::Stalled => link.pump(),
+            Wake::Stalled => link.help_stalled_writer(),
         }
     }
 }
@@ -236,6 +262,7 @@ impl Probes {
             endpoint,
             arbiter: Weak::new(),
             requests_due: false,
+            ending: setup.ending,
         };
         Ok(Probes {
             link: SharedLink(Arc::new(Mutex::new(link))),

@@ -5,12 +5,15 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Signal, Token, boot_now};
 use ferretto_ipc::{Reactor, socket_names};
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
 use ferretto_probes::producer::{Backoff, Ended, Log, Probes, Progress, Setup, TracefsPolicy};
+use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
 use crate::log;
 
@@ -76,6 +79,11 @@ fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let journal_dir = journals();
     let mut reactor = Reactor::new()?;
     reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
+    // The same for whoever is kept from the loop, waiting for the service.
+    let ending = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ending))?;
+    }
     let mut backoff = Backoff::default();
     loop {
         let setup = Setup {
@@ -86,6 +94,7 @@ fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
                 None => TracefsPolicy::AsFound,
             },
             log: Box::new(DaemonLog),
+            ending: Arc::clone(&ending),
         };
         match Probes::connect(&address, setup) {
             Ok(probes) => match serve_connection(&mut reactor, probes)? {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TARGET: BufferId = BufferId(4);
 const PREVIOUS_PACKET_DROPPED: u32 = 42;
@@ -130,9 +130,13 @@ impl Service {
         let memory = Arc::new(SharedMemory::create(pages * page_size).unwrap());
         let page_size = PageSize::new(page_size).unwrap();
         let producer = ProducerSmb::new(memory.clone(), page_size).unwrap();
+        Self::over(memory, page_size, Arbiter::new(producer, layout, notify))
+    }
+
+    fn over(memory: Arc<SharedMemory>, page_size: PageSize, arbiter: Arc<Arbiter>) -> Self {
         Self {
             smb: ServiceSmb::new(memory, page_size).unwrap(),
-            arbiter: Arbiter::new(producer, layout, notify),
+            arbiter,
             registered: BTreeMap::new(),
             sequences: BTreeMap::new(),
             flushed: Vec::new(),
@@ -512,6 +516,64 @@ fn nobody_waits_for_a_service_that_is_gone() {
         .arbiter
         .create_trace_writer(TARGET, BufferExhaustedPolicy::Stall);
     assert_eq!(refused.unwrap_err(), CreateWriterError::Closed);
+}
+
+/// An endpoint that finds the connection broken when a writer waits.
+#[derive(Clone, Default)]
+struct FindsItselfAlone(Arc<OnceLock<Arc<Arbiter>>>);
+
+impl Notify for FindsItselfAlone {
+    fn wake(&self, wake: Wake) {
+        if wake == Wake::Stalled {
+            self.0.get().unwrap().close();
+        }
+    }
+}
+
+#[test]
+fn a_writer_that_waits_gives_up_when_the_connection_ends() {
+    let endpoint = FindsItselfAlone::default();
+    let service = Service::new(1, 4096, PageLayout::Div1, endpoint.clone());
+    assert!(endpoint.0.set(service.arbiter.clone()).is_ok());
+    let mut writer = service.writer(BufferExhaustedPolicy::Stall);
+    let start = Instant::now();
+    (0..20).for_each(|number| writer.write_packet(&packet(number, 500)));
+    assert_eq!(writer.losses(), 1);
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "it waited for its time to be up"
+    );
+}
+
+#[test]
+fn a_stuck_service_costs_the_wait_once_and_not_for_each_writer() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let memory = Arc::new(SharedMemory::create(4096).unwrap());
+    let page_size = PageSize::new(4096).unwrap();
+    let smb = ProducerSmb::new(memory.clone(), page_size).unwrap();
+    let arbiter = Arbiter::with_stall_limit(smb, PageLayout::Div1, Silent, LIMIT);
+    let policy = BufferExhaustedPolicy::StallThenDrop;
+    let mut writers: Vec<_> = (0..20)
+        .map(|_| arbiter.create_trace_writer(TARGET, policy).unwrap())
+        .collect();
+    let start = Instant::now();
+    for writer in &mut writers {
+        (0..20).for_each(|number| writer.write_packet(&packet(number, 500)));
+        assert_eq!(writer.losses(), 1);
+    }
+    let waited = start.elapsed();
+    assert!(waited >= LIMIT, "{waited:?}: nobody waited");
+    assert!(waited < LIMIT * 10, "{waited:?}: all waited");
+
+    // The service comes back: the next wait is worth it again.
+    let mut service = Service::over(memory, page_size, arbiter);
+    service.serve();
+    writers[0].write_packet(&packet(0, 500));
+    assert_eq!(writers[0].losses(), 1);
+    let start = Instant::now();
+    (0..20).for_each(|number| writers[0].write_packet(&packet(number, 500)));
+    assert!(start.elapsed() >= LIMIT);
+    assert_eq!(writers[0].losses(), 2);
 }
 
 #[test]

@@ -1,0 +1,156 @@
+//! The daemon `traced_probes` when the service is in trouble: what whoever runs both sees.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Fills the shared memory within a second, without tracefs.
+const CONFIG: &str = r#"
+buffers { size_kb: 65536 }
+write_into_file: true
+file_write_period_ms: 100
+producers { producer_name: "perfetto.traced_probes" shm_size_kb: 16 page_size_kb: 4 }
+data_sources { config { name: "linux.sys_stats" sys_stats_config { vmstat_period_ms: 10 meminfo_period_ms: 10 } } }
+data_sources {
+  config {
+    name: "linux.process_stats"
+    process_stats_config { scan_all_processes_on_start: true proc_stats_poll_ms: 100 proc_stats_cache_ttl_ms: 100 }
+  }
+}
+"#;
+
+/// Far less than what a writer waits for a service that lives, and a lot more than it takes not to.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A process of ours that does not outlive the test, whatever its state.
+struct Process(Child);
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// What it is waiting in, if it waits and we may know.
+    fn system_call(&self) -> Option<libc::c_long> {
+        let text = std::fs::read_to_string(format!("/proc/{}/syscall", self.0.id())).ok()?;
+        text.split_ascii_whitespace().next()?.parse().ok()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Service and probes on sockets of their own.
+struct System {
+    dir: tempfile::TempDir,
+    traced: Process,
+    probes: Process,
+}
+
+impl System {
+    /// Starts both, and a recording, and stops the service in its tracks until the probes wait for it.
+    fn with_stalled_probes() -> Option<(System, Process)> {
+        let dir = tempfile::tempdir().unwrap();
+        let traced = start(dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
+        let probes = start(dir.path(), env!("CARGO_BIN_EXE_traced_probes"), &[]);
+        let system = System { dir, traced, probes };
+        system.await_probes();
+        let config = system.dir.path().join("config");
+        std::fs::write(&config, CONFIG).unwrap();
+        let perfetto = env!("CARGO_BIN_EXE_perfetto");
+        let trace = system.dir.path().join("trace");
+        let arguments = [
+            "--txt",
+            "-c",
+            config.to_str().unwrap(),
+            "-o",
+            trace.to_str().unwrap(),
+        ];
+        let recording = start(system.dir.path(), perfetto, &arguments);
+        await_that("data arrives", || {
+            std::fs::metadata(&trace).is_ok_and(|trace| trace.len() > 50_000)
+        });
+        system.traced.signal(Signal::STOP);
+        if std::fs::read(format!("/proc/{}/syscall", system.probes.0.id())).is_err() {
+            println!("skipped: /proc/PID/syscall cannot be read");
+            return None;
+        }
+        // In its loop it waits in epoll; there is one thing that it sleeps for.
+        await_that("the probes wait for shared memory", || {
+            system.probes.system_call() == Some(libc::SYS_clock_nanosleep)
+        });
+        Some((system, recording))
+    }
+
+    fn await_probes(&self) {
+        await_that("the probes are registered", || {
+            self.query().contains("linux.sys_stats")
+        });
+    }
+
+    /// What `perfetto --query` prints, empty while there is no service.
+    fn query(&self) -> String {
+        let output = command(self.dir.path(), env!("CARGO_BIN_EXE_perfetto"), &["--query"]).output();
+        String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
+    }
+}
+
+fn command(dir: &Path, program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("PERFETTO_PRODUCER_SOCK_NAME", dir.join("producer"))
+        .env("PERFETTO_CONSUMER_SOCK_NAME", dir.join("consumer"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+fn start(dir: &Path, program: &str, arguments: &[&str]) -> Process {
+    Process(
+        command(dir, program, arguments)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap(),
+    )
+}
+
+/// Asks again and again.
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < SOON, "not so in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_signal_ends_the_probes_while_they_wait_for_a_service_that_is_stuck() {
+    let Some((mut system, _recording)) = System::with_stalled_probes() else {
+        return;
+    };
+    system.probes.signal(Signal::TERM);
+    let mut status = None;
+    await_that("the probes end", || {
+        status = system.probes.0.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(0), "in order");
+}
+
+#[test]
+fn probes_that_wait_for_a_service_that_dies_find_its_successor() {
+    let Some((mut system, _recording)) = System::with_stalled_probes() else {
+        return;
+    };
+    system.traced = start(system.dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
+    system.await_probes();
+}
