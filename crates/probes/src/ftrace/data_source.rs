@@ -523,6 +523,7 @@ impl FtraceController {
         let mut progress = Progress::CaughtUp;
         for buffer in &instance.buffers {
             let mut left = limit;
+            let mut looked_again = false;
             while left > 0 {
                 let batch = buffer.read(&mut instance.pool, left.min(BATCH_PAGES));
                 left -= batch.count;
@@ -557,8 +558,12 @@ impl FtraceController {
                 }
                 match (batch.end, extent) {
                     (BatchEnd::Limit, _) => {}
-                    // A mostly empty page may be followed by another, if an event was too large for it.
-                    (BatchEnd::CaughtUp, Extent::Everything) if batch.count > 0 => {}
+                    // A mostly empty page may be followed by another, if an event was too large for it, which then fills
+                    // most of that. If the next look gives one such page again, then that is where the kernel writes now,
+                    // and reading on would record little but this very reading, where system calls are among the events.
+                    (BatchEnd::CaughtUp, Extent::Everything) if batch.count > usize::from(looked_again) => {
+                        looked_again = true;
+                    }
                     _ => break,
                 }
             }

@@ -247,6 +247,61 @@ fn a_drain_is_bounded_and_the_rest_is_due_at_once() {
 }
 
 #[test]
+fn a_flush_does_not_chase_the_events_of_its_own_reading() {
+    let Some(mut recorder) = Recorder::new() else {
+        return;
+    };
+    // Each read of a buffer is itself a system call, and so two events more to read.
+    let config = recorder.config(&["raw_syscalls/*"]);
+    recorder.start(FIRST, &config);
+    recorder.drain();
+    let before = recorder.bundles(FIRST).len();
+    recorder.controller.flush(FIRST, &mut recorder.sinks);
+    let reads = recorder.bundles(FIRST).len() - before;
+    recorder.stop(FIRST);
+    let cpus = recorder.instance.tracefs.cpus().unwrap().len();
+    // Full pages of others may come in between; 1024 pages for each CPU is what the buffer would allow.
+    assert!(reads < 40 * cpus, "{reads} bundles in a flush of {cpus} CPUs");
+}
+
+#[test]
+fn a_flush_reads_on_behind_pages_that_ended_early() {
+    let Some(mut recorder) = Recorder::new() else {
+        return;
+    };
+    let config = recorder.config(&["ftrace/print"]);
+    recorder.start(FIRST, &config);
+    // A small event and one that does not fit the rest of its page, again and again.
+    let messages: Vec<String> = (0..40)
+        .map(|number| {
+            format!(
+                "{number:0width$}\n",
+                width = if number % 2 == 0 { 500 } else { 3_800 }
+            )
+        })
+        .collect();
+    let mut marker = recorder.marker();
+    for message in &messages {
+        let written = marker.write(message.as_bytes()).unwrap();
+        if written < message.len() {
+            println!("skipped: this kernel's markers end after {written} bytes");
+            return recorder.stop(FIRST);
+        }
+    }
+    recorder.controller.flush(FIRST, &mut recorder.sinks);
+    let mut prints = recorder.prints(FIRST);
+    recorder.stop(FIRST);
+    // One thread, but it may have moved from one CPU to another.
+    prints.sort_by_key(|print| print.trim().parse::<u32>().ok());
+    assert!(
+        prints == messages,
+        "{} of {} messages",
+        prints.len(),
+        messages.len()
+    );
+}
+
+#[test]
 fn larger_sub_buffers_are_read_whole() {
     let Some(mut recorder) = Recorder::new() else {
         return;
