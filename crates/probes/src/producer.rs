@@ -599,6 +599,9 @@ impl Probes {
                 if let (Kind::ProcessStats(source), Some(sink)) = (&mut instance.kind, &mut instance.sink) {
                     source.on_threads_renamed(&threads.renamed);
                     source.on_threads_seen(&threads.seen, now, sink);
+                    if !threads.opened_files.is_empty() {
+                        source.on_files_seen(&threads.opened_files, now, sink);
+                    }
                 }
             }
         }

@@ -119,6 +119,8 @@ pub struct SeenThreads {
     pub seen: BTreeSet<i32>,
     /// Those of them whose name has changed.
     pub renamed: BTreeSet<i32>,
+    /// Files that they opened: thread and file descriptor.
+    pub opened_files: BTreeSet<(i32, u64)>,
 }
 
 /// One session's `linux.ftrace`.
@@ -578,6 +580,7 @@ impl FtraceController {
             let metadata = session.decoding.metadata_mut();
             session.threads.seen.extend(metadata.threads());
             session.threads.renamed.extend(metadata.renamed_threads());
+            session.threads.opened_files.extend(metadata.opened_fds());
             metadata.clear();
         }
         progress

@@ -9,6 +9,7 @@ use ferretto_proto::messages::ftrace_config::PrintFilter as ConfigPrintFilter;
 use super::generic::GenericEncoding;
 use super::print_filter::{Pattern, PrintFilter, Rule, Verdict};
 use super::session::{DecodeConfig, KprobeType, SchedEncoding};
+use super::syscalls;
 use super::table::Table;
 use super::tracefs::EventName;
 
@@ -36,8 +37,18 @@ pub(super) fn decode_config(
             false => GenericEncoding::Names,
         },
         print_filter: config.print_filter.as_option().map(print_filter),
-        // Nobody resolves file descriptors to paths yet, so none are collected.
-        syscalls_returning_fd: BTreeSet::new(),
+        // For `resolve_process_fds` of the session's linux.process_stats.
+        syscalls_returning_fd: [
+            "sys_open",
+            "sys_openat",
+            "sys_socket",
+            "sys_dup",
+            "sys_dup2",
+            "sys_dup3",
+        ]
+        .into_iter()
+        .filter_map(|call| syscalls::number(call).map(i64::from))
+        .collect(),
         kprobes: kprobes
             .iter()
             .filter_map(|(event, kind)| Some((id(event)?, *kind)))

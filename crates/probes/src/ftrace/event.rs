@@ -156,7 +156,8 @@ impl Encoder<'_> {
             return;
         };
         let opens = self.config.syscalls_returning_fd.contains(&call);
-        if let Some(fd) = i32::try_from(result).ok().filter(|fd| opens && *fd >= 0) {
+        // What is negative is an error.
+        if let Some(fd) = u64::try_from(result).ok().filter(|_| opens) {
             self.metadata.add_opened_fd(tid, fd);
         }
     }

@@ -15,7 +15,7 @@ const THREAD_ID_LIMIT: usize = 4 << 20;
 pub struct Metadata {
     threads: ThreadSet,
     renamed: BTreeSet<i32>,
-    opened_fds: BTreeSet<(i32, i32)>,
+    opened_fds: BTreeSet<(i32, u64)>,
     addresses: AddressTable,
 }
 
@@ -31,8 +31,8 @@ impl Metadata {
         &self.renamed
     }
 
-    /// Thread and file descriptor for each system call that opened one, if the session asked for that.
-    pub fn opened_fds(&self) -> &BTreeSet<(i32, i32)> {
+    /// Thread and file descriptor for each system call that opened one.
+    pub fn opened_fds(&self) -> &BTreeSet<(i32, u64)> {
         &self.opened_fds
     }
 
@@ -54,7 +54,7 @@ impl Metadata {
         self.renamed.insert(tid);
     }
 
-    pub(super) fn add_opened_fd(&mut self, tid: i32, fd: i32) {
+    pub(super) fn add_opened_fd(&mut self, tid: i32, fd: u64) {
         self.opened_fds.insert((tid, fd));
     }
 

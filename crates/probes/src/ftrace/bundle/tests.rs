@@ -334,7 +334,7 @@ fn opened_files_are_noted_if_asked_for() {
     let expected = lines
         .iter()
         .map(|line| (line.tid, result(line)))
-        .filter(|(_, fd)| *fd >= 0)
+        .filter_map(|(tid, fd)| Some((tid, u64::try_from(fd).ok()?)))
         .collect();
     assert_eq!(session.metadata().opened_fds(), &expected);
     assert!(

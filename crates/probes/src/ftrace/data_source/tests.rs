@@ -10,6 +10,7 @@ use ferretto_proto::messages::ftrace_config::{PrintFilter, print_filter::Rule};
 use ferretto_proto::messages::{FtraceClock, FtraceEventBundle, FtraceStats, Message, TracePacket};
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::sync::mpsc::sync_channel;
 
 const FIRST: FtraceSessionId = FtraceSessionId(1);
@@ -299,6 +300,21 @@ fn a_flush_reads_on_behind_pages_that_ended_early() {
         prints.len(),
         messages.len()
     );
+}
+
+#[test]
+fn files_that_system_calls_open_are_passed_on() {
+    let Some(mut recorder) = Recorder::new() else {
+        return;
+    };
+    let config = recorder.config(&["raw_syscalls/sys_exit"]);
+    recorder.start(FIRST, &config);
+    let file = File::open("/proc/self/stat").unwrap();
+    recorder.controller.flush(FIRST, &mut recorder.sinks);
+    let opened = recorder.controller.take_threads(FIRST).opened_files;
+    recorder.stop(FIRST);
+    let expected = (rustix::thread::gettid().as_raw_pid(), file.as_raw_fd() as u64);
+    assert!(opened.contains(&expected), "{expected:?} is not in {opened:?}");
 }
 
 #[test]
