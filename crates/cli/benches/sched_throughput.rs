@@ -116,10 +116,15 @@ fn main() {
         "{:>3}  {:<9}{:>12}{:>10}{:>10}{:>10}{:>8}  losses",
         "run", "daemons", "events", "events/s", "probes", "service", "bytes"
     );
+    let cpus = match args.on {
+        On::One => vec![0],
+        On::All => cpus(),
+    };
+    let load = Load::new(args.pairs, &cpus, Rate::Full);
     let mut runs = Vec::new();
     for number in 0..args.runs {
         for &side in args.daemons.sides() {
-            let run = record(&args, &programs, side);
+            let run = record(&args, &load, &programs, side);
             let [probes, service, _, bytes] = FIGURES.map(|(_, figure)| figure(&run));
             let rate = run.events.events() / u64::from(args.seconds);
             let events = run.events.events();
@@ -135,19 +140,15 @@ fn main() {
     }
 }
 
-fn record(args: &Args, programs: &Programs, side: Side) -> Run {
+fn record(args: &Args, load: &Load, programs: &Programs, side: Side) -> Run {
     let mut system = System::new(programs);
     let service = system.start(side, Program::Traced);
     let probes = system.start(side, Program::TracedProbes);
-    let cpus = match args.on {
-        On::One => vec![0],
-        On::All => cpus(),
-    };
     let recording = system.record(side, &config(args));
     let before = (cpu_time(probes), cpu_time(service));
-    let load = Load::start(args.pairs, &cpus, Rate::Full);
+    load.run();
     std::thread::sleep(Duration::from_secs(args.seconds.into()));
-    drop(load);
+    load.rest();
     let trace = recording.finish();
     let after = (cpu_time(probes), cpu_time(service));
     Run {

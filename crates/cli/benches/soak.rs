@@ -68,7 +68,8 @@ fn main() -> ExitCode {
     let service = system.start(side, Program::Traced);
     let probes = system.start(side, Program::TracedProbes);
     let recording = system.record(side, &config(&args));
-    let load = Load::start(2, &cpus(), Rate::EventsPerSecond(args.rate));
+    let load = Load::new(2, &cpus(), Rate::EventsPerSecond(args.rate));
+    load.run();
     let mut watched = [
         ("traced", service),
         ("traced_probes", probes),
@@ -111,8 +112,9 @@ fn config(args: &Args) -> String {
     let Args { seconds, .. } = args;
     format!(
         r#"
-        # Small enough to have been filled once when the warm-up is over.
-        buffers {{ size_kb: 2048 fill_policy: RING_BUFFER }}
+        # Small enough to have been filled once when the warm-up is over, large enough not to wrap between two flushes: until
+        # then a packet may wait in it for its end.
+        buffers {{ size_kb: 4096 fill_policy: RING_BUFFER }}
         data_sources {{ config {{
           name: "linux.ftrace"
           ftrace_config {{
@@ -136,7 +138,7 @@ fn config(args: &Args) -> String {
         duration_ms: {seconds}000
         write_into_file: true
         file_write_period_ms: 1000
-        flush_period_ms: 10000
+        flush_period_ms: 2500
         "#
     )
 }

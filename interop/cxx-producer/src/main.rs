@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     match Plan::from_arguments(std::env::args().skip(1)).and_then(|plan| run(&plan)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            eprintln!("ferretto-cxx-producer: {reason}");
+            eprintln!("cxx-producer: {reason}");
             ExitCode::FAILURE
         }
     }

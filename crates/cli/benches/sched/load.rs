@@ -2,8 +2,8 @@
 //! and a switch.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,16 +24,17 @@ pub(crate) enum Rate {
     EventsPerSecond(u32),
 }
 
-/// A running load. Ends when it is dropped.
+/// Pairs of threads, which rest at first. The same threads serve all recordings of a bench, because what an event takes in a trace
+/// depends on the digits of their ids. They end when this is dropped.
 pub(crate) struct Load {
-    stop: Arc<AtomicBool>,
+    gate: Arc<Gate>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    /// Starts `pairs` pairs, dealt to the `cpus` in turn.
-    pub(crate) fn start(pairs: u32, cpus: &[usize], rate: Rate) -> Load {
-        let stop = Arc::new(AtomicBool::new(false));
+    /// Makes `pairs` pairs, dealt to the `cpus` in turn.
+    pub(crate) fn new(pairs: u32, cpus: &[usize], rate: Rate) -> Load {
+        let gate = Arc::new(Gate::default());
         let pace = match rate {
             Rate::Full => None,
             Rate::EventsPerSecond(events) => {
@@ -43,34 +44,78 @@ impl Load {
         };
         let threads = (0..pairs as usize)
             .zip(cpus.iter().cycle())
-            .flat_map(|(pair, &cpu)| start_pair(pair, cpu, pace, Arc::clone(&stop)))
+            .flat_map(|(pair, &cpu)| start_pair(pair, cpu, pace, Arc::clone(&gate)))
             .collect();
-        Load { stop, threads }
+        Load { gate, threads }
+    }
+
+    /// Lets the pairs run.
+    pub(crate) fn run(&self) {
+        self.gate.set(Phase::Running);
+    }
+
+    /// Lets the pairs rest; they do so within milliseconds.
+    pub(crate) fn rest(&self) {
+        self.gate.set(Phase::Resting);
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.gate.set(Phase::Ended);
         for thread in self.threads.drain(..) {
             thread.join().expect("a thread of the load");
         }
     }
 }
 
+/// What the pairs are to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Resting,
+    Running,
+    Ended,
+}
+
+#[derive(Default)]
+struct Gate {
+    phase: Mutex<Phase>,
+    changed: Condvar,
+    /// Whether the phase is `Running`, for a look between two bursts.
+    open: AtomicBool,
+}
+
+impl Gate {
+    fn set(&self, phase: Phase) {
+        *self.phase.lock().expect("no thread panics with it") = phase;
+        self.open.store(phase == Phase::Running, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    /// Waits while the phase is `Resting`.
+    fn next_phase(&self) -> Phase {
+        let phase = self.phase.lock().expect("no thread panics with it");
+        let phase = self.changed.wait_while(phase, |phase| *phase == Phase::Resting);
+        *phase.expect("no thread panics with it")
+    }
+}
+
 /// `pace`: round trips in each burst, or without an end.
-fn start_pair(pair: usize, cpu: usize, pace: Option<u32>, stop: Arc<AtomicBool>) -> [JoinHandle<()>; 2] {
+fn start_pair(pair: usize, cpu: usize, pace: Option<u32>, gate: Arc<Gate>) -> [JoinHandle<()>; 2] {
     let (mut ping_out, mut ping_in) = std::io::pipe().expect("a pipe");
     let (mut pong_out, mut pong_in) = std::io::pipe().expect("a pipe");
     let ping = spawn(format!("ping-{pair}"), cpu, move || {
-        let mut next = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            for _ in 0..pace.unwrap_or(1_000) {
-                round_trip(&mut ping_in, &mut pong_out);
-            }
-            if pace.is_some() {
-                next += BURST;
-                std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        while gate.next_phase() == Phase::Running {
+            let mut next = Instant::now();
+            while gate.open.load(Ordering::Relaxed) {
+                for _ in 0..pace.unwrap_or(1_000) {
+                    round_trip(&mut ping_in, &mut pong_out);
+                }
+                if pace.is_some() {
+                    next += BURST;
+                    std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                }
             }
         }
         // The pipe ends with this thread, and with the pipe the other one.
