@@ -5,6 +5,8 @@
 //! that a file that vanished (a device unplugged, a process gone) is an error of that one read and is tried again at
 //! the next.
 
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
@@ -91,6 +93,25 @@ pub(crate) fn read_from_start(file: impl AsFd, end: End, buffer: &mut Vec<u8>) -
             return Ok(());
         }
     }
+}
+
+/// Bytes that [`for_each_line`] reads at most. `/proc/cpuinfo` has some KiB for each CPU, `/proc/interrupts` a number for
+/// each CPU on the line of each interrupt: tens of MiB on the largest machines.
+const LONGEST_FILE: u64 = 64 << 20;
+
+/// Calls `each` with every line of a file that grows with the machine, of which only one line is in memory at a time.
+/// The file is cut off at `LONGEST_FILE`; a line that has no end, as one that is cut off, is none.
+pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    let file = File::from(open_file_at(CWD, path)?);
+    let mut file = BufReader::new(file.take(LONGEST_FILE));
+    let mut line = Vec::new();
+    while file.read_until(b'\n', &mut line)? > 0 {
+        if let Some(line) = line.strip_suffix(b"\n") {
+            each(line);
+        }
+        line.clear();
+    }
+    Ok(())
 }
 
 /// Calls `each` with name and type of everything in the directory, from its start, in the kernel's order.
@@ -212,6 +233,18 @@ mod tests {
                 "{end:?}"
             );
         }
+    }
+
+    #[test]
+    fn lines_come_one_by_one_and_one_without_an_end_is_none() {
+        let dir = TempDir::new("lines");
+        let long = "x".repeat(100_000);
+        dir.write("lines", format!("a\n\n{long}\nb c\ncut o"));
+        let mut lines = Vec::new();
+        for_each_line(&dir.path().join("lines"), |line| lines.push(line.to_vec())).unwrap();
+        assert_eq!(lines, [&b"a"[..], b"", long.as_bytes(), b"b c"]);
+        let missing = for_each_line(&dir.path().join("missing"), |_| panic!("there is no line"));
+        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Data sources for Linux: linux.ftrace, linux.process_stats, linux.sys_stats.
+//! Data sources for Linux: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
 #![forbid(unsafe_code)]
 
 pub mod data_source;
@@ -9,6 +9,7 @@ pub mod notice;
 pub mod process_stats;
 pub mod producer;
 pub mod sys_stats;
+pub mod system_info;
 #[cfg(test)]
 mod test_files;
 mod time;

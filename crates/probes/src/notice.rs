@@ -17,10 +17,10 @@ pub enum Notice {
         /// What is used instead, in milliseconds.
         used_ms: u32,
     },
-    /// A file of the kernel cannot be read, so its counters are not recorded.
+    /// A file of the kernel cannot be read, so what it says is not recorded.
     #[error("{field}: cannot read {}: {source}; this kernel may lack it, or its reader lacks the right to it", path.display())]
     Unreadable {
-        /// The field of the config that asked for it.
+        /// The field of the config that asked for it; the data source's name if it is read without being asked for.
         field: &'static str,
         /// The file or directory.
         path: PathBuf,

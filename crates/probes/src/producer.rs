@@ -35,6 +35,7 @@ use crate::ftrace::tracefs::{Tracefs, TracefsError};
 use crate::kernel_files::KernelRoots;
 use crate::process_stats::{self, ProcessStats};
 use crate::sys_stats::{self, SysStats};
+use crate::system_info::{self, SystemInfo};
 
 /// The name under which consumers find these data sources.
 pub const PRODUCER_NAME: &str = "perfetto.traced_probes";
@@ -189,6 +190,7 @@ enum Kind {
     /// Threads that ftrace sees are described by it.
     ProcessStats(Box<ProcessStats>),
     SysStats(Box<SysStats>),
+    SystemInfo(SystemInfo),
     /// It cannot do what its config asks for: it does nothing, and is acknowledged so that nobody waits for it.
     Broken,
 }
@@ -206,6 +208,7 @@ impl Instance {
         match &mut self.kind {
             Kind::ProcessStats(source) => Some(source.as_mut()),
             Kind::SysStats(source) => Some(source.as_mut()),
+            Kind::SystemInfo(source) => Some(source),
             Kind::Ftrace | Kind::Broken => None,
         }
     }
@@ -216,6 +219,7 @@ impl Instance {
         match &mut self.kind {
             Kind::ProcessStats(source) => Some((source.as_mut(), sink)),
             Kind::SysStats(source) => Some((source.as_mut(), sink)),
+            Kind::SystemInfo(source) => Some((source, sink)),
             Kind::Ftrace | Kind::Broken => None,
         }
     }
@@ -224,6 +228,7 @@ impl Instance {
         match &mut self.kind {
             Kind::ProcessStats(source) => source.take_notices().iter().map(ToString::to_string).collect(),
             Kind::SysStats(source) => source.take_notices().iter().map(ToString::to_string).collect(),
+            Kind::SystemInfo(source) => source.take_notices().iter().map(ToString::to_string).collect(),
             Kind::Ftrace | Kind::Broken => Vec::new(),
         }
     }
@@ -304,6 +309,7 @@ impl Probes {
                 _ if instance.sink.is_none() => None,
                 Kind::ProcessStats(source) => source.next_deadline(),
                 Kind::SysStats(source) => source.next_deadline(),
+                Kind::SystemInfo(source) => source.next_deadline(),
                 Kind::Ftrace | Kind::Broken => None,
             });
         sources
@@ -386,6 +392,7 @@ impl Probes {
                 process_stats::HANDLES_INCREMENTAL_STATE_CLEAR,
             ),
             descriptor(sys_stats::NAME, sys_stats::HANDLES_INCREMENTAL_STATE_CLEAR),
+            descriptor(system_info::NAME, system_info::HANDLES_INCREMENTAL_STATE_CLEAR),
         ];
         self.log.info("connected to the service");
         let mut link = self.link.lock();
@@ -442,6 +449,7 @@ impl Probes {
             sys_stats::NAME => SysStats::from_config(config, &self.roots)
                 .map(|source| Kind::SysStats(Box::new(source)))
                 .map_err(|error| error.to_string()),
+            system_info::NAME => Ok(Kind::SystemInfo(SystemInfo::from_config(config, &self.roots))),
             _ => Err("this producer has no such data source".to_owned()),
         };
         let kind = kind.unwrap_or_else(|error| {
@@ -516,10 +524,12 @@ impl Probes {
                     }
                 }
                 Kind::Broken => {}
-                Kind::ProcessStats(_) | Kind::SysStats(_) => {
+                Kind::ProcessStats(_) | Kind::SysStats(_) | Kind::SystemInfo(_) => {
                     if let Some(source) = instance.source() {
                         source.start(now, &mut sink);
                     }
+                    // What is told once, at the start, must not wait for the writer to have more to say.
+                    sink.0.flush();
                     instance.sink = Some(sink);
                     for notice in instance.take_notices() {
                         self.log.warning(&notice);

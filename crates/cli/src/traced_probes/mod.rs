@@ -21,7 +21,7 @@ const SOCKET: Token = Token(0);
 /// Tokens from here on are kernel buffers.
 const FIRST_WATERMARK: u64 = 1;
 
-/// The data sources of this machine: linux.ftrace, linux.process_stats, linux.sys_stats.
+/// The data sources of this machine: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
 ///
 /// Connects to the service on the socket that PERFETTO_PRODUCER_SOCK_NAME names, else on upstream's usual one.
 #[derive(Debug, Parser)]
