@@ -34,6 +34,7 @@ data_sources { config {
   name: "linux.sys_stats"
   sys_stats_config { meminfo_period_ms: 250 vmstat_period_ms: 250 stat_period_ms: 250 }
 } }
+data_sources { config { name: "linux.system_info" system_info_config { irq_names: true } } }
 duration_ms: 2000
 "#;
 
@@ -102,13 +103,15 @@ struct Reading {
     silent_counters: Rows,
     /// What is known of this process.
     process: Rows,
+    /// The CPUs, as `linux.system_info` describes them.
+    cpus: Rows,
 }
 
 impl Reading {
     fn of(processor: &TraceProcessor, trace: &Path) -> Reading {
         let pid = std::process::id();
         let counters = "from counter_track t where t.id not in (select id from process_counter_track)";
-        let [losses, switching, nameless, counters, silent_counters, process] = processor.query(
+        let [losses, switching, nameless, counters, silent_counters, process, described_cpus] = processor.query(
             trace,
             [
                 LOSSES,
@@ -126,6 +129,8 @@ impl Reading {
                     and (select count(*) from counter c where c.track_id = t.id) < 2 order by t.name"
                 ),
                 &format!("select pid, name, cmdline, uid from process where pid = {pid}"),
+                // Of a CPU that is only seen in other packets there is no processor.
+                "select cpu, processor, capacity, cluster_id from cpu where processor is not null order by cpu",
             ],
         );
         Reading {
@@ -135,6 +140,7 @@ impl Reading {
             counters,
             silent_counters,
             process,
+            cpus: described_cpus,
         }
     }
 
@@ -164,6 +170,7 @@ impl Reading {
         }
         assert_eq!(self.silent_counters, Rows::new(), "{mixture}");
         assert_eq!(self.process.len(), 1, "{mixture}: {:?}", self.process);
+        assert!(self.cpus.len() >= cpus.len(), "{mixture}: {:?}", self.cpus);
     }
 }
 
