@@ -138,6 +138,11 @@ impl Reply {
         }
     }
 
+    /// Bytes of the encoded reply message.
+    pub fn size(&self) -> usize {
+        self.payload.as_ref().map_or(0, Vec::len)
+    }
+
     /// Passes a descriptor along; it is closed here once it is sent.
     pub fn with_fd(mut self, fd: OwnedFd) -> Reply {
         self.fd = Some(fd);

@@ -17,7 +17,9 @@ use crate::limits;
 use crate::output::{LogLevel, ProducerCommand};
 use crate::producer::smb_sizes;
 use crate::service::Service;
-use crate::session::{Drain, FileSink, FlushStrategy, Instance, InstanceState, Session, State, millis_or};
+use crate::session::{
+    Beginning, Drain, FileSink, FlushStrategy, Instance, InstanceState, Session, State, millis_or,
+};
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
 
 /// A config as it came and as it was decoded.
@@ -73,6 +75,7 @@ impl Service {
         }
         refuse_unsupported(&config)?;
         check_duration(&config)?;
+        check_bugreport_filename(&config)?;
         let targets = resolve_targets(&config)?;
         check_filters(&config)?;
         self.check_concurrency(&config, uid)?;
@@ -89,25 +92,27 @@ impl Service {
         } else {
             configured_uuid
         };
-        let flush_strategy = flush_strategy(&config, file.as_ref());
-        let mut session = Session::new(
-            id,
-            consumer,
-            uid,
-            config,
-            bytes.clone(),
-            data_source_configs(&bytes),
-            uuid,
-            flush_strategy,
-            file,
-        );
         let mut buffer_kb: u64 = 0;
         for (buffer_id, buffer) in ids.iter().zip(buffers) {
             buffer_kb += buffer.size() / 1024;
             self.buffers.insert(*buffer_id, buffer);
         }
-        session.buffers = ids;
-        session.state = State::Configured;
+        if config.compression_type.is_some() || config.compression.is_set() {
+            let line = "compression is not supported by this version of Ferretto: the trace will be larger";
+            self.log(LogLevel::Warning, line.into());
+        }
+        let session = Session::new(Beginning {
+            id,
+            consumer,
+            uid,
+            flush_strategy: flush_strategy(&config, file.as_ref()),
+            config,
+            data_source_configs: data_source_configs(&bytes),
+            config_bytes: bytes,
+            uuid,
+            buffers: ids,
+            file,
+        });
         let line = format!(
             "configured tracing session {}: {} data sources, duration {} ms, {} buffers of {} KB in all, uid {}, \
              name {:?}, {} sessions now",
@@ -381,7 +386,12 @@ fn refuse_unsupported(config: &TraceConfig) -> Result<(), String> {
     let fields: [(&str, bool); 8] = [
         (
             "trigger_config",
-            config.trigger_config.is_set() && !config.trigger_config.triggers.is_empty(),
+            !config.trigger_config.triggers.is_empty()
+                || config
+                    .trigger_config
+                    .trigger_mode
+                    .is_some_and(|mode| mode as i32 != 0)
+                || config.trigger_config.use_clone_snapshot_if_available == Some(true),
         ),
         ("trace_filter", config.trace_filter.is_set()),
         (
@@ -421,6 +431,17 @@ fn check_duration(config: &TraceConfig) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+fn check_bugreport_filename(config: &TraceConfig) -> Result<(), String> {
+    let name = config.bugreport_filename.as_deref().unwrap_or_default();
+    let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.chars().all(harmless) {
+        return Ok(());
+    }
+    Err(format!(
+        "bugreport_filename {name:?} contains invalid characters: use letters, digits and any of `-_.`"
+    ))
 }
 
 /// Index of the buffer that each data source of the config writes into.
@@ -500,6 +521,7 @@ fn file_sink(config: &TraceConfig, file: &OutputFile) -> Result<Option<FileSink>
         written: 0,
         sync_after_write: config.fflush_post_write == Some(trace_config::FFlushMode::FFLUSH_ENABLED),
         drain: Drain::Idle,
+        handed_out: None,
     }))
 }
 

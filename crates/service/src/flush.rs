@@ -11,7 +11,8 @@ use crate::limits;
 use crate::output::{FlushOutcome, LogLevel, Output, ProducerCommand};
 use crate::service::Service;
 use crate::session::{
-    FlushPurpose, FlushStrategy, LifecycleEvent, PendingFlush, SlowDataSources, SlowKind, State,
+    Drain, FlushPurpose, FlushStrategy, LifecycleEvent, PendingFlush, Session, SlowDataSources, SlowKind,
+    State,
 };
 use crate::timers::Timer;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
@@ -23,6 +24,12 @@ mod flags {
     const REASON_TRACE_STOP: u64 = 2;
     pub(super) const PERIODIC: u64 = INITIATOR_TRACED | REASON_PERIODIC;
     pub(super) const TRACE_STOP: u64 = INITIATOR_TRACED | REASON_TRACE_STOP;
+
+    /// Whether this is the last flush before the data is read, whoever asked for it.
+    pub(super) fn is_last(flags: u64) -> bool {
+        const REASON_TRACE_CLONE: u64 = 3;
+        matches!(flags & 0xf, REASON_TRACE_STOP | REASON_TRACE_CLONE)
+    }
 }
 
 impl Service {
@@ -35,11 +42,7 @@ impl Service {
                 let timeout = (timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into()));
                 self.flush_session(session, timeout, purpose, flags, now);
             }
-            None => self.output(Output::FlushDone {
-                consumer,
-                token,
-                outcome: FlushOutcome::Failed,
-            }),
+            None => self.flush_done(consumer, token, FlushOutcome::Failed),
         }
     }
 
@@ -91,13 +94,22 @@ impl Service {
             return self.flush_finished(id, purpose, FlushOutcome::Failed, now);
         }
         session.flushes_requested += 1;
+        // Only the last flush is of interest, and only if the trace was not read since.
+        session
+            .slow_data_sources
+            .retain(|slow| slow.kind != SlowKind::LastFlush);
         let instances = instances_by_producer(session, |instance| !instance.no_flush);
         let waiting_for: BTreeSet<ProducerId> = instances.keys().copied().collect();
         let nobody = waiting_for.is_empty();
         let timeout = timeout.unwrap_or_else(|| session.flush_timeout());
-        session
-            .pending_flushes
-            .insert(request, PendingFlush { waiting_for, purpose });
+        session.pending_flushes.insert(
+            request,
+            PendingFlush {
+                waiting_for,
+                purpose,
+                flags,
+            },
+        );
         for (producer, instances) in instances {
             self.command(
                 producer,
@@ -147,7 +159,7 @@ impl Service {
         let Some(flush) = session.pending_flushes.get(&request) else {
             return;
         };
-        if flush.purpose == FlushPurpose::Final {
+        if flags::is_last(flush.flags) {
             let slow = session
                 .instances
                 .values()
@@ -184,6 +196,8 @@ impl Service {
         let Some(flush) = session.pending_flushes.remove(&request) else {
             return;
         };
+        self.timers
+            .forget(|timer| *timer == Timer::FlushTimeout(id, request));
         // Producers may say that they are done and still hold chunks: writers of other threads, for one.
         self.scrape_all(id);
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -201,15 +215,9 @@ impl Service {
     /// What a flush was wanted for can go on.
     fn flush_finished(&mut self, id: SessionId, purpose: FlushPurpose, outcome: FlushOutcome, now: &Now) {
         match purpose {
-            FlushPurpose::Consumer { consumer, token } => {
-                self.output(Output::FlushDone {
-                    consumer,
-                    token,
-                    outcome,
-                });
-            }
+            FlushPurpose::Consumer { consumer, token } => self.flush_done(consumer, token, outcome),
             FlushPurpose::Periodic => {}
-            FlushPurpose::BeforeFileWrite => self.write_into_file(id),
+            FlushPurpose::BeforeFileWrite => self.drain_into_file(id, Drain::Periodic),
             FlushPurpose::Final => {
                 let Some(session) = self.sessions.get_mut(&id) else {
                     return;
@@ -224,6 +232,26 @@ impl Service {
                 } else {
                     self.free_session(id, now);
                 }
+            }
+        }
+    }
+
+    /// Answers a consumer, if it is still there to hear it.
+    fn flush_done(&mut self, consumer: ConsumerId, token: u64, outcome: FlushOutcome) {
+        if self.consumers.contains_key(&consumer) {
+            self.output(Output::FlushDone {
+                consumer,
+                token,
+                outcome,
+            });
+        }
+    }
+
+    /// The session is gone: whoever waits for a flush of it waits in vain.
+    pub(crate) fn abandon_flushes(&mut self, session: &Session) {
+        for flush in session.pending_flushes.values() {
+            if let FlushPurpose::Consumer { consumer, token } = flush.purpose {
+                self.flush_done(consumer, token, FlushOutcome::Failed);
             }
         }
     }

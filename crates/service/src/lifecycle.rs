@@ -1,5 +1,6 @@
 //! The life of a session after it was configured: start, acknowledgements, stop, end.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ferretto_proto::messages::{TraceConfig, observable_events};
@@ -274,25 +275,21 @@ impl Service {
         }
         let surplus = !only_filters_differ(&session.config, &input.config);
         adopt_filters(&mut session.config, &input.config);
-        let names: Vec<String> = session
-            .config
-            .data_sources
-            .iter()
-            .filter_map(|source| source.config.name.clone())
-            .collect();
-        let set_up: Vec<ProducerId> = session
-            .instances
-            .values()
-            .map(|instance| instance.producer)
-            .collect();
+        let sources = session.config.data_sources.iter();
+        let names: BTreeSet<String> = sources.filter_map(|source| source.config.name.clone()).collect();
+        let instances = session.instances.values();
+        let set_up: BTreeSet<ProducerId> = instances.map(|instance| instance.producer).collect();
         if surplus {
             let line =
                 "a changed config differs in more than producer filters: only those take effect".into();
             self.log(LogLevel::Warning, line);
+        } else {
+            session.config_bytes = input.bytes.clone();
         }
         for name in names {
-            let offers = self.offers.get(&name).cloned().unwrap_or_default();
-            for producer in offers.into_iter().filter(|producer| !set_up.contains(producer)) {
+            let offers: BTreeSet<ProducerId> =
+                self.offers.get(&name).into_iter().flatten().copied().collect();
+            for producer in offers.difference(&set_up).copied() {
                 self.set_up_late(id, producer, &name, now);
             }
         }
@@ -372,8 +369,17 @@ impl Service {
 
     /// An instance ends because its producer or data source is gone.
     pub(crate) fn end_instance(&mut self, id: SessionId, instance_id: DataSourceInstanceId, now: &Now) {
-        self.stop_instance(id, instance_id, Stop::AtOnce);
-        self.instance_stopped(id, instance_id, now);
+        let state = self
+            .sessions
+            .get(&id)
+            .and_then(|session| session.instances.get(&instance_id))
+            .map(|instance| instance.state);
+        match state {
+            None | Some(InstanceState::Stopped) => {}
+            // The session waits for an acknowledgement that will not come.
+            Some(InstanceState::Stopping) => self.instance_stopped(id, instance_id, now),
+            Some(_) => self.stop_instance(id, instance_id, Stop::AtOnce),
+        }
         self.instances.remove(&instance_id);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.instances.remove(&instance_id);
@@ -423,13 +429,11 @@ impl Service {
         };
         session.snapshot_clocks(now);
         session.note(LifecycleEvent::TracingDisabled, now);
-        match &mut session.file {
-            Some(file) => {
-                file.drain = Drain::Final;
-                session.stats_due = true;
-                self.output(Output::FileDue(id));
-            }
-            None => self.announce_disabled(id),
+        if session.file.is_some() {
+            session.stats_due = true;
+            self.drain_into_file(id, Drain::Final);
+        } else {
+            self.announce_disabled(id);
         }
     }
 
@@ -438,10 +442,32 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let error = session.disabled_error.take();
-        if let Some(consumer) = session.consumer {
-            self.output(Output::TracingDisabled { consumer, error });
+        match session
+            .consumer
+            .filter(|consumer| self.consumers.contains_key(consumer))
+        {
+            Some(consumer) => {
+                session.end_untold = false;
+                let error = session.disabled_error.take();
+                self.output(Output::TracingDisabled {
+                    consumer,
+                    session: id,
+                    error,
+                });
+            }
+            None => session.end_untold = true,
         }
+    }
+
+    /// A consumer that attached to a session wants to be told of its end, with
+    /// [`TracingDisabled`](crate::Output::TracingDisabled); that comes at once if the session ended while nobody was
+    /// attached. Returns the session, or `None` if the consumer has none.
+    pub fn await_disabled(&mut self, consumer: ConsumerId) -> Option<SessionId> {
+        let id = self.session_of(consumer)?;
+        if self.sessions.get(&id)?.end_untold {
+            self.announce_disabled(id);
+        }
+        Some(id)
     }
 
     /// The consumer has no more use for its session.
@@ -456,6 +482,14 @@ impl Service {
             );
         };
         self.free_session(session, now);
+    }
+
+    /// The service is about to end: every session does, detached ones as well. Their files are still completed.
+    pub fn end_all_sessions(&mut self, now: &Now) {
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.free_session(session, now);
+        }
     }
 
     /// Ends a session and everything it holds; if it streams into a file, once that is complete.
@@ -475,6 +509,8 @@ impl Service {
         let Some(session) = self.sessions.remove(&id) else {
             return;
         };
+        self.timers.forget(|timer| timer.session() == id);
+        self.abandon_flushes(&session);
         for instance in session.instances.keys() {
             self.instances.remove(instance);
         }

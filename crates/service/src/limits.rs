@@ -12,6 +12,8 @@ pub const MAX_BUFFERS_PER_SESSION: usize = 128;
 pub const MAX_DATA_SOURCES_PER_CONFIG: usize = 4096;
 /// Data sources that one producer may have registered at once (upstream: none).
 pub const MAX_DATA_SOURCES_PER_PRODUCER: usize = 1024;
+/// Bytes of descriptors that one producer may have registered at once (upstream: no limit).
+pub const MAX_DESCRIPTOR_BYTES_PER_PRODUCER: usize = 8 * 1024 * 1024;
 /// Producers at once; their ids are 16 bits wide and never 0.
 pub const MAX_PRODUCERS: usize = 0xffff;
 /// Longest session.

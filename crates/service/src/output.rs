@@ -1,5 +1,6 @@
 //! What the service wants done: the messages and file operations that [`Service::poll`](crate::Service::poll) hands
-//! to whoever drives it. Outputs are to be carried out in the order in which they come.
+//! to whoever drives it. They are to be carried out in the order in which they come, and name only clients that are
+//! connected: what was meant for one that went away is taken back.
 
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub enum Output {
     TracingDisabled {
         /// Whom.
         consumer: ConsumerId,
+        /// Of which session: the consumer may have another one by now.
+        session: SessionId,
         /// Why, if it did not end as planned.
         error: Option<String>,
     },
@@ -48,10 +51,31 @@ pub enum Output {
     FileDue(SessionId),
     /// Push what was written into the session's file down to the disk.
     SyncFile(SessionId),
-    /// The session's file is complete: push it to the disk and close it.
+    /// The session's file is complete: push it to the disk, close it, and report with
+    /// [`file_closed`](crate::Service::file_closed).
     CloseFile(SessionId),
     /// A line for the log.
     Log(LogLevel, String),
+}
+
+impl Output {
+    /// The producer that this is to be sent to or done to.
+    pub(crate) fn producer(&self) -> Option<ProducerId> {
+        match self {
+            Output::ToProducer(producer, _) | Output::DisconnectProducer { producer, .. } => Some(*producer),
+            _ => None,
+        }
+    }
+
+    /// The consumer that this is to be sent to.
+    pub(crate) fn consumer(&self) -> Option<ConsumerId> {
+        match self {
+            Output::TracingDisabled { consumer, .. }
+            | Output::FlushDone { consumer, .. }
+            | Output::Observed { consumer, .. } => Some(*consumer),
+            _ => None,
+        }
+    }
 }
 
 /// A command to a producer, as `GetAsyncCommand` carries them.

@@ -84,6 +84,15 @@ pub(crate) struct Producer {
     pub(crate) allowed_buffers: BTreeSet<BufferId>,
 }
 
+impl Producer {
+    /// Whether it may register this many bytes of descriptors in place of others.
+    fn has_room_for(&self, new: usize, replaced: usize) -> bool {
+        let sources = self.data_sources.iter();
+        let registered: usize = sources.map(|source| source.descriptor_bytes.len()).sum();
+        registered - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER
+    }
+}
+
 impl Service {
     /// A producer connected. Returns its id, or `None` if it is turned away (lockdown, too many producers).
     pub fn connect_producer(&mut self, credentials: Credentials, who: Introduction) -> Option<ProducerId> {
@@ -152,6 +161,7 @@ impl Service {
             self.unregister_data_source(producer, &name, now);
         }
         self.producers.remove(&producer);
+        self.outputs.retain(|output| output.producer() != Some(producer));
     }
 
     /// The producer offers a data source.
@@ -170,11 +180,13 @@ impl Service {
         if registration.name().is_empty() {
             return;
         }
-        if entry.data_sources.len() >= limits::MAX_DATA_SOURCES_PER_PRODUCER {
+        let too_many = entry.data_sources.len() >= limits::MAX_DATA_SOURCES_PER_PRODUCER;
+        if too_many || !entry.has_room_for(descriptor.len(), 0) {
             let line = format!(
-                "producer {:?} may not register more than {} data sources: {:?} is ignored",
+                "producer {:?} may not register more than {} data sources, nor {} bytes of descriptors: {:?} is ignored",
                 entry.name,
                 limits::MAX_DATA_SOURCES_PER_PRODUCER,
+                limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER,
                 registration.name()
             );
             return self.log(LogLevel::Warning, line);
@@ -213,18 +225,23 @@ impl Service {
             return self.violation(producer, "sent a data source descriptor that cannot be decoded");
         };
         let id = decoded.id.unwrap_or_default();
-        let known = entry
+        let position = entry
             .data_sources
-            .iter_mut()
-            .find(|known| id != 0 && known.id == id && known.descriptor.name == decoded.name);
-        match known {
-            Some(known) => {
+            .iter()
+            .position(|known| id != 0 && known.id == id && known.descriptor.name == decoded.name)
+            .filter(|at| {
+                entry.has_room_for(descriptor.len(), entry.data_sources[*at].descriptor_bytes.len())
+            });
+        match position {
+            Some(at) => {
+                let known = &mut entry.data_sources[at];
                 known.descriptor = decoded;
                 known.descriptor_bytes = descriptor.to_vec();
             }
             None => {
                 let line = format!(
-                    "producer {:?} updated data source {:?} with id {id}, which it has not registered: ignored",
+                    "producer {:?} updated data source {:?} with id {id}, which it has not registered or has no room \
+                     for: ignored",
                     entry.name,
                     decoded.name.unwrap_or_default()
                 );

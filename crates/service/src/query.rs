@@ -1,14 +1,16 @@
 //! What consumers can ask: state of the service, statistics of a session, capabilities.
 
+use buffa::Message;
 use ferretto_proto::messages::{
-    TraceStats, TracingServiceCapabilities, TracingServiceState, observable_events, trace_stats,
-    tracing_service_state,
+    DataSourceDescriptor, TraceStats, TracingServiceCapabilities, TracingServiceState, observable_events,
+    trace_stats, tracing_service_state,
 };
 use ferretto_wire::Writer;
 
-use crate::ids::{ConsumerId, MachineId, SessionId};
+use crate::ids::{ConsumerId, MachineId, ProducerId, SessionId};
+use crate::producer::Registration;
 use crate::service::Service;
-use crate::session::State;
+use crate::session::{Session, State};
 use crate::trace_buffer::{BufferStats, PayloadHistogram};
 
 /// How much of the service's state is asked for.
@@ -21,25 +23,24 @@ pub enum StateScope {
 }
 
 impl Service {
-    /// The state of the service without the data sources, which [`Service::query_data_sources`] gives one by one: a
-    /// reply has to be split, and nothing else in it can grow large.
-    pub fn query_state(&self, consumer: ConsumerId, scope: StateScope) -> TracingServiceState {
-        let uid = self
-            .consumers
-            .get(&consumer)
-            .map_or(u32::MAX, |consumer| consumer.uid);
-        let mut state = TracingServiceState {
-            tracing_service_version: Some(self.identity.version.clone()),
-            num_sessions: Some(self.sessions.len() as i32),
-            num_sessions_started: Some(self.sessions_in(State::Started) as i32),
-            supports_tracing_sessions: Some(true),
-            ..Default::default()
-        };
+    /// The state of the service in parts of at most `max` bytes. Each is an encoded `TracingServiceState`, and so are
+    /// any of them in a row; all of them are the whole. Descriptors are as their producers sent them, except that one
+    /// which does not fit is cut down to id and name. Other entries that do not fit are left out: only names of
+    /// absurd length can make them that long.
+    pub fn query_state(&self, consumer: ConsumerId, scope: StateScope, max: usize) -> Vec<Vec<u8>> {
+        let mut parts = vec![
+            TracingServiceState {
+                tracing_service_version: Some(self.identity.version.clone()),
+                num_sessions: Some(self.sessions.len() as i32),
+                num_sessions_started: Some(self.sessions_in(State::Started) as i32),
+                supports_tracing_sessions: Some(true),
+                ..Default::default()
+            }
+            .encode_to_vec(),
+        ];
         if scope == StateScope::Everything {
-            state.producers = self
-                .producers
-                .iter()
-                .map(|(id, producer)| tracing_service_state::Producer {
+            parts.extend(self.producers.iter().map(|(id, producer)| {
+                let producers = vec![tracing_service_state::Producer {
                     id: Some(id.0.into()),
                     name: Some(producer.name.clone()),
                     sdk_version: Some(producer.sdk_version.clone()),
@@ -47,53 +48,24 @@ impl Service {
                     pid: producer.credentials.pid,
                     frozen: Some(false),
                     ..Default::default()
-                })
-                .collect();
+                }];
+                TracingServiceState {
+                    producers,
+                    ..Default::default()
+                }
+                .encode_to_vec()
+            }));
+            for (id, producer) in &self.producers {
+                let sources = producer.data_sources.iter();
+                parts.extend(sources.map(|source| data_source_part(*id, source, max)));
+            }
         }
         // Others' sessions are nobody's business but root's.
-        state.tracing_sessions = self
-            .sessions
-            .values()
-            .filter(|session| uid == 0 || session.uid == uid)
-            .map(|session| tracing_service_state::TracingSession {
-                id: Some(session.id.0),
-                consumer_uid: Some(session.uid as i32),
-                duration_ms: Some(session.config.duration_ms.unwrap_or_default()),
-                num_data_sources: Some(session.instances.len() as u32),
-                unique_session_name: Some(session.config.unique_session_name.clone().unwrap_or_default()),
-                bugreport_score: session.config.bugreport_score,
-                bugreport_filename: session.config.bugreport_filename.clone(),
-                start_realtime_ns: session.start_realtime.map(|ns| ns as i64),
-                buffer_size_kb: session
-                    .config
-                    .buffers
-                    .iter()
-                    .map(|b| b.size_kb.unwrap_or_default())
-                    .collect(),
-                state: Some(session.state.name().to_owned()),
-                is_started: (session.state == State::Started).then_some(true),
-                ..Default::default()
-            })
-            .collect();
-        state
-    }
-
-    /// Every registered data source as an encoded `TracingServiceState` that contains just that one, with the
-    /// descriptor as its producer sent it.
-    pub fn query_data_sources(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        const DATA_SOURCES: u32 = 2;
-        const DS_DESCRIPTOR: u32 = 1;
-        const PRODUCER_ID: u32 = 2;
-        self.producers.iter().flat_map(|(id, producer)| {
-            producer.data_sources.iter().map(|source| {
-                let mut state = Writer::new();
-                state.nested(DATA_SOURCES, |entry| {
-                    entry.bytes_field(DS_DESCRIPTOR, &source.descriptor_bytes);
-                    entry.varint_field(PRODUCER_ID, id.0.into());
-                });
-                state.as_slice().to_vec()
-            })
-        })
+        let uid = self.consumers.get(&consumer).map(|consumer| consumer.uid);
+        let visible = |session: &&Session| uid.is_some_and(|uid| uid == 0 || uid == session.uid);
+        parts.extend(self.sessions.values().filter(visible).map(session_part));
+        parts.retain(|part| part.len() <= max);
+        parts
     }
 
     /// What this service can do that older ones could not.
@@ -167,6 +139,59 @@ impl Service {
         }
         Some(stats)
     }
+}
+
+/// A data source as a part of the service's state.
+fn data_source_part(producer: ProducerId, source: &Registration, max: usize) -> Vec<u8> {
+    const DATA_SOURCES: u32 = 2;
+    const DS_DESCRIPTOR: u32 = 1;
+    const PRODUCER_ID: u32 = 2;
+    let encode = |descriptor: &[u8]| {
+        let mut state = Writer::new();
+        state.nested(DATA_SOURCES, |entry| {
+            entry.bytes_field(DS_DESCRIPTOR, descriptor);
+            entry.varint_field(PRODUCER_ID, producer.0.into());
+        });
+        state.as_slice().to_vec()
+    };
+    let part = encode(&source.descriptor_bytes);
+    if part.len() <= max {
+        return part;
+    }
+    let short = DataSourceDescriptor {
+        id: source.descriptor.id,
+        name: source.descriptor.name.clone(),
+        ..Default::default()
+    };
+    encode(&short.encode_to_vec())
+}
+
+/// A session as a part of the service's state.
+fn session_part(session: &Session) -> Vec<u8> {
+    let config = &session.config;
+    let tracing_sessions = vec![tracing_service_state::TracingSession {
+        id: Some(session.id.0),
+        consumer_uid: Some(session.uid as i32),
+        duration_ms: Some(config.duration_ms.unwrap_or_default()),
+        num_data_sources: Some(session.instances.len() as u32),
+        unique_session_name: Some(config.unique_session_name.clone().unwrap_or_default()),
+        bugreport_score: config.bugreport_score,
+        bugreport_filename: config.bugreport_filename.clone(),
+        start_realtime_ns: session.start_realtime.map(|ns| ns as i64),
+        buffer_size_kb: config
+            .buffers
+            .iter()
+            .map(|b| b.size_kb.unwrap_or_default())
+            .collect(),
+        state: Some(session.state.name().to_owned()),
+        is_started: (session.state == State::Started).then_some(true),
+        ..Default::default()
+    }];
+    TracingServiceState {
+        tracing_sessions,
+        ..Default::default()
+    }
+    .encode_to_vec()
 }
 
 fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {

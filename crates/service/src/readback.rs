@@ -29,6 +29,15 @@ enum Piece {
     Buffer(BufferId, Span),
 }
 
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Piece::Own(range) => range.len(),
+            Piece::Buffer(_, span) => span.size(),
+        }
+    }
+}
+
 /// How packets follow each other in a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Framing {
@@ -45,9 +54,16 @@ pub(crate) struct Readout {
     framing: Framing,
     own: Writer,
     pieces: Vec<Piece>,
-    packet_ends: Vec<usize>,
+    packet_ends: Vec<PacketEnd>,
     bytes: usize,
     scratch: Writer,
+}
+
+/// How much of a batch there was when a packet was complete.
+#[derive(Clone, Copy, Debug, Default)]
+struct PacketEnd {
+    pieces: usize,
+    bytes: usize,
 }
 
 impl Readout {
@@ -67,7 +83,14 @@ impl Readout {
         let start = self.own.len();
         self.own.raw(self.scratch.as_slice());
         self.push_own(start..self.own.len());
-        self.packet_ends.push(self.pieces.len());
+        self.end_packet();
+    }
+
+    fn end_packet(&mut self) {
+        self.packet_ends.push(PacketEnd {
+            pieces: self.pieces.len(),
+            bytes: self.bytes,
+        });
     }
 
     /// Writes what precedes a packet of this size.
@@ -83,7 +106,10 @@ impl Readout {
 
     fn push_own(&mut self, range: Range<usize>) {
         self.bytes += range.len();
-        let packet_begins = self.packet_ends.last().copied() == Some(self.pieces.len());
+        let packet_begins = self
+            .packet_ends
+            .last()
+            .is_some_and(|end| end.pieces == self.pieces.len());
         // Neighbours become one piece, except in a bare batch across the border of a packet.
         if let Some(Piece::Own(last)) = self.pieces.last_mut()
             && last.end == range.start
@@ -95,38 +121,19 @@ impl Readout {
         self.pieces.push(Piece::Own(range));
     }
 
-    /// Takes back everything that follows this state: a packet that does not fit into the file any more.
-    fn rewind(&mut self, to: &Mark) {
-        self.own.truncate(to.own);
-        self.pieces.truncate(to.pieces);
-        if let (Some(Piece::Own(last)), Some(end)) = (self.pieces.last_mut(), to.last_own_end) {
-            last.end = end;
-        }
-        self.packet_ends.truncate(to.packets);
-        self.bytes = to.bytes;
-    }
-
-    fn mark(&self) -> Mark {
-        let last_own_end = match self.pieces.last() {
-            Some(Piece::Own(last)) => Some(last.end),
-            _ => None,
-        };
-        Mark {
-            own: self.own.len(),
-            pieces: self.pieces.len(),
-            last_own_end,
-            packets: self.packet_ends.len(),
-            bytes: self.bytes,
+    /// Takes back the packets at the end with which the batch would not stay below `limit` bytes.
+    fn cut_below(&mut self, limit: u64) {
+        while self.bytes as u64 >= limit && self.packet_ends.pop().is_some() {
+            let end = self.packet_ends.last().copied().unwrap_or_default();
+            let whole_pieces: usize = self.pieces.drain(end.pieces..).map(|piece| piece.len()).sum();
+            // The rest of the packet, if any, is the service's own bytes, in one piece with those before them.
+            let rest = self.bytes - end.bytes - whole_pieces;
+            if let Some(Piece::Own(shared)) = self.pieces.last_mut() {
+                shared.end -= rest;
+            }
+            self.bytes = end.bytes;
         }
     }
-}
-
-struct Mark {
-    own: usize,
-    pieces: usize,
-    last_own_end: Option<usize>,
-    packets: usize,
-    bytes: usize,
 }
 
 /// Packets that were read back, ready to be written.
@@ -162,8 +169,8 @@ impl<'a> ReadBatch<'a> {
         let (readout, buffers) = (self.readout, self.buffers);
         let mut start = 0;
         readout.packet_ends.iter().map(move |end| {
-            let pieces = &readout.pieces[start..*end];
-            start = *end;
+            let pieces = &readout.pieces[start..end.pieces];
+            start = end.pieces;
             pieces.iter().map(move |piece| resolve(readout, buffers, piece))
         })
     }
@@ -214,10 +221,13 @@ impl Service {
         })
     }
 
-    /// The next bytes for the file of a session: about `budget` of them. To be written, and then reported with
-    /// [`Service::file_written`].
+    /// The next bytes for the file of a session: about `budget` of them. To be written, however long that takes, and
+    /// then reported with [`Service::file_written`]; before that there are no others. `None` if nothing is due.
     pub fn read_for_file(&mut self, id: SessionId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
         let file = self.sessions.get(&id)?.file.as_ref()?;
+        if file.handed_out.is_some() || file.drain == Drain::Closing {
+            return None;
+        }
         let room = file.max_size.saturating_sub(file.written);
         let end = self.read(
             id,
@@ -228,7 +238,7 @@ impl Service {
             },
             now,
         );
-        self.sessions.get_mut(&id)?.file_batch_end = end;
+        self.sessions.get_mut(&id)?.file.as_mut()?.handed_out = Some(end);
         Some(ReadBatch {
             readout: &self.readout,
             buffers: &self.buffers,
@@ -242,10 +252,11 @@ impl Service {
             return;
         };
         let Some(file) = &mut session.file else { return };
+        let Some(end) = file.handed_out.take() else { return };
         let end = match result {
             Ok(bytes) => {
                 file.written += bytes;
-                session.file_batch_end
+                end
             }
             Err(error) => {
                 let error = format!("cannot write into the trace file: {error}");
@@ -260,8 +271,8 @@ impl Service {
         let Some(file) = &mut session.file else { return };
         match (end, file.drain) {
             (BatchEnd::More, _) => self.output(Output::FileDue(id)),
-            (BatchEnd::Drained, Drain::Final) => self.complete_file(id),
-            (BatchEnd::Drained, _) => {
+            (BatchEnd::Drained, Drain::Final | Drain::Closing) => self.complete_file(id),
+            (BatchEnd::Drained, Drain::Idle | Drain::Periodic) => {
                 file.drain = Drain::Idle;
                 let (period, sync) = (file.write_period, file.sync_after_write);
                 self.timers.set(next_multiple(now, period), Timer::FileWrite(id));
@@ -269,23 +280,41 @@ impl Service {
                     self.output(Output::SyncFile(id));
                 }
             }
-            (BatchEnd::Full, drain) => {
+            (BatchEnd::Full, _) => {
                 self.complete_file(id);
-                if drain != Drain::Final {
-                    self.disable(id, now);
-                }
+                self.disable(id, now);
             }
         }
     }
 
-    /// The file takes no more: it is closed, and whoever waited for that goes on.
+    /// The file takes no more.
     fn complete_file(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(&id);
+        if let Some(file) = session.and_then(|session| session.file.as_mut()) {
+            file.drain = Drain::Closing;
+            self.output(Output::CloseFile(id));
+        }
+    }
+
+    /// What [`CloseFile`](crate::Output::CloseFile) asked for is done, or failed for this reason: whoever waited for
+    /// the file goes on.
+    pub fn file_closed(&mut self, id: SessionId, result: Result<(), String>) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        session.file = None;
+        if session
+            .file
+            .take_if(|file| file.drain == Drain::Closing)
+            .is_none()
+        {
+            return;
+        }
         let (disabled, free) = (session.state == State::Disabled, session.free_when_drained);
-        self.output(Output::CloseFile(id));
+        if let Err(error) = result {
+            let error = format!("cannot complete the trace file: {error}");
+            session.disabled_error.get_or_insert(error.clone());
+            self.log(LogLevel::Warning, error);
+        }
         if disabled {
             self.announce_disabled(id);
         }
@@ -298,27 +327,30 @@ impl Service {
         let Some(session) = self
             .sessions
             .get_mut(&id)
-            .filter(|session| session.state == State::Started)
+            // Data sources that take their time to stop may write a lot while they do.
+            .filter(|session| matches!(session.state, State::Started | State::DisablingWaitingStopAcks))
         else {
             return;
         };
         match session.flush_strategy {
             FlushStrategy::BeforeEachFileWrite => self.flush_before_write(id, now),
-            FlushStrategy::Never | FlushStrategy::Every(_) => self.write_into_file(id),
+            FlushStrategy::Never | FlushStrategy::Every(_) => self.drain_into_file(id, Drain::Periodic),
         }
     }
 
-    /// Starts draining the buffers into the file, unless that is under way.
-    pub(crate) fn write_into_file(&mut self, id: SessionId) {
-        let Some(file) = self
-            .sessions
-            .get_mut(&id)
-            .and_then(|session| session.file.as_mut())
-        else {
+    /// Has the buffers drained into the file, or goes on if that is under way.
+    pub(crate) fn drain_into_file(&mut self, id: SessionId, drain: Drain) {
+        let session = self.sessions.get_mut(&id);
+        let Some(file) = session.and_then(|session| session.file.as_mut()) else {
             return;
         };
-        if file.drain == Drain::Idle {
-            file.drain = Drain::Periodic;
+        let under_way = file.drain != Drain::Idle;
+        file.drain = file.drain.max(drain);
+        // There is more now than when that batch was put together.
+        if let Some(end @ BatchEnd::Drained) = &mut file.handed_out {
+            *end = BatchEnd::More;
+        }
+        if !under_way {
             self.output(Output::FileDue(id));
         }
     }
@@ -333,16 +365,21 @@ impl Service {
     }
 
     fn read_into(&mut self, id: SessionId, out: &mut Readout, budget: &Budget, now: &Now) -> BatchEnd {
-        let full = |out: &Readout| out.bytes as u64 >= budget.file;
+        let end = self.fill_batch(id, out, budget, now);
+        // A file stays below its limit and consists of whole packets.
+        if out.bytes as u64 >= budget.file {
+            out.cut_below(budget.file);
+            return BatchEnd::Full;
+        }
+        end
+    }
+
+    fn fill_batch(&mut self, id: SessionId, out: &mut Readout, budget: &Budget, now: &Now) -> BatchEnd {
+        let enough = (budget.batch as u64).min(budget.file);
         let Some(session) = self.sessions.get_mut(&id) else {
             return BatchEnd::Drained;
         };
-        let mark = out.mark();
         write_leading_packets(session, &self.identity, &self.buffers, now, out);
-        if full(out) {
-            out.rewind(&mark);
-            return BatchEnd::Full;
-        }
         for buffer_id in session.buffers.clone() {
             let Some(entry) = self.buffers.get_mut(&buffer_id) else {
                 continue;
@@ -356,7 +393,6 @@ impl Service {
                 let sequence = packet.sequence;
                 let sequence_id =
                     session.sequence_id(sequence.identity.machine, sequence.producer, sequence.writer);
-                let mark = out.mark();
                 out.scratch.clear();
                 write_trusted_fields(&mut out.scratch, &sequence, sequence_id, packet.losses);
                 out.frame(packet.size() + out.scratch.len());
@@ -366,26 +402,17 @@ impl Service {
                 let start = out.own.len();
                 out.own.raw(out.scratch.as_slice());
                 out.push_own(start..out.own.len());
-                out.packet_ends.push(out.pieces.len());
-                if full(out) {
-                    out.rewind(&mark);
-                    return BatchEnd::Full;
-                }
-                if out.bytes >= budget.batch {
+                out.end_packet();
+                if out.bytes as u64 >= enough {
                     return BatchEnd::More;
                 }
             }
         }
         // The buffers are empty: a point up to which readers can sort.
-        let mark = out.mark();
         session.note(LifecycleEvent::ReadTracingBuffersCompleted, now);
         write_lifecycle_events(session, self.identity.uid, out);
         if std::mem::take(&mut session.stats_due) {
             self.write_stats(id, out);
-        }
-        if full(out) {
-            out.rewind(&mark);
-            return BatchEnd::Full;
         }
         BatchEnd::Drained
     }

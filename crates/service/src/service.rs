@@ -136,6 +136,7 @@ impl Service {
             return;
         };
         self.observers_due.remove(&consumer);
+        self.outputs.retain(|output| output.consumer() != Some(consumer));
         if let Some(session) = gone.session {
             if let Some(session) = self.sessions.get_mut(&session) {
                 session.consumer = None;
@@ -277,7 +278,9 @@ impl Service {
         for instance in instances {
             self.observe_instance(session, instance);
         }
-        self.notify_all_started(session, now);
+        if kinds & observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED as u32 != 0 {
+            self.notify_all_started(session, now);
+        }
     }
 
     /// Takes the consumer off its session, which goes on without it under this key.

@@ -83,6 +83,8 @@ pub(crate) enum FlushPurpose {
 pub(crate) struct PendingFlush {
     pub(crate) waiting_for: BTreeSet<ProducerId>,
     pub(crate) purpose: FlushPurpose,
+    /// Who asked and why: `FlushFlags` of the schema.
+    pub(crate) flags: u64,
 }
 
 /// Kinds of events in the life of a session that are written into its trace; the values are field numbers of
@@ -138,16 +140,20 @@ pub(crate) struct FileSink {
     pub(crate) written: u64,
     pub(crate) sync_after_write: bool,
     pub(crate) drain: Drain,
+    /// How the batch ended that the driver has and did not yet report as written.
+    pub(crate) handed_out: Option<BatchEnd>,
 }
 
 /// Whether data is on its way from the buffers into the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Drain {
     Idle,
     /// A periodic write is under way.
     Periodic,
     /// The session is over: everything left is written, then the file is closed.
     Final,
+    /// Nothing is written any more; the driver is closing the file.
+    Closing,
 }
 
 /// What the batch last handed out for the file left undone.
@@ -161,6 +167,20 @@ pub(crate) enum BatchEnd {
     Full,
 }
 
+/// What is known of a session when it begins.
+pub(crate) struct Beginning {
+    pub(crate) id: SessionId,
+    pub(crate) consumer: ConsumerId,
+    pub(crate) uid: u32,
+    pub(crate) config: TraceConfig,
+    pub(crate) config_bytes: Arc<[u8]>,
+    pub(crate) data_source_configs: Vec<Vec<u8>>,
+    pub(crate) uuid: u128,
+    pub(crate) buffers: Vec<BufferId>,
+    pub(crate) flush_strategy: FlushStrategy,
+    pub(crate) file: Option<FileSink>,
+}
+
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     /// None while detached.
@@ -168,6 +188,8 @@ pub(crate) struct Session {
     pub(crate) uid: u32,
     pub(crate) detach_key: Option<String>,
     pub(crate) state: State,
+    /// The session ended while nobody was attached: whoever attaches is still to be told.
+    pub(crate) end_untold: bool,
 
     pub(crate) config: TraceConfig,
     /// The config as the consumer sent it, which goes into the trace.
@@ -189,7 +211,6 @@ pub(crate) struct Session {
     pub(crate) all_started_notified: bool,
 
     pub(crate) file: Option<FileSink>,
-    pub(crate) file_batch_end: BatchEnd,
     /// Error to be reported with `TracingDisabled` once the file is complete.
     pub(crate) disabled_error: Option<String>,
     /// The buffers are to be freed as soon as the file is complete.
@@ -210,42 +231,29 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the one place where a session's fixed facts come together"
-    )]
-    pub(crate) fn new(
-        id: SessionId,
-        consumer: ConsumerId,
-        uid: u32,
-        config: TraceConfig,
-        config_bytes: Arc<[u8]>,
-        data_source_configs: Vec<Vec<u8>>,
-        uuid: u128,
-        flush_strategy: FlushStrategy,
-        file: Option<FileSink>,
-    ) -> Session {
+    /// A session whose buffers exist and whose data sources are about to be set up.
+    pub(crate) fn new(beginning: Beginning) -> Session {
         Session {
-            id,
-            consumer: Some(consumer),
-            uid,
+            id: beginning.id,
+            consumer: Some(beginning.consumer),
+            uid: beginning.uid,
             detach_key: None,
-            state: State::Disabled,
-            config,
-            config_bytes,
-            data_source_configs,
-            uuid,
-            buffers: Vec::new(),
+            state: State::Configured,
+            end_untold: false,
+            config: beginning.config,
+            config_bytes: beginning.config_bytes,
+            data_source_configs: beginning.data_source_configs,
+            uuid: beginning.uuid,
+            buffers: beginning.buffers,
             instances: BTreeMap::new(),
             pending_flushes: BTreeMap::new(),
-            flush_strategy,
+            flush_strategy: beginning.flush_strategy,
             flushes_requested: 0,
             flushes_succeeded: 0,
             flushes_failed: 0,
             final_flush_outcome: trace_stats::FinalFlushOutcome::FINAL_FLUSH_UNSPECIFIED,
             all_started_notified: false,
-            file,
-            file_batch_end: BatchEnd::Drained,
+            file: beginning.file,
             disabled_error: None,
             free_when_drained: false,
             sequence_ids: BTreeMap::new(),

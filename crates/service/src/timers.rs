@@ -1,7 +1,7 @@
 //! The service's deadlines: an ordered set of what is to happen when.
 //!
-//! Timers are not cancelled. Each names what it is for (a session, a flush of it), and is dropped without effect if
-//! that is gone when it fires.
+//! Each names what it is for (a session, a flush of it). When that is gone its timers are swept out, so that the set
+//! stays as small as what is going on; one that fires nevertheless is dropped without effect.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +28,22 @@ pub(crate) enum Timer {
     AllStartedTimeout(SessionId),
 }
 
+impl Timer {
+    /// The session it is for.
+    pub(crate) fn session(&self) -> SessionId {
+        match *self {
+            Timer::Duration(session)
+            | Timer::Snapshot(session)
+            | Timer::FileWrite(session)
+            | Timer::PeriodicFlush(session)
+            | Timer::ClearIncrementalState(session)
+            | Timer::StopTimeout(session)
+            | Timer::FlushTimeout(session, _)
+            | Timer::AllStartedTimeout(session) => session,
+        }
+    }
+}
+
 /// Deadlines on the monotonic clock, in nanoseconds; equal ones fire in the order in which they were set.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
@@ -39,6 +55,11 @@ impl Timers {
     pub(crate) fn set(&mut self, deadline: u64, timer: Timer) {
         self.last_number += 1;
         self.queue.insert((deadline, self.last_number), timer);
+    }
+
+    /// Sweeps out the timers that nobody needs any more.
+    pub(crate) fn forget(&mut self, is_over: impl Fn(&Timer) -> bool) {
+        self.queue.retain(|_, timer| !is_over(timer));
     }
 
     pub(crate) fn next_deadline(&self) -> Option<u64> {

@@ -3,15 +3,39 @@
 use std::collections::VecDeque;
 
 use ferretto_ipc::Stream;
+use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::host::{HostConnection, Reply, ReplyError, ReplyTo};
 use ferretto_ipc::reactor::Interest;
-use ferretto_ipc::transport::PeerCredentials;
+use ferretto_ipc::transport::{Connection as _, PeerCredentials, Received};
 
 use super::consumer_port::ConsumerLink;
 use super::producer_port::ProducerLink;
 
-/// Replies that wait for room in the outgoing queue; a client that lets more pile up is cut off.
-const MAX_HELD_REPLIES: usize = 4096;
+/// Bytes of replies that may wait for room in the outgoing queue; a client that lets more pile up is cut off. Requests
+/// are not handled while any wait, so this bounds the answers to one request and what the service says unasked.
+const MAX_WAITING_REPLIES: usize = 64 * 1024 * 1024;
+/// What a reply is counted as besides its payload.
+const REPLY_OVERHEAD: usize = 64;
+
+/// Replies on their way to a client, in order.
+#[derive(Default)]
+pub(super) struct Replies {
+    waiting: VecDeque<(ReplyTo, Reply)>,
+    bytes: usize,
+}
+
+impl Replies {
+    pub(super) fn push(&mut self, to: ReplyTo, reply: Reply) {
+        self.bytes += reply.size() + REPLY_OVERHEAD;
+        self.waiting.push_back((to, reply));
+    }
+
+    fn pop(&mut self) -> Option<(ReplyTo, Reply)> {
+        let (to, reply) = self.waiting.pop_front()?;
+        self.bytes -= reply.size() + REPLY_OVERHEAD;
+        Some((to, reply))
+    }
+}
 
 pub(super) struct Connection {
     pub(super) stream: Stream,
@@ -21,9 +45,15 @@ pub(super) struct Connection {
     /// What the reactor watches for now.
     pub(super) interest: Interest,
     /// Replies that did not fit into the outgoing queue yet.
-    held: VecDeque<(ReplyTo, Reply)>,
+    pub(super) replies: Replies,
     /// Why the connection is to be closed.
     pub(super) closing: Option<String>,
+    /// The peer sends no more, for this reason if it is one; what it sent before is still handled.
+    gone: Option<String>,
+    /// The peer takes no more replies, which does not keep what it sent from being handled.
+    deaf: bool,
+    /// Requests may be waiting that were not handed out because the client has to read its replies first.
+    held_up: bool,
 }
 
 /// What is at the other end.
@@ -40,30 +70,47 @@ impl Connection {
             peer,
             role,
             interest: Interest::Readable,
-            held: VecDeque::new(),
+            replies: Replies::default(),
             closing: None,
+            gone: None,
+            deaf: false,
+            held_up: false,
+        }
+    }
+
+    /// Reads once from the socket.
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) {
+        if self.gone.is_some() || !self.host.wants_input() {
+            return;
+        }
+        let mut fd = None;
+        match self.stream.recv(buffer, &mut fd) {
+            Ok(Received::Bytes(count)) => self.host.receive(&buffer[..count], fd),
+            Ok(Received::WouldBlock) => {}
+            Ok(Received::Closed) => self.gone = Some(String::new()),
+            Err(error) => self.gone = Some(error.to_string()),
         }
     }
 
     /// Queues a reply, behind those that wait already.
     pub(super) fn reply(&mut self, to: ReplyTo, reply: Reply) {
-        self.held.push_back((to, reply));
-        self.release_held();
-        if self.held.len() > MAX_HELD_REPLIES {
-            self.closing
-                .get_or_insert_with(|| "does not read its replies".into());
-        }
+        self.replies.push(to, reply);
+        self.release_replies();
     }
 
-    /// Whether a whole frame can be queued now, so that bulk data may be produced.
+    /// Whether bulk data may be produced.
     pub(super) fn has_room(&self) -> bool {
-        self.held.is_empty() && self.host.outgoing_room() >= 4 * ferretto_ipc::frame::MAX_FRAME
+        self.replies.waiting.is_empty() && self.host.outgoing_room() >= 4 * MAX_FRAME
     }
 
-    /// Moves what was held into the outgoing queue as far as it has room.
-    pub(super) fn release_held(&mut self) {
-        while !self.held.is_empty() && self.host.outgoing_room() >= 2 * ferretto_ipc::frame::MAX_FRAME {
-            let Some((to, reply)) = self.held.pop_front() else {
+    /// Moves replies into the outgoing queue as far as it has room.
+    pub(super) fn release_replies(&mut self) {
+        if self.deaf {
+            self.replies = Replies::default();
+            return;
+        }
+        while self.host.outgoing_room() >= 2 * MAX_FRAME {
+            let Some((to, reply)) = self.replies.pop() else {
                 return;
             };
             match self.host.reply(to, reply) {
@@ -78,5 +125,44 @@ impl Connection {
                 }
             }
         }
+        if self.replies.bytes > MAX_WAITING_REPLIES {
+            self.closing
+                .get_or_insert_with(|| "does not read its replies".into());
+        }
+    }
+
+    /// A turn is over. Returns whether requests may be left for the next.
+    pub(super) fn end_turn(&mut self) -> bool {
+        self.held_up = self.host.is_congested();
+        let turn_is_over = self.host.turn_is_over();
+        if !turn_is_over
+            && !self.held_up
+            && let Some(why) = &self.gone
+        {
+            self.closing.get_or_insert_with(|| why.clone());
+        }
+        turn_is_over
+    }
+
+    /// Sends what waits, as far as the socket takes it. Returns whether there is work that no event of the socket will
+    /// announce.
+    pub(super) fn send(&mut self) -> bool {
+        self.deaf = self.deaf || self.gone.is_some() || self.stream.flush(self.host.outgoing()).is_err();
+        if self.deaf {
+            self.host.outgoing().clear();
+        }
+        self.release_replies();
+        let reads = matches!(&self.role, Role::Consumer(link) if link.reads());
+        let catches_up = self.held_up && !self.host.is_congested();
+        self.gone.is_some() || catches_up || (reads && self.has_room())
+    }
+
+    /// What to watch the socket for.
+    pub(super) fn wanted(&mut self) -> Interest {
+        if self.gone.is_some() {
+            return Interest::None;
+        }
+        let output = !self.host.outgoing().is_empty();
+        Interest::from_wants(self.host.wants_input(), output)
     }
 }

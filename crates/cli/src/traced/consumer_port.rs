@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use ferretto_ipc::frame::MAX_PAYLOAD;
+use ferretto_ipc::frame::{MAX_FRAME, MAX_PAYLOAD};
 use ferretto_ipc::host::{Reply, ReplyTo, Request};
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_proto::messages::{
@@ -19,15 +19,17 @@ use ferretto_service::{
 };
 use ferretto_wire::{Reader, Value, Writer};
 
+use super::connection::Replies;
 use super::files::TraceFile;
 
 /// What the daemon keeps of a consumer's connection.
 pub(super) struct ConsumerLink {
     pub(super) id: ConsumerId,
-    /// The open `EnableTracing` call, answered when tracing ends.
-    enable: Option<ReplyTo>,
+    /// Open `EnableTracing` calls, each answered when its session ends. More than one only while a session that was
+    /// freed completes its file.
+    enable: Vec<(SessionId, ReplyTo)>,
     /// The open `ReadBuffers` call, answered as the consumer takes the data.
-    pub(super) read: Option<ReplyTo>,
+    read: Option<ReplyTo>,
     /// The open `ObserveEvents` call.
     observe: Option<ReplyTo>,
     /// Open `Flush` calls by token.
@@ -35,42 +37,20 @@ pub(super) struct ConsumerLink {
     last_flush_token: u64,
 }
 
-/// What became of a call.
-pub(super) struct Outcome {
-    /// Replies to this or earlier calls, in order.
-    pub(super) replies: Vec<(ReplyTo, Reply)>,
+/// What a call did besides being answered.
+pub(super) enum Effect {
+    None,
     /// A session began that streams into this file.
-    pub(super) file: Option<(SessionId, TraceFile)>,
-    /// The peer broke a rule.
-    pub(super) violation: Option<String>,
-}
-
-impl Outcome {
-    fn none() -> Outcome {
-        Outcome {
-            replies: Vec::new(),
-            file: None,
-            violation: None,
-        }
-    }
-
-    fn reply(to: ReplyTo, reply: Reply) -> Outcome {
-        Outcome {
-            replies: vec![(to, reply)],
-            ..Outcome::none()
-        }
-    }
-
-    fn message(to: ReplyTo, message: &impl Message) -> Outcome {
-        Outcome::reply(to, Reply::last(message.encode_to_vec()))
-    }
+    Streams(SessionId, TraceFile),
+    /// The consumer reads: its first packets are due.
+    Reads,
 }
 
 impl ConsumerLink {
     pub(super) fn new(id: ConsumerId) -> ConsumerLink {
         ConsumerLink {
             id,
-            enable: None,
+            enable: Vec::new(),
             read: None,
             observe: None,
             flushes: VecDeque::new(),
@@ -78,14 +58,23 @@ impl ConsumerLink {
         }
     }
 
-    /// Handles one call.
+    /// Whether a `ReadBuffers` call is open.
+    pub(super) fn reads(&self) -> bool {
+        self.read.is_some()
+    }
+
+    /// Handles one call; what there is to say to it at once goes to `replies`.
+    ///
+    /// # Errors
+    /// The rule that the peer broke.
     pub(super) fn call(
         &mut self,
         service: &mut Service,
         method: ConsumerMethod,
         request: Request<'_>,
+        replies: &mut Replies,
         now: &Now,
-    ) -> Outcome {
+    ) -> Result<Effect, String> {
         let Request {
             payload,
             fd,
@@ -96,42 +85,52 @@ impl ConsumerLink {
         /// Decodes the request or ends the call: what cannot be decoded was not made by any client.
         macro_rules! decode {
             ($message:ty) => {
-                match <$message>::decode_from_slice(payload) {
-                    Ok(request) => request,
-                    Err(error) => {
-                        let violation = Some(format!("{error} of {}", method.name()));
-                        return Outcome {
-                            violation,
-                            ..Outcome::none()
-                        };
-                    }
-                }
+                <$message>::decode_from_slice(payload)
+                    .map_err(|error| format!("{error} of {}", method.name()))?
             };
         }
         let empty = || Reply::last(Vec::new());
-        match method {
+        let reply = match method {
             ConsumerMethod::EnableTracing => {
                 let request = decode!(EnableTracingRequest);
                 if request.attach_notification_only.unwrap_or_default() {
-                    self.enable = Some(to);
-                    return Outcome::none();
+                    self.await_disabled(service, to, replies);
+                    return Ok(Effect::None);
                 }
-                return self.enable_tracing(service, request, payload, fd, to, now);
+                let input = config_input(request.trace_config.into_option(), payload);
+                let input = input.unwrap_or_else(|| ConfigInput {
+                    config: TraceConfig::default(),
+                    bytes: Arc::from([]),
+                });
+                return Ok(self.enable_tracing(service, input, fd, to, replies, now));
             }
-            ConsumerMethod::StartTracing => service.start_deferred(id, now),
+            ConsumerMethod::StartTracing => {
+                service.start_deferred(id, now);
+                empty()
+            }
             ConsumerMethod::ChangeTraceConfig => {
                 // Both requests carry the config under the same number.
                 let request = decode!(EnableTracingRequest);
                 if let Some(input) = config_input(request.trace_config.into_option(), payload) {
                     service.change_config(id, &input, now);
                 }
+                empty()
             }
-            ConsumerMethod::DisableTracing => service.disable_tracing(id, now),
+            ConsumerMethod::DisableTracing => {
+                service.disable_tracing(id, now);
+                empty()
+            }
             ConsumerMethod::ReadBuffers => {
-                self.read = Some(to);
-                return Outcome::none();
+                // A new call takes over from the one before.
+                if let Some(earlier) = self.read.replace(to) {
+                    replies.push(earlier, Reply::rejected());
+                }
+                return Ok(Effect::Reads);
             }
-            ConsumerMethod::FreeBuffers => service.free_buffers(id, now),
+            ConsumerMethod::FreeBuffers => {
+                service.free_buffers(id, now);
+                empty()
+            }
             ConsumerMethod::Flush => {
                 let request = decode!(FlushRequest);
                 self.last_flush_token += 1;
@@ -143,49 +142,44 @@ impl ConsumerLink {
                     request.flags.unwrap_or_default(),
                     now,
                 );
-                return Outcome::none();
+                return Ok(Effect::None);
             }
             ConsumerMethod::Detach => {
                 let request = decode!(DetachRequest);
-                return match service.detach(id, request.key.as_deref().unwrap_or_default()) {
-                    Ok(()) => Outcome::reply(to, empty()),
-                    Err(error) => reject(to, &error),
-                };
+                match service.detach(id, request.key.as_deref().unwrap_or_default()) {
+                    Ok(()) => empty(),
+                    Err(error) => rejected(&error),
+                }
             }
             ConsumerMethod::Attach => {
                 let request = decode!(AttachRequest);
-                return match service.attach(id, request.key.as_deref().unwrap_or_default()) {
+                match service.attach(id, request.key.as_deref().unwrap_or_default()) {
                     Ok(config) => {
                         const TRACE_CONFIG: u32 = 1;
                         let mut response = Writer::new();
                         response.bytes_field(TRACE_CONFIG, &config);
-                        Outcome::reply(to, Reply::last(response.as_slice().to_vec()))
+                        Reply::last(response.as_slice().to_vec())
                     }
-                    Err(error) => reject(to, &error),
-                };
+                    Err(error) => rejected(&error),
+                }
             }
-            ConsumerMethod::GetTraceStats => return self.trace_stats(service, to),
+            ConsumerMethod::GetTraceStats => trace_stats(service, id),
             ConsumerMethod::ObserveEvents => {
                 let request = decode!(ObserveEventsRequest);
                 let kinds = request
                     .events_to_observe
                     .iter()
                     .fold(0, |kinds, kind| kinds | *kind as u32);
-                let mut replies = Vec::new();
                 // A new call replaces the one before, whose stream ends.
                 if let Some(earlier) = self.observe.take() {
-                    replies.push((earlier, empty()));
-                }
-                if kinds == 0 {
-                    replies.push((to, empty()));
-                } else {
-                    self.observe = Some(to);
+                    replies.push(earlier, empty());
                 }
                 service.observe_events(id, kinds, now);
-                return Outcome {
-                    replies,
-                    ..Outcome::none()
-                };
+                if kinds != 0 {
+                    self.observe = Some(to);
+                    return Ok(Effect::None);
+                }
+                empty()
             }
             ConsumerMethod::QueryServiceState => {
                 let request = decode!(QueryServiceStateRequest);
@@ -193,91 +187,90 @@ impl ConsumerLink {
                     Some(true) => StateScope::Sessions,
                     _ => StateScope::Everything,
                 };
-                return Outcome {
-                    replies: service_state(service, id, scope, to),
-                    ..Outcome::none()
-                };
+                service_state(service, id, scope, to, replies);
+                return Ok(Effect::None);
             }
-            ConsumerMethod::QueryCapabilities => {
-                let response = QueryCapabilitiesResponse {
-                    capabilities: Service::query_capabilities().into(),
-                    ..Default::default()
-                };
-                return Outcome::message(to, &response);
-            }
-            ConsumerMethod::SaveTraceForBugreport => {
-                let response = SaveTraceForBugreportResponse {
-                    success: Some(false),
-                    msg: Some("SaveTraceForBugreport is deprecated; clone the session instead".into()),
-                    ..Default::default()
-                };
-                return Outcome::message(to, &response);
-            }
-            ConsumerMethod::CloneSession => {
-                let response = CloneSessionResponse {
-                    success: Some(false),
-                    error: Some("cloning sessions is not supported by this version of Ferretto".into()),
-                    ..Default::default()
-                };
-                return Outcome::message(to, &response);
-            }
+            ConsumerMethod::QueryCapabilities => message(&QueryCapabilitiesResponse {
+                capabilities: Service::query_capabilities().into(),
+                ..Default::default()
+            }),
+            ConsumerMethod::SaveTraceForBugreport => message(&SaveTraceForBugreportResponse {
+                success: Some(false),
+                msg: Some("SaveTraceForBugreport is deprecated; clone the session instead".into()),
+                ..Default::default()
+            }),
+            ConsumerMethod::CloneSession => message(&CloneSessionResponse {
+                success: Some(false),
+                error: Some("cloning sessions is not supported by this version of Ferretto".into()),
+                ..Default::default()
+            }),
+        };
+        replies.push(to, reply);
+        Ok(Effect::None)
+    }
+
+    /// The consumer attached to a session, and this call is to be answered when that ends.
+    fn await_disabled(&mut self, service: &mut Service, to: ReplyTo, replies: &mut Replies) {
+        match service.await_disabled(self.id) {
+            Some(session) => self.enable.push((session, to)),
+            None => replies.push(to, Reply::rejected()),
         }
-        Outcome::reply(to, empty())
     }
 
     fn enable_tracing(
         &mut self,
         service: &mut Service,
-        request: EnableTracingRequest,
-        payload: &[u8],
+        input: ConfigInput,
         fd: Option<OwnedFd>,
         to: ReplyTo,
+        replies: &mut Replies,
         now: &Now,
-    ) -> Outcome {
-        let input =
-            config_input(request.trace_config.into_option(), payload).unwrap_or_else(|| ConfigInput {
-                config: TraceConfig::default(),
-                bytes: Arc::from([]),
-            });
+    ) -> Effect {
         let (output, file) = output_file(&input.config, fd);
         match service.enable_tracing(self.id, input, &output, random_uuid(), now) {
             Ok(session) => {
-                self.enable = Some(to);
-                Outcome {
-                    file: file.map(|file| (session, file)),
-                    ..Outcome::none()
-                }
+                self.enable.push((session, to));
+                file.map_or(Effect::None, |file| Effect::Streams(session, file))
             }
             Err(error) => {
                 if let Some(file) = file {
                     file.discard();
                 }
                 crate::log::warning(format_args!("refused a trace config: {error}"));
-                Outcome::reply(to, disabled(Some(error)))
+                replies.push(to, disabled(Some(error)));
+                Effect::None
             }
         }
     }
 
-    fn trace_stats(&self, service: &mut Service, to: ReplyTo) -> Outcome {
-        let Some(mut stats) = service.trace_stats(self.id) else {
-            return Outcome::reply(to, Reply::rejected());
+    /// The open `ReadBuffers` call, which is answered by what `service` has to read: a part of it that fits into the
+    /// room there is for replies. Does nothing if there is no such call.
+    pub(super) fn send_packets(&mut self, service: &mut Service, replies: &mut Replies, now: &Now) {
+        let Some(to) = self.read else { return };
+        let Some(batch) = service.read_buffers(self.id, 2 * MAX_FRAME, now) else {
+            self.read = None;
+            return replies.push(to, Reply::last(Vec::new()));
         };
-        if stats.encoded_len() as usize > MAX_PAYLOAD - 16 {
-            // Thousands of writers: what they wrote each does not fit into a reply.
-            stats.writer_stats.clear();
+        let mut payloads = read_buffers_payloads(&batch);
+        let last = (!batch.has_more).then(|| payloads.pop().unwrap_or_default());
+        for payload in payloads {
+            replies.push(to, Reply::more(payload));
         }
-        Outcome::message(
-            to,
-            &GetTraceStatsResponse {
-                trace_stats: stats.into(),
-                ..Default::default()
-            },
-        )
+        if let Some(payload) = last {
+            self.read = None;
+            replies.push(to, Reply::last(payload));
+        }
     }
 
-    /// Tracing has ended: the answer to `EnableTracing`.
-    pub(super) fn tracing_disabled(&mut self, error: Option<String>) -> Option<(ReplyTo, Reply)> {
-        Some((self.enable.take()?, disabled(error)))
+    /// A session has ended: the answer to its `EnableTracing`.
+    pub(super) fn tracing_disabled(
+        &mut self,
+        session: SessionId,
+        error: Option<String>,
+    ) -> Option<(ReplyTo, Reply)> {
+        let position = self.enable.iter().position(|(of, _)| *of == session)?;
+        let (_, to) = self.enable.swap_remove(position);
+        Some((to, disabled(error)))
     }
 
     /// A flush has ended.
@@ -301,9 +294,27 @@ impl ConsumerLink {
     }
 }
 
-fn reject(to: ReplyTo, error: &str) -> Outcome {
+fn message(message: &impl Message) -> Reply {
+    Reply::last(message.encode_to_vec())
+}
+
+fn rejected(error: &str) -> Reply {
     crate::log::warning(format_args!("{error}"));
-    Outcome::reply(to, Reply::rejected())
+    Reply::rejected()
+}
+
+fn trace_stats(service: &mut Service, consumer: ConsumerId) -> Reply {
+    let Some(mut stats) = service.trace_stats(consumer) else {
+        return Reply::rejected();
+    };
+    if stats.encoded_len() as usize > MAX_PAYLOAD - 16 {
+        // Thousands of writers: what they wrote each does not fit into a reply.
+        stats.writer_stats.clear();
+    }
+    message(&GetTraceStatsResponse {
+        trace_stats: stats.into(),
+        ..Default::default()
+    })
 }
 
 fn disabled(error: Option<String>) -> Reply {
@@ -368,38 +379,29 @@ fn service_state(
     consumer: ConsumerId,
     scope: StateScope,
     to: ReplyTo,
-) -> Vec<(ReplyTo, Reply)> {
-    const SERVICE_STATE: u32 = 1;
+    replies: &mut Replies,
+) {
     let limit = MAX_PAYLOAD - 16;
-    let mut parts = vec![service.query_state(consumer, scope).encode_to_vec()];
-    if scope == StateScope::Everything {
-        for source in service.query_data_sources() {
-            match parts.last_mut() {
-                Some(part) if part.len() + source.len() <= limit => part.extend_from_slice(&source),
-                _ => parts.push(source),
-            }
-        }
-    }
-    let count = parts.len();
-    let reply = |(index, part): (usize, Vec<u8>)| {
+    let encode = |state: &[u8]| {
+        const SERVICE_STATE: u32 = 1;
         let mut payload = Writer::new();
-        payload.bytes_field(SERVICE_STATE, &part);
-        let payload = payload.as_slice().to_vec();
-        (
-            to,
-            if index + 1 == count {
-                Reply::last(payload)
-            } else {
-                Reply::more(payload)
-            },
-        )
+        payload.bytes_field(SERVICE_STATE, state);
+        payload.as_slice().to_vec()
     };
-    parts.into_iter().enumerate().map(reply).collect()
+    let mut state = Vec::new();
+    for part in service.query_state(consumer, scope, limit) {
+        if state.len() + part.len() > limit {
+            replies.push(to, Reply::more(encode(&state)));
+            state.clear();
+        }
+        state.extend_from_slice(&part);
+    }
+    replies.push(to, Reply::last(encode(&state)));
 }
 
 /// A batch of packets as payloads of `ReadBuffersResponse`. Packets are cut where a frame is full; the last slice of
 /// each is marked.
-pub(super) fn read_buffers_payloads(batch: &ReadBatch<'_>) -> Vec<Vec<u8>> {
+fn read_buffers_payloads(batch: &ReadBatch<'_>) -> Vec<Vec<u8>> {
     const SLICES: u32 = 2;
     const DATA: u32 = 1;
     const LAST_SLICE_FOR_PACKET: u32 = 2;

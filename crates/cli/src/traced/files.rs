@@ -1,15 +1,21 @@
 //! Trace files that sessions stream into (`write_into_file`).
+//!
+//! Each has a thread that does nothing but write: a disk that is slow, or a pipe whose reader is, holds up its own
+//! session and nobody else's. The event loop hands over one batch at a time and gets it back, with what became of it,
+//! when it is written; so a file costs the memory of one batch, however slow it is.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
-/// Slices in one write; the kernel takes no more.
-const MAX_SLICES: usize = 1024;
+use ferretto_ipc::reactor::Waker;
+use ferretto_service::SessionId;
 
-/// An open trace file.
+/// An open trace file that nothing is written into yet.
 pub(super) struct TraceFile {
     file: File,
     /// Where it is, if the daemon made it itself.
@@ -56,43 +62,131 @@ impl TraceFile {
             let _ = std::fs::remove_file(path);
         }
     }
+}
 
-    /// Writes all of it; returns how many bytes that were.
-    pub(super) fn write<'a>(&mut self, slices: impl Iterator<Item = &'a [u8]>) -> io::Result<u64> {
-        let mut batch: Vec<IoSlice<'a>> = Vec::with_capacity(MAX_SLICES);
-        let mut written = 0;
-        for slice in slices {
-            batch.push(IoSlice::new(slice));
-            if batch.len() == MAX_SLICES {
-                written += write_all(&mut self.file, &mut batch)?;
-                batch.clear();
-            }
-        }
-        Ok(written + write_all(&mut self.file, &mut batch)?)
+/// What the thread of a file is to do.
+enum Job {
+    Write(Vec<u8>),
+    Sync,
+    /// Sync and end.
+    Close,
+}
+
+/// What a thread has done.
+pub(super) enum Done {
+    /// A batch was written; this is its memory.
+    Written(SessionId, Vec<u8>, io::Result<()>),
+    /// What was written so far reached the disk, or did not.
+    Synced(io::Result<()>),
+    /// The file is closed.
+    Closed(SessionId, io::Result<()>),
+}
+
+/// The thread that writes one file. It ends when this is dropped, after what it is doing.
+pub(super) struct FileWriter {
+    jobs: Sender<Job>,
+    /// The memory of the last batch, for the next.
+    batch: Vec<u8>,
+}
+
+impl FileWriter {
+    fn start(
+        session: SessionId,
+        file: TraceFile,
+        done: Sender<Done>,
+        waker: Waker,
+    ) -> io::Result<FileWriter> {
+        let (jobs, received) = channel();
+        let mut file = file.file;
+        std::thread::Builder::new()
+            .name("trace-file".into())
+            .spawn(move || {
+                for job in received {
+                    let (result, last) = match job {
+                        Job::Write(batch) => {
+                            let written = file.write_all(&batch);
+                            (Done::Written(session, batch, written), false)
+                        }
+                        Job::Sync => (Done::Synced(sync(&file)), false),
+                        Job::Close => (Done::Closed(session, sync(&file)), true),
+                    };
+                    if done.send(result).is_err() || last {
+                        break;
+                    }
+                    waker.wake();
+                }
+                drop(file);
+                waker.wake();
+            })?;
+        Ok(FileWriter {
+            jobs,
+            batch: Vec::new(),
+        })
+    }
+
+    /// Hands over a batch. The one before must be back.
+    pub(super) fn write<'a>(&mut self, slices: impl Iterator<Item = &'a [u8]>) {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        slices.for_each(|slice| batch.extend_from_slice(slice));
+        self.send(Job::Write(batch));
+    }
+
+    /// Takes back the memory of a batch.
+    pub(super) fn take_back(&mut self, batch: Vec<u8>) {
+        self.batch = batch;
     }
 
     /// Has the kernel bring what was written to the disk.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        match self.file.sync_data() {
-            // Pipes and sockets cannot.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            result => result,
-        }
+    pub(super) fn sync(&self) {
+        self.send(Job::Sync);
+    }
+
+    /// The same, and closes the file.
+    pub(super) fn close(&self) {
+        self.send(Job::Close);
+    }
+
+    fn send(&self, job: Job) {
+        // The thread is there until it is told to close, which is the last that it is told.
+        let _ = self.jobs.send(job);
     }
 }
 
-fn write_all(file: &mut File, mut slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
-    let mut written = 0;
-    while !slices.is_empty() {
-        match file.write_vectored(slices) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(bytes) => {
-                written += bytes as u64;
-                IoSlice::advance_slices(&mut slices, bytes);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// All files that are being written, and what their threads report.
+pub(super) struct Files {
+    waker: Waker,
+    sender: Sender<Done>,
+    done: Receiver<Done>,
+}
+
+impl Files {
+    /// None yet; `waker` is woken whenever there is something for [`Files::next_done`].
+    pub(super) fn new(waker: Waker) -> Files {
+        let (sender, done) = channel();
+        Files { waker, sender, done }
     }
-    Ok(written)
+
+    /// A thread for this file.
+    pub(super) fn writer(&self, session: SessionId, file: TraceFile) -> io::Result<FileWriter> {
+        FileWriter::start(session, file, self.sender.clone(), self.waker.clone())
+    }
+
+    /// What some thread has done since, if any has.
+    pub(super) fn next_done(&self) -> Option<Done> {
+        self.done.try_recv().ok()
+    }
+
+    /// Waits for some thread to have done something.
+    pub(super) fn wait(&self, at_most: Duration) -> Result<Done, RecvTimeoutError> {
+        self.done.recv_timeout(at_most)
+    }
+}
+
+fn sync(file: &File) -> io::Result<()> {
+    match file.sync_data() {
+        // Pipes and sockets cannot.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        result => result,
+    }
 }

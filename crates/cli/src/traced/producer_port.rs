@@ -18,6 +18,11 @@ use ferretto_service::{
 use ferretto_smb::{PageSize, Peer, ServiceSmb, SharedMemory};
 use ferretto_wire::{Reader, Value, Writer};
 
+use super::connection::Replies;
+
+/// Commands that may wait for a producer to ask for them.
+const MAX_EARLY_COMMANDS: usize = 4096;
+
 /// What the daemon keeps of a producer's connection.
 #[derive(Default)]
 pub(super) struct ProducerLink {
@@ -28,52 +33,43 @@ pub(super) struct ProducerLink {
     early: Vec<Reply>,
 }
 
-/// What became of a call.
-pub(super) enum Answer {
-    Now(Reply),
-    /// The reply comes later, or never.
-    Later,
-    /// The peer broke a rule.
-    Violation(String),
-}
-
-fn done() -> Answer {
-    Answer::Now(Reply::last(Vec::new()))
-}
-
 impl ProducerLink {
-    /// Handles one call.
+    /// Handles one call; what there is to say to it at once goes to `replies`.
+    ///
+    /// # Errors
+    /// The rule that the peer broke.
     pub(super) fn call(
         &mut self,
         service: &mut Service,
         peer: PeerCredentials,
         method: ProducerMethod,
         request: Request<'_>,
+        replies: &mut Replies,
         now: &Now,
-    ) -> Answer {
+    ) -> Result<(), String> {
         let Request {
             payload,
             fd,
-            reply_to,
+            reply_to: to,
             ..
         } = request;
-        if method == ProducerMethod::InitializeConnection {
-            return self.initialize(service, peer, payload, fd);
-        }
-        let Some(id) = self.id else {
-            return Answer::Now(Reply::rejected());
+        let Some(id) = self.id.filter(|_| method != ProducerMethod::InitializeConnection) else {
+            let reply = match method {
+                ProducerMethod::InitializeConnection => self.initialize(service, peer, payload, fd)?,
+                _ => Reply::rejected(),
+            };
+            replies.push(to, reply);
+            return Ok(());
         };
         /// Decodes the request or ends the call: what cannot be decoded was not made by any client.
         macro_rules! decode {
             ($message:ty) => {
-                match <$message>::decode_from_slice(payload) {
-                    Ok(request) => request,
-                    Err(error) => return Answer::Violation(format!("{} of {}", error, method.name())),
-                }
+                <$message>::decode_from_slice(payload)
+                    .map_err(|error| format!("{error} of {}", method.name()))?
             };
         }
         match method {
-            ProducerMethod::InitializeConnection => {}
+            ProducerMethod::InitializeConnection | ProducerMethod::Sync => {}
             ProducerMethod::RegisterDataSource => service.register_data_source(id, descriptor(payload), now),
             ProducerMethod::UpdateDataSource => service.update_data_source(id, descriptor(payload)),
             ProducerMethod::UnregisterDataSource => {
@@ -107,32 +103,31 @@ impl ProducerLink {
             }
             // Configs with triggers are refused, so no trigger can match.
             ProducerMethod::ActivateTriggers => drop(decode!(ActivateTriggersRequest)),
-            ProducerMethod::Sync => {}
             ProducerMethod::GetAsyncCommand => {
-                if reply_to.wanted() == ReplyWanted::Yes {
-                    self.commands = Some(reply_to);
+                if to.wanted() == ReplyWanted::Yes {
+                    self.commands = Some(to);
+                    self.early.drain(..).for_each(|command| replies.push(to, command));
                 }
-                return Answer::Later;
+                return Ok(());
             }
         }
-        done()
+        replies.push(to, Reply::last(Vec::new()));
+        Ok(())
     }
 
-    /// Commands that waited for the producer to ask for them.
-    pub(super) fn take_early(&mut self) -> Option<(ReplyTo, Vec<Reply>)> {
-        let commands = self.commands?;
-        (!self.early.is_empty()).then(|| (commands, std::mem::take(&mut self.early)))
-    }
-
-    /// A command as a reply to send, now or once the producer asked for commands.
-    pub(super) fn command(&mut self, reply: Reply) -> Option<(ReplyTo, Reply)> {
+    /// Sends a command, now or once the producer asks for commands.
+    ///
+    /// # Errors
+    /// If it never does.
+    pub(super) fn command(&mut self, command: Reply, replies: &mut Replies) -> Result<(), String> {
         match self.commands {
-            Some(commands) => Some((commands, reply)),
-            None => {
-                self.early.push(reply);
-                None
+            Some(to) => replies.push(to, command),
+            None if self.early.len() >= MAX_EARLY_COMMANDS => {
+                return Err("does not ask for its commands".into());
             }
+            None => self.early.push(command),
         }
+        Ok(())
     }
 
     fn initialize(
@@ -141,15 +136,13 @@ impl ProducerLink {
         peer: PeerCredentials,
         payload: &[u8],
         fd: Option<OwnedFd>,
-    ) -> Answer {
+    ) -> Result<Reply, String> {
         use initialize_connection_request::ProducerSMBScrapingMode;
         if self.id.is_some() {
-            return Answer::Now(Reply::rejected());
+            return Ok(Reply::rejected());
         }
-        let request = match InitializeConnectionRequest::decode_from_slice(payload) {
-            Ok(request) => request,
-            Err(error) => return Answer::Violation(format!("{error} of InitializeConnection")),
-        };
+        let request = InitializeConnectionRequest::decode_from_slice(payload)
+            .map_err(|error| format!("{error} of InitializeConnection"))?;
         let page_size = request.shared_memory_page_size_hint_bytes.unwrap_or_default() as usize;
         let introduction = Introduction {
             name: request.producer_name.unwrap_or_default(),
@@ -169,7 +162,7 @@ impl ProducerLink {
             },
             introduction,
         ) else {
-            return Answer::Now(Reply::rejected());
+            return Ok(Reply::rejected());
         };
         self.id = Some(id);
         let offered = request.producer_provided_shmem.unwrap_or_default();
@@ -194,7 +187,7 @@ impl ProducerLink {
             use_shmem_emulation: Some(false),
             ..Default::default()
         };
-        Answer::Now(Reply::last(response.encode_to_vec()))
+        Ok(Reply::last(response.encode_to_vec()))
     }
 }
 

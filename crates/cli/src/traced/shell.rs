@@ -4,28 +4,29 @@
 //! what the service wants done, then moves trace data towards consumers and files as far as they take it. No
 //! connection is served twice before all others had their turn, and nothing here waits for a peer.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::host::{HostConnection, HostLimits, PeerIdentitySource, Reply};
 use ferretto_ipc::ports::{CONSUMER_PORT, ConsumerMethod, PRODUCER_PORT, ProducerMethod, ServiceDescriptor};
 use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Signal, Token};
-use ferretto_ipc::transport::{Connection as _, PeerCredentials, Received};
+use ferretto_ipc::transport::PeerCredentials;
 use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_service::{
     ConsumerId, LogLevel, Now, Output, ProducerCommand, ProducerId, Service, SessionId, SmbOrigin,
 };
 
 use super::connection::{Connection, Role};
-use super::consumer_port::{ConsumerLink, read_buffers_payloads};
-use super::files::TraceFile;
-use super::producer_port::{Answer, ProducerLink, create_shared_memory, encode_command};
+use super::consumer_port::{ConsumerLink, Effect};
+use super::files::{Done, FileWriter, Files, TraceFile};
+use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
 use super::{clocks, system};
 
-/// Bytes of trace data that one turn moves towards one consumer or file.
-const BYTES_PER_TURN: usize = 1024 * 1024;
+/// Bytes of trace data that are on their way into a file at once.
+const FILE_BATCH: usize = 1024 * 1024;
+/// How long a daemon that ends waits for a file to take more.
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a listener rests when the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections taken from one listener in one turn.
@@ -45,13 +46,15 @@ pub(super) struct Shell {
     service: Service,
     reactor: Reactor,
     listeners: BTreeMap<Token, (Listener, Port)>,
-    /// Listeners that rest, and until when.
+    /// Until when the listeners rest.
     resting: Option<u64>,
+    /// Accepting a connection failed, and clients have been waiting for theirs since.
+    accept_fails: bool,
     connections: BTreeMap<Token, Connection>,
     producers: BTreeMap<ProducerId, Token>,
     consumers: BTreeMap<ConsumerId, Token>,
-    files: BTreeMap<SessionId, TraceFile>,
-    files_due: VecDeque<SessionId>,
+    files: Files,
+    writers: BTreeMap<SessionId, FileWriter>,
     /// Connections with work that does not need the socket to become ready.
     busy: BTreeSet<Token>,
     /// Connections with something to send or a changed interest.
@@ -64,16 +67,18 @@ impl Shell {
     pub(super) fn new(listeners: Vec<(Listener, Port)>) -> Result<Shell, ReactorError> {
         let mut reactor = Reactor::new()?;
         reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
+        let waker = reactor.waker();
         let mut shell = Shell {
             service: Service::new(system::identity()),
             reactor,
             listeners: BTreeMap::new(),
             resting: None,
+            accept_fails: false,
             connections: BTreeMap::new(),
             producers: BTreeMap::new(),
             consumers: BTreeMap::new(),
-            files: BTreeMap::new(),
-            files_due: VecDeque::new(),
+            files: Files::new(waker),
+            writers: BTreeMap::new(),
             busy: BTreeSet::new(),
             touched: BTreeSet::new(),
             last_token: 0,
@@ -93,7 +98,7 @@ impl Shell {
         loop {
             self.reactor.wait(&mut events, self.deadline())?;
             if !events.signals().is_empty() {
-                self.finish_files();
+                self.end();
                 return Ok(());
             }
             self.turn(&events)?;
@@ -101,7 +106,7 @@ impl Shell {
     }
 
     fn deadline(&self) -> Option<Deadline> {
-        if !self.busy.is_empty() || !self.files_due.is_empty() {
+        if !self.busy.is_empty() {
             return Some(Deadline::Monotonic(0));
         }
         [self.service.next_deadline(), self.resting]
@@ -127,8 +132,10 @@ impl Shell {
                 continue;
             }
             self.touched.insert(event.token);
-            if event.readable {
-                self.receive(event.token);
+            if event.readable
+                && let Some(connection) = self.connections.get_mut(&event.token)
+            {
+                connection.receive(&mut self.receive_buffer);
                 due.insert(event.token);
             }
         }
@@ -136,8 +143,7 @@ impl Shell {
             self.serve(token, &now);
             self.carry_out(&now);
         }
-        self.write_files(&now);
-        self.carry_out(&now);
+        self.files_progressed(&now);
         self.settle(&now);
         Ok(())
     }
@@ -161,10 +167,15 @@ impl Shell {
             let port = *port;
             match socket.accept() {
                 Ok(Some(stream)) => self.connected(stream, port),
-                Ok(None) => return Ok(()),
+                Ok(None) => {
+                    self.accept_fails = false;
+                    return Ok(());
+                }
                 Err(error) => {
                     // Out of descriptors, most likely: the queue stays full, so stop looking at it for a while.
-                    crate::log::warning(format_args!("{error}"));
+                    if !std::mem::replace(&mut self.accept_fails, true) {
+                        crate::log::warning(format_args!("{error}"));
+                    }
                     self.resting = Some(now.monotonic + ACCEPT_PAUSE.as_nanos() as u64);
                     return self.watch_listeners(Interest::None);
                 }
@@ -199,122 +210,76 @@ impl Shell {
             .insert(token, Connection::new(stream, host, peer, role));
     }
 
-    /// Reads once from a socket.
-    fn receive(&mut self, token: Token) {
-        let Some(connection) = self.connections.get_mut(&token) else {
-            return;
-        };
-        if !connection.host.wants_input() {
-            return;
-        }
-        let mut fd = None;
-        match connection.stream.recv(&mut self.receive_buffer, &mut fd) {
-            Ok(Received::Bytes(count)) => connection.host.receive(&self.receive_buffer[..count], fd),
-            Ok(Received::WouldBlock) => {}
-            Ok(Received::Closed) => connection.closing = Some(String::new()),
-            Err(error) => connection.closing = Some(error.to_string()),
-        }
-    }
-
-    /// Handles the requests that wait on one connection, as far as its budget goes.
+    /// Handles the requests that wait on one connection, as far as its budget goes, and sends it trace data if it reads.
     fn serve(&mut self, token: Token, now: &Now) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
         self.touched.insert(token);
-        connection.release_held();
+        connection.release_replies();
         connection.host.begin_turn();
-        loop {
-            let request = match connection.host.next_request() {
-                Ok(Some(request)) => request,
-                Ok(None) => break,
-                Err(violation) => {
-                    connection.closing = Some(violation.to_string());
-                    break;
-                }
-            };
-            let to = request.reply_to;
-            match &mut connection.role {
-                Role::Producer(link) => {
-                    let Some(method) = ProducerMethod::from_name(request.method) else {
-                        continue;
-                    };
-                    let peer = connection.peer;
-                    let answer = link.call(&mut self.service, peer, method, request, now);
-                    let early = link.take_early();
-                    if let Some(id) = link.id {
-                        self.producers.insert(id, token);
-                    }
-                    match answer {
-                        Answer::Now(reply) => connection.reply(to, reply),
-                        Answer::Later => {}
-                        Answer::Violation(rule) => connection.closing = Some(rule),
-                    }
-                    for (to, reply) in early
-                        .into_iter()
-                        .flat_map(|(to, replies)| replies.into_iter().map(move |r| (to, r)))
-                    {
-                        connection.reply(to, reply);
-                    }
-                }
-                Role::Consumer(link) => {
-                    let Some(method) = ConsumerMethod::from_name(request.method) else {
-                        continue;
-                    };
-                    let outcome = link.call(&mut self.service, method, request, now);
-                    if let Some((session, file)) = outcome.file {
-                        self.files.insert(session, file);
-                    }
-                    connection.closing = connection.closing.take().or(outcome.violation);
-                    for (to, reply) in outcome.replies {
-                        connection.reply(to, reply);
-                    }
-                }
-            }
-            if connection.closing.is_some() {
-                break;
-            }
+        // What follows from a request is said before the next is answered: `Sync` relies on it.
+        while self.serve_request(token, now) {
+            self.carry_out(now);
         }
-        if connection.host.turn_is_over() {
-            self.busy.insert(token);
-        }
-        self.send_trace_data(token, now);
-    }
-
-    /// Moves trace data towards a consumer that reads, as far as it takes it.
-    fn send_trace_data(&mut self, token: Token, now: &Now) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
-        if !connection.has_room() {
-            return;
+        if connection.end_turn() {
+            self.busy.insert(token);
         }
-        let Role::Consumer(link) = &mut connection.role else {
-            return;
+        self.send_packets(token, now);
+    }
+
+    /// Handles the next request of a connection; returns whether there was one and more may follow.
+    fn serve_request(&mut self, token: Token, now: &Now) -> bool {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return false;
         };
-        let (id, Some(to)) = (link.id, link.read) else {
-            return;
+        let request = match connection.host.next_request() {
+            Ok(Some(request)) if connection.closing.is_none() => request,
+            Ok(_) => return false,
+            Err(violation) => {
+                connection.closing = Some(violation.to_string());
+                return false;
+            }
         };
-        let Some(batch) = self.service.read_buffers(id, 2 * MAX_FRAME, now) else {
-            link.read = None;
-            connection.reply(to, Reply::last(Vec::new()));
-            return;
+        let (service, replies) = (&mut self.service, &mut connection.replies);
+        let effect = match &mut connection.role {
+            Role::Producer(link) => {
+                ProducerMethod::from_name(request.method).map_or(Ok(Effect::None), |method| {
+                    link.call(service, connection.peer, method, request, replies, now)?;
+                    if method == ProducerMethod::InitializeConnection {
+                        self.producers.extend(link.id.map(|id| (id, token)));
+                    }
+                    Ok(Effect::None)
+                })
+            }
+            Role::Consumer(link) => ConsumerMethod::from_name(request.method)
+                .map_or(Ok(Effect::None), |method| {
+                    link.call(service, method, request, replies, now)
+                }),
         };
-        let mut payloads = read_buffers_payloads(&batch);
-        let last = if batch.has_more {
-            None
-        } else {
-            Some(payloads.pop().unwrap_or_default())
-        };
-        match last {
-            Some(_) => link.read = None,
-            None => drop(self.busy.insert(token)),
+        connection.release_replies();
+        match effect {
+            Ok(Effect::None) => {}
+            Ok(Effect::Reads) => self.send_packets(token, now),
+            Ok(Effect::Streams(session, file)) => self.open_file(session, file),
+            Err(rule) => connection.closing = Some(rule),
         }
-        for payload in payloads {
-            connection.reply(to, Reply::more(payload));
-        }
-        if let Some(payload) = last {
-            connection.reply(to, Reply::last(payload));
+        true
+    }
+
+    /// Moves trace data towards a consumer that reads, if it has room for it.
+    fn send_packets(&mut self, token: Token, now: &Now) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        if connection.has_room()
+            && let Role::Consumer(link) = &mut connection.role
+        {
+            link.send_packets(&mut self.service, &mut connection.replies, now);
+            connection.release_replies();
         }
     }
 
@@ -322,10 +287,14 @@ impl Shell {
     fn carry_out(&mut self, now: &Now) {
         while let Some(output) = self.service.poll() {
             match output {
-                Output::ToProducer(id, command) => self.command(id, &command, now),
+                Output::ToProducer(id, command) => self.command(id, &command),
                 Output::DisconnectProducer { producer, rule } => self.close_producer(producer, rule),
-                Output::TracingDisabled { consumer, error } => {
-                    self.reply_to_consumer(consumer, |link| link.tracing_disabled(error));
+                Output::TracingDisabled {
+                    consumer,
+                    session,
+                    error,
+                } => {
+                    self.reply_to_consumer(consumer, |link| link.tracing_disabled(session, error));
                 }
                 Output::FlushDone {
                     consumer,
@@ -337,24 +306,23 @@ impl Shell {
                 Output::Observed { consumer, events } => {
                     self.reply_to_consumer(consumer, |link| link.observed(*events));
                 }
-                Output::FileDue(session) => self.files_due.push_back(session),
+                Output::FileDue(session) => self.write_file(session, now),
                 Output::SyncFile(session) => {
-                    if let Some(Err(error)) = self.files.get(&session).map(TraceFile::sync) {
-                        crate::log::warning(format_args!("cannot sync a trace file: {error}"));
+                    if let Some(file) = self.writers.get(&session) {
+                        file.sync();
                     }
                 }
-                Output::CloseFile(session) => {
-                    if let Some(Err(error)) = self.files.remove(&session).map(|file| file.sync()) {
-                        crate::log::warning(format_args!("cannot sync a trace file: {error}"));
-                    }
-                }
+                Output::CloseFile(session) => match self.writers.get(&session) {
+                    Some(file) => file.close(),
+                    None => self.service.file_closed(session, Ok(())),
+                },
                 Output::Log(LogLevel::Info, line) => crate::log::info(format_args!("{line}")),
                 Output::Log(LogLevel::Warning, line) => crate::log::warning(format_args!("{line}")),
             }
         }
     }
 
-    fn command(&mut self, id: ProducerId, command: &ProducerCommand, _now: &Now) {
+    fn command(&mut self, id: ProducerId, command: &ProducerCommand) {
         let Some(token) = self.producers.get(&id).copied() else {
             return;
         };
@@ -380,9 +348,10 @@ impl Shell {
             return;
         };
         self.touched.insert(token);
-        if let Some((to, reply)) = link.command(reply) {
-            connection.reply(to, reply);
+        if let Err(rule) = link.command(reply, &mut connection.replies) {
+            connection.closing.get_or_insert(rule);
         }
+        connection.release_replies();
     }
 
     fn close_producer(&mut self, id: ProducerId, why: String) {
@@ -415,39 +384,75 @@ impl Shell {
         }
     }
 
-    /// Writes one batch into each file that is due; what is left comes in later turns.
-    fn write_files(&mut self, now: &Now) {
-        for _ in 0..self.files_due.len() {
-            let Some(session) = self.files_due.pop_front() else {
-                return;
-            };
-            self.write_file(session, now);
+    fn open_file(&mut self, session: SessionId, file: TraceFile) {
+        match self.files.writer(session, file) {
+            Ok(writer) => drop(self.writers.insert(session, writer)),
+            // The session ends with the first batch, which finds no file.
+            Err(error) => {
+                crate::log::warning(format_args!("cannot start the thread of a trace file: {error}"))
+            }
         }
     }
 
+    /// Hands the next batch for a file to its thread.
     fn write_file(&mut self, session: SessionId, now: &Now) {
-        let Some(batch) = self.service.read_for_file(session, BYTES_PER_TURN, now) else {
+        let Some(batch) = self.service.read_for_file(session, FILE_BATCH, now) else {
             return;
         };
-        let result = match self.files.get_mut(&session) {
+        match self.writers.get_mut(&session) {
             Some(file) => file.write(batch.slices()),
-            None => Err(io::ErrorKind::NotFound.into()),
-        };
-        self.service
-            .file_written(session, result.map_err(|error| error.to_string()), now);
+            None => self
+                .service
+                .file_written(session, Err("it could not be opened".into()), now),
+        }
     }
 
-    /// Ends the daemon: what is due for files is still written.
-    fn finish_files(&mut self) {
+    /// Takes note of what the threads of files have done.
+    fn files_progressed(&mut self, now: &Now) {
+        while let Some(done) = self.files.next_done() {
+            self.file_progressed(done, now);
+        }
+    }
+
+    fn file_progressed(&mut self, done: Done, now: &Now) {
+        match done {
+            Done::Written(session, batch, result) => {
+                let result = result.map(|()| batch.len() as u64);
+                if let Some(file) = self.writers.get_mut(&session) {
+                    file.take_back(batch);
+                }
+                let result = result.map_err(|error| error.to_string());
+                self.service.file_written(session, result, now);
+            }
+            Done::Synced(Ok(())) => {}
+            Done::Synced(Err(error)) => {
+                crate::log::warning(format_args!("cannot sync a trace file: {error}"));
+            }
+            Done::Closed(session, result) => {
+                self.writers.remove(&session);
+                self.service
+                    .file_closed(session, result.map_err(|error| error.to_string()));
+            }
+        }
+        self.carry_out(now);
+    }
+
+    /// Ends all sessions: what is due for files is still written, as far as they take it, and consumers are told.
+    fn end(&mut self) {
         let now = clocks::now();
-        for consumer in self.consumers.keys() {
-            self.service.disconnect_consumer(*consumer, &now);
-        }
+        self.service.end_all_sessions(&now);
         self.carry_out(&now);
-        while !self.files_due.is_empty() {
-            self.write_files(&now);
-            self.carry_out(&now);
+        while !self.writers.is_empty() {
+            let Ok(done) = self.files.wait(LAST_WRITE_TIMEOUT) else {
+                let count = self.writers.len();
+                crate::log::warning(format_args!(
+                    "{count} trace files take no more data and are cut short"
+                ));
+                break;
+            };
+            self.file_progressed(done, &now);
         }
+        self.settle(&now);
     }
 
     /// Sends what waits, closes what is over, and tells the reactor what to watch for.
@@ -456,21 +461,15 @@ impl Shell {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
             };
-            if let Err(error) = connection.stream.flush(connection.host.outgoing()) {
-                connection.closing.get_or_insert(error.to_string());
-            }
+            let more_to_do = connection.send();
             if let Some(why) = connection.closing.take() {
                 self.close(token, &why, now);
                 continue;
             }
-            connection.release_held();
-            let reading = matches!(&connection.role, Role::Consumer(link) if link.read.is_some());
-            let congested = !connection.has_room();
-            if reading && !congested {
+            if more_to_do {
                 self.busy.insert(token);
             }
-            let output = !connection.host.outgoing().is_empty();
-            let interest = Interest::from_wants(connection.host.wants_input(), output);
+            let interest = connection.wanted();
             if interest != connection.interest {
                 connection.interest = interest;
                 if let Err(error) = self.reactor.reregister(&connection.stream, token, interest) {

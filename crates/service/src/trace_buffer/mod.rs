@@ -247,6 +247,13 @@ pub struct Span {
     len: u16,
 }
 
+impl Span {
+    /// Bytes in it.
+    pub fn size(self) -> usize {
+        self.len.into()
+    }
+}
+
 /// A packet taken out of the buffer: its bytes, in place, and where it came from.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadPacket<'a> {

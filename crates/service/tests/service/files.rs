@@ -1,9 +1,10 @@
 //! Sessions that stream into a file.
 
 use buffa::Message;
-use ferretto_proto::messages::{Trace, TraceConfig, trace_config, trace_packet};
+use ferretto_proto::messages::{DataSourceDescriptor, Trace, TraceConfig, trace_config, trace_packet};
+use ferretto_service::{ConfigInput, Output, OutputFile};
 
-use crate::world::{World, config, flushes, packet, stops, texts};
+use crate::world::{Disk, World, config, flushes, packet, stops, texts};
 
 fn into_file(sources: &[&str]) -> TraceConfig {
     TraceConfig {
@@ -103,7 +104,7 @@ fn a_full_disk_ends_the_session_with_a_reason() {
     world.offer(producer, "d");
     let consumer = world.consumer();
     world.enable(consumer, &into_file(&["d"]));
-    world.disk_full = true;
+    world.disk = Disk::Full;
     world.advance(200);
     let told = world.consumers[&consumer].disabled.clone();
     assert!(
@@ -209,4 +210,184 @@ fn files_are_synced_after_each_write_if_the_config_says_so() {
     );
     world.advance(600);
     assert_eq!(world.syncs, 3);
+}
+
+#[test]
+fn a_file_is_filled_to_the_last_packet_that_keeps_it_below_its_limit() {
+    let run = |limit: Option<u64>| {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        let limited = TraceConfig {
+            max_file_size_bytes: limit,
+            // The config, and so the limit itself, is in the trace otherwise.
+            builtin_data_sources: trace_config::BuiltinDataSource {
+                disable_trace_config: Some(true),
+                ..Default::default()
+            }
+            .into(),
+            ..into_file(&["d"])
+        };
+        let session = world.enable(consumer, &limited);
+        let target = world.target(producer);
+        for n in 0..6 {
+            world.commit(producer, 1, target, &[&packet(&n.to_string().repeat(20))]);
+        }
+        world.advance(200);
+        let now = world.now;
+        world.service.disable_tracing(consumer, &now);
+        world.run();
+        assert_eq!(world.consumers[&consumer].disabled, [None], "{limit:?}");
+        world.files[&session].clone()
+    };
+    let whole = run(None);
+    let mut ends = vec![0];
+    let mut rest = &whole[..];
+    while !rest.is_empty() {
+        // A packet is a tag of one byte, a length and that many bytes.
+        let mut at = 1;
+        let mut length = 0usize;
+        loop {
+            let byte = rest[at];
+            length |= usize::from(byte & 0x7f) << (7 * (at - 1));
+            at += 1;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        rest = &rest[at + length..];
+        ends.push(whole.len() - rest.len());
+    }
+    for limit in 1..whole.len() {
+        let fits = ends.iter().filter(|end| **end < limit).max().unwrap();
+        let file = run(Some(limit as u64));
+        assert_eq!(file.len(), *fits, "limit {limit}");
+    }
+}
+
+#[test]
+fn data_reaches_the_file_while_data_sources_take_their_time_to_stop() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let descriptor = DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_stop: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &descriptor);
+    let consumer = world.consumer();
+    let patient = TraceConfig {
+        data_source_stop_timeout_ms: Some(60_000),
+        ..into_file(&["d"])
+    };
+    let session = world.enable(consumer, &patient);
+    let target = world.target(producer);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    // Far more than the buffer of 64 KB holds.
+    for n in 0..100 {
+        world.commit(
+            producer,
+            1,
+            target,
+            &[&packet(&format!("{n} {}", "x".repeat(3000)))],
+        );
+        world.advance(200);
+    }
+    let instance = world.instances(producer)[0].0;
+    let now = world.now;
+    world.service.data_source_stopped(producer, instance.0, &now);
+    world.run();
+    assert_eq!(texts(&parse(&world.files[&session])).len(), 100);
+    assert_eq!(world.consumers[&consumer].disabled, [None]);
+}
+
+#[test]
+fn what_comes_in_while_a_batch_is_being_written_follows_it() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let session = world.enable(consumer, &into_file(&["d"]));
+    let target = world.target(producer);
+    let now = world.now;
+    let mut file = Vec::new();
+    let write = |world: &mut World, file: &mut Vec<u8>| {
+        let batch = world.service.read_for_file(session, 1 << 20, &now).expect("due");
+        let before = file.len();
+        batch.slices().for_each(|slice| file.extend_from_slice(slice));
+        (file.len() - before) as u64
+    };
+    world.commit(producer, 1, target, &[&packet("first")]);
+    let written = write(&mut world, &mut file);
+    world.commit(producer, 1, target, &[&packet("second")]);
+    world.service.disable_tracing(consumer, &now);
+    assert!(
+        world.service.read_for_file(session, 1 << 20, &now).is_none(),
+        "one at a time"
+    );
+    while world.service.poll().is_some() {}
+    world.service.file_written(session, Ok(written), &now);
+    assert!(matches!(world.service.poll(), Some(Output::FileDue(due)) if due == session));
+    let written = write(&mut world, &mut file);
+    world.service.file_written(session, Ok(written), &now);
+    world.run();
+    assert_eq!(texts(&parse(&file)), ["first", "second"]);
+    assert_eq!(world.closed_files, [session]);
+    assert_eq!(world.consumers[&consumer].ended, [session]);
+}
+
+#[test]
+fn the_consumer_is_told_of_the_end_once_the_file_is_closed_and_of_what_went_wrong_with_that() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let session = world.enable(consumer, &into_file(&[]));
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    assert!(matches!(world.service.poll(), Some(Output::FileDue(_))));
+    let written = world.service.read_for_file(session, 1 << 20, &now).unwrap().len() as u64;
+    world.service.file_written(session, Ok(written), &now);
+    assert!(matches!(world.service.poll(), Some(Output::CloseFile(_))));
+    assert!(world.service.poll().is_none(), "nothing is told yet");
+    world
+        .service
+        .file_closed(session, Err("input/output error".into()));
+    world.run();
+    let told = &world.consumers[&consumer].disabled;
+    assert!(
+        matches!(&told[..], [Some(error)] if error.contains("input/output error")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn each_session_of_a_consumer_that_frees_and_begins_anew_ends_on_its_own() {
+    let begin = |world: &mut World, consumer| {
+        let config = into_file(&[]);
+        let input = ConfigInput {
+            bytes: config.encode_to_vec().into(),
+            config,
+        };
+        let now = world.now;
+        let enabled = world
+            .service
+            .enable_tracing(consumer, input, &OutputFile::Passed, 7, &now);
+        let session = enabled.expect("a good config");
+        world.files.insert(session, Vec::new());
+        session
+    };
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let first = begin(&mut world, consumer);
+    let now = world.now;
+    world.service.free_buffers(consumer, &now);
+    let second = begin(&mut world, consumer);
+    world.run();
+    assert_eq!(world.consumers[&consumer].ended, [first]);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(world.consumers[&consumer].ended, [first, second]);
 }

@@ -1,7 +1,10 @@
 //! From `EnableTracing` to `FreeBuffers`: who is told what, and when.
 
 use buffa::Message;
-use ferretto_proto::messages::{DataSourceDescriptor, observable_events, trace_config};
+use ferretto_proto::messages::{
+    DataSourceDescriptor, TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
+    observable_events, trace_config,
+};
 use ferretto_service::{ConfigInput, ProducerCommand, StateScope};
 
 use crate::world::{World, config, packet, starts, stops, texts};
@@ -420,34 +423,77 @@ fn the_state_of_the_service_lists_everything_and_others_sessions_to_root_only() 
     world.enable(consumer, &config(&["d"]));
     let stranger = world.consumer_of(6);
     let root = world.consumer_of(0);
-    let sessions = |world: &World, who| {
-        world
-            .service
-            .query_state(who, StateScope::Everything)
-            .tracing_sessions
-            .len()
-    };
-    assert_eq!(
-        [
-            sessions(&world, consumer),
-            sessions(&world, stranger),
-            sessions(&world, root)
-        ],
-        [1, 0, 1]
-    );
-    let state = world.service.query_state(root, StateScope::Everything);
+    let sessions = |world: &World, who| world.state(who, StateScope::Everything).tracing_sessions.len();
+    let seen = [consumer, stranger, root].map(|who| sessions(&world, who));
+    assert_eq!(seen, [1, 0, 1]);
+    let state = world.state(root, StateScope::Everything);
     assert_eq!(state.producers[0].name.as_deref(), Some("p"));
     assert_eq!(state.tracing_sessions[0].state.as_deref(), Some("STARTED"));
-    assert!(
-        world
-            .service
-            .query_state(root, StateScope::Sessions)
-            .producers
-            .is_empty()
+    assert_eq!(state.data_sources[0].ds_descriptor.name.as_deref(), Some("d"));
+    let brief = world.state(root, StateScope::Sessions);
+    assert!(brief.producers.is_empty() && brief.data_sources.is_empty());
+    assert_eq!(brief.tracing_sessions.len(), 1);
+}
+
+/// A part of a descriptor that takes about this many bytes.
+fn bulk(size: usize) -> TrackEventDescriptor {
+    TrackEventDescriptor {
+        available_categories: vec![TrackEventCategory {
+            name: Some("x".repeat(size)),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_descriptor_that_fits_into_no_part_of_the_state_is_cut_to_its_name() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    for (name, size) in [("small", 100), ("huge", 5000)] {
+        let descriptor = DataSourceDescriptor {
+            name: Some(name.into()),
+            track_event_descriptor: bulk(size).into(),
+            ..Default::default()
+        };
+        world.register(producer, &descriptor);
+    }
+    let consumer = world.consumer();
+    let max = 1000;
+    let parts = world.service.query_state(consumer, StateScope::Everything, max);
+    assert!(parts.iter().all(|part| part.len() <= max));
+    let state = TracingServiceState::decode_from_slice(&parts.concat()).unwrap();
+    let descriptors = state.data_sources.iter().map(|source| {
+        let descriptor = &source.ds_descriptor;
+        (descriptor.name.clone().unwrap(), descriptor.encoded_len() > 100)
+    });
+    assert_eq!(
+        descriptors.collect::<Vec<_>>(),
+        [("small".into(), true), ("huge".into(), false)]
     );
-    let sources: Vec<_> = world.service.query_data_sources().collect();
-    let source = ferretto_proto::messages::TracingServiceState::decode_from_slice(&sources[0]).unwrap();
-    assert_eq!(source.data_sources[0].ds_descriptor.name.as_deref(), Some("d"));
+}
+
+#[test]
+fn the_descriptors_of_a_producer_are_bounded_in_all() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let mut descriptor = DataSourceDescriptor {
+        track_event_descriptor: bulk(100 * 1024).into(),
+        ..Default::default()
+    };
+    for n in 1..=200 {
+        descriptor.id = Some(n);
+        descriptor.name = Some(format!("d{n}"));
+        world.register(producer, &descriptor);
+    }
+    let root = world.consumer_of(0);
+    let kept = world.state(root, StateScope::Everything).data_sources.len();
+    assert!((70..=81).contains(&kept), "{kept}");
+    // What is taken back makes room.
+    let now = world.now;
+    world.service.unregister_data_source(producer, "d1", &now);
+    world.register(producer, &descriptor);
+    assert_eq!(world.state(root, StateScope::Everything).data_sources.len(), kept);
 }
 
 #[test]
@@ -464,4 +510,149 @@ fn an_unregistered_data_source_ends_in_running_sessions() {
     let late = world.consumer();
     world.enable(late, &config(&["d"]));
     assert_eq!(world.count(producer, starts), 1);
+}
+
+#[test]
+fn an_instance_that_ends_with_its_producer_is_observed_to_stop_once() {
+    for (acknowledges, expected) in [(false, 1), (true, 1)] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        let descriptor = DataSourceDescriptor {
+            name: Some("d".into()),
+            will_notify_on_stop: Some(acknowledges),
+            ..Default::default()
+        };
+        world.register(producer, &descriptor);
+        let consumer = world.consumer();
+        world.enable(consumer, &config(&["d"]));
+        let now = world.now;
+        let kinds = observable_events::Type::TYPE_DATA_SOURCES_INSTANCES as u32;
+        world.service.observe_events(consumer, kinds, &now);
+        world.run();
+        world.consumers.get_mut(&consumer).unwrap().changes.clear();
+        world.service.disable_tracing(consumer, &now);
+        world.service.disconnect_producer(producer, &now);
+        world.run();
+        let changes = &world.consumers[&consumer].changes;
+        assert_eq!(changes.len(), expected, "{changes:?}");
+        assert_eq!(world.consumers[&consumer].disabled, [None]);
+    }
+}
+
+#[test]
+fn a_session_that_ends_before_it_started_takes_its_instances_back() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let descriptor = DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_stop: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &descriptor);
+    let consumer = world.consumer();
+    let deferred = TraceConfig {
+        deferred_start: Some(true),
+        ..config(&["d"])
+    };
+    world.enable(consumer, &deferred);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(
+        (world.count(producer, starts), world.count(producer, stops)),
+        (0, 1)
+    );
+    assert_eq!(
+        world.consumers[&consumer].disabled,
+        [None],
+        "without waiting for the producer"
+    );
+}
+
+#[test]
+fn a_changed_filter_sets_up_each_data_source_of_a_producer_once() {
+    let mut world = World::new();
+    let producer = world.producer("late");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let mut narrow = config(&["d", "d"]);
+    for source in &mut narrow.data_sources {
+        source.producer_name_filter = vec!["nobody".into()];
+    }
+    world.enable(consumer, &narrow);
+    let wide = config(&["d", "d"]);
+    let bytes: std::sync::Arc<[u8]> = wide.encode_to_vec().into();
+    let input = ConfigInput {
+        config: wide,
+        bytes: bytes.clone(),
+    };
+    let now = world.now;
+    world.service.change_config(consumer, &input, &now);
+    world.run();
+    assert_eq!(world.count(producer, starts), 2);
+    // The trace and whoever attaches get the config as it is now.
+    world.service.detach(consumer, "key").unwrap();
+    assert_eq!(world.service.attach(consumer, "key").unwrap(), bytes);
+}
+
+#[test]
+fn the_end_of_a_session_is_told_to_whoever_attaches_after_it() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let descriptor = DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_stop: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &descriptor);
+    let (first, second) = (world.consumer(), world.consumer());
+    let session = world.enable(first, &config(&["d"]));
+    let now = world.now;
+    world.service.disable_tracing(first, &now);
+    world.service.detach(first, "key").unwrap();
+    let instance = world.instances(producer)[0].0;
+    world.service.data_source_stopped(producer, instance.0, &now);
+    world.run();
+    world.service.attach(second, "key").unwrap();
+    assert_eq!(world.service.await_disabled(second), Some(session));
+    world.service.await_disabled(second);
+    world.run();
+    assert!(world.consumers[&first].ended.is_empty());
+    assert_eq!(world.consumers[&second].ended, [session], "once");
+}
+
+#[test]
+fn outputs_for_a_client_that_went_away_are_taken_back() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let now = world.now;
+    world.service.flush(consumer, 1, 0, 0, &now);
+    world.service.disable_tracing(consumer, &now);
+    world.service.disconnect_consumer(consumer, &now);
+    world.service.disconnect_producer(producer, &now);
+    while let Some(output) = world.service.poll() {
+        assert!(matches!(output, ferretto_service::Output::Log(..)), "{output:?}");
+    }
+}
+
+#[test]
+fn nothing_is_due_any_more_when_the_last_session_is_gone() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let busy = TraceConfig {
+        duration_ms: Some(600_000),
+        flush_period_ms: Some(100_000),
+        ..config(&[])
+    };
+    for _ in 0..3 {
+        world.enable(consumer, &busy);
+        assert!(world.service.next_deadline().is_some());
+        let now = world.now;
+        world.service.free_buffers(consumer, &now);
+        world.run();
+    }
+    assert_eq!(world.service.next_deadline(), None);
 }

@@ -104,6 +104,14 @@ fn what_is_not_supported_is_refused_and_named() {
     }
     .into();
     assert!(refused(&triggered).contains("trigger_config"));
+    let mut waiting = config(&[]);
+    waiting.trigger_config = trace_config::TriggerConfig {
+        trigger_mode: Some(trace_config::trigger_config::TriggerMode::START_TRACING),
+        trigger_timeout_ms: Some(1000),
+        ..Default::default()
+    }
+    .into();
+    assert!(refused(&waiting).contains("trigger_config"));
     let mut filtered = config(&[]);
     filtered.trace_filter = trace_config::TraceFilter::default().into();
     assert!(refused(&filtered).contains("trace_filter"));
@@ -178,4 +186,28 @@ fn more_sessions_than_a_user_or_the_service_may_have() {
             .unwrap_err()
             .contains("too many")
     );
+}
+
+#[test]
+fn a_file_name_for_bug_reports_that_leads_elsewhere() {
+    let named = |name: &str| TraceConfig {
+        bugreport_filename: Some(name.into()),
+        ..config(&[])
+    };
+    accepted(&named("Systrace-1_2.pftrace"));
+    for name in ["../up", "a b", "caf\u{e9}"] {
+        assert!(refused(&named(name)).contains("bugreport_filename"));
+    }
+}
+
+#[test]
+fn a_trace_that_would_be_compressed_is_recorded_as_it_is() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let compressed = TraceConfig {
+        compression_type: Some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE),
+        ..config(&[])
+    };
+    world.enable(consumer, &compressed);
+    assert!(world.log.iter().any(|line| line.contains("compression")));
 }

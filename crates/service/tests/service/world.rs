@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use buffa::Message;
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket, commit_data_request,
-    trace_config,
+    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket, TracingServiceState,
+    commit_data_request, trace_config,
 };
 use ferretto_service::{
     ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome, FlushRequestId, Identity,
     Introduction, Now, Output, OutputFile, ProducerCommand, ProducerId, Scraping, Service, SessionId,
-    SmbOrigin,
+    SmbOrigin, StateScope,
 };
 use ferretto_smb::{
     ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriterId,
@@ -24,15 +24,33 @@ pub(crate) struct FakeProducer {
     smb: Option<Arc<ProducerSmb>>,
     next_chunk: BTreeMap<u16, u32>,
     pub(crate) disconnected: Option<String>,
+    /// It went away: the service must not name it any more.
+    gone: bool,
 }
 
 /// What a consumer was told.
 #[derive(Default)]
 pub(crate) struct FakeConsumer {
     pub(crate) disabled: Vec<Option<String>>,
+    /// The sessions of whose end it was told.
+    pub(crate) ended: Vec<SessionId>,
     pub(crate) flushes: Vec<(u64, FlushOutcome)>,
     pub(crate) all_started: usize,
     pub(crate) changes: Vec<(String, i32)>,
+    /// It went away: the service must not name it any more.
+    gone: bool,
+}
+
+/// What becomes of data for files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Disk {
+    /// It is written at once.
+    #[default]
+    Fast,
+    /// It is taken at once, and written when [`World::disk_catches_up`] says so.
+    Slow,
+    /// It cannot be written.
+    Full,
 }
 
 pub(crate) struct World {
@@ -43,8 +61,10 @@ pub(crate) struct World {
     pub(crate) files: BTreeMap<SessionId, Vec<u8>>,
     pub(crate) closed_files: Vec<SessionId>,
     pub(crate) syncs: usize,
-    /// Files fail from now on.
-    pub(crate) disk_full: bool,
+    pub(crate) disk: Disk,
+    /// What a slow disk has not done yet.
+    being_written: Vec<(SessionId, u64)>,
+    being_closed: Vec<SessionId>,
     pub(crate) log: Vec<String>,
 }
 
@@ -69,7 +89,9 @@ impl World {
             files: BTreeMap::new(),
             closed_files: Vec::new(),
             syncs: 0,
-            disk_full: false,
+            disk: Disk::Fast,
+            being_written: Vec::new(),
+            being_closed: Vec::new(),
             log: Vec::new(),
         }
     }
@@ -79,6 +101,10 @@ impl World {
     }
 
     pub(crate) fn producer_with(&mut self, name: &str, scraping: Scraping) -> ProducerId {
+        self.producer_of(1000, name, scraping)
+    }
+
+    pub(crate) fn producer_of(&mut self, uid: u32, name: &str, scraping: Scraping) -> ProducerId {
         let who = Introduction {
             name: name.into(),
             scraping,
@@ -86,13 +112,7 @@ impl World {
         };
         let id = self
             .service
-            .connect_producer(
-                Credentials {
-                    uid: 1000,
-                    pid: Some(77),
-                },
-                who,
-            )
+            .connect_producer(Credentials { uid, pid: Some(77) }, who)
             .expect("admitted");
         self.producers.insert(id, FakeProducer::default());
         id
@@ -151,35 +171,59 @@ impl World {
         self.try_enable(consumer, config).expect("a good config")
     }
 
+    /// The producer goes away.
+    pub(crate) fn lose_producer(&mut self, producer: ProducerId) {
+        self.service.disconnect_producer(producer, &self.now);
+        self.producers.get_mut(&producer).expect("known").gone = true;
+        self.run();
+    }
+
+    /// The consumer goes away.
+    pub(crate) fn lose_consumer(&mut self, consumer: ConsumerId) {
+        self.service.disconnect_consumer(consumer, &self.now);
+        self.consumers.get_mut(&consumer).expect("known").gone = true;
+        self.run();
+    }
+
+    fn connected(&mut self, consumer: ConsumerId) -> &mut FakeConsumer {
+        let consumer = self.consumers.get_mut(&consumer).expect("known");
+        assert!(!consumer.gone, "an output names a consumer that went away");
+        consumer
+    }
+
     /// Carries out everything the service wants done.
     pub(crate) fn run(&mut self) {
-        while let Some(output) = self.service.poll() {
+        for outputs in 0.. {
+            assert!(outputs < 100_000, "the service always wants more");
+            let Some(output) = self.service.poll() else {
+                return;
+            };
             match output {
                 Output::ToProducer(id, command) => self.command(id, command),
                 Output::DisconnectProducer { producer, rule } => {
                     self.service.disconnect_producer(producer, &self.now);
-                    self.producers.get_mut(&producer).expect("known").disconnected = Some(rule);
+                    let producer = self.producers.get_mut(&producer).expect("known");
+                    assert!(!producer.gone, "an output names a producer that went away");
+                    (producer.disconnected, producer.gone) = (Some(rule), true);
                 }
-                Output::TracingDisabled { consumer, error } => {
-                    self.consumers
-                        .get_mut(&consumer)
-                        .expect("known")
-                        .disabled
-                        .push(error);
+                Output::TracingDisabled {
+                    consumer,
+                    session,
+                    error,
+                } => {
+                    let consumer = self.connected(consumer);
+                    consumer.ended.push(session);
+                    consumer.disabled.push(error);
                 }
                 Output::FlushDone {
                     consumer,
                     token,
                     outcome,
                 } => {
-                    self.consumers
-                        .get_mut(&consumer)
-                        .expect("known")
-                        .flushes
-                        .push((token, outcome));
+                    self.connected(consumer).flushes.push((token, outcome));
                 }
                 Output::Observed { consumer, events } => {
-                    let consumer = self.consumers.get_mut(&consumer).expect("known");
+                    let consumer = self.connected(consumer);
                     consumer.all_started += usize::from(events.all_data_sources_started == Some(true));
                     for change in &events.instance_state_changes {
                         let name = change.data_source_name.clone().unwrap_or_default();
@@ -190,16 +234,21 @@ impl World {
                 }
                 Output::FileDue(session) => self.write_file(session),
                 Output::SyncFile(_) => self.syncs += 1,
-                Output::CloseFile(session) => self.closed_files.push(session),
+                Output::CloseFile(session) => {
+                    self.closed_files.push(session);
+                    match self.disk {
+                        Disk::Slow => self.being_closed.push(session),
+                        Disk::Fast | Disk::Full => self.service.file_closed(session, Ok(())),
+                    }
+                }
                 Output::Log(_, line) => self.log.push(line),
             }
         }
     }
 
     fn command(&mut self, id: ProducerId, command: ProducerCommand) {
-        let Some(producer) = self.producers.get_mut(&id) else {
-            return;
-        };
+        let producer = self.producers.get_mut(&id).expect("known");
+        assert!(!producer.gone, "an output names a producer that went away");
         if let ProducerCommand::CreateSharedMemory { size, page_size } = command {
             let memory = Arc::new(SharedMemory::create(size).expect("memory"));
             let page_size = PageSize::new(page_size).expect("a page size");
@@ -214,15 +263,31 @@ impl World {
         let Some(batch) = self.service.read_for_file(session, 4096, &self.now) else {
             return;
         };
-        let result = if self.disk_full {
-            Err("no space left on device".to_owned())
-        } else {
-            let file = self.files.get_mut(&session).expect("open");
-            let before = file.len();
+        let file = self.files.get_mut(&session).expect("open");
+        let before = file.len();
+        if self.disk != Disk::Full {
             batch.slices().for_each(|slice| file.extend_from_slice(slice));
-            Ok((file.len() - before) as u64)
-        };
-        self.service.file_written(session, result, &self.now);
+        }
+        let written = (file.len() - before) as u64;
+        match self.disk {
+            Disk::Fast => self.service.file_written(session, Ok(written), &self.now),
+            Disk::Slow => self.being_written.push((session, written)),
+            Disk::Full => {
+                let error = "no space left on device".to_owned();
+                self.service.file_written(session, Err(error), &self.now);
+            }
+        }
+    }
+
+    /// A slow disk has done what it was asked so far.
+    pub(crate) fn disk_catches_up(&mut self) {
+        for (session, written) in std::mem::take(&mut self.being_written) {
+            self.service.file_written(session, Ok(written), &self.now);
+        }
+        for session in std::mem::take(&mut self.being_closed) {
+            self.service.file_closed(session, Ok(()));
+        }
+        self.run();
     }
 
     /// Lets time pass, timer by timer.
@@ -234,6 +299,13 @@ impl World {
             self.run();
         }
         self.set_time(end);
+        self.service.handle_timeout(&self.now);
+        self.run();
+    }
+
+    /// The machine slept, or the daemon did: time has passed and no timer was served meanwhile.
+    pub(crate) fn jump(&mut self, ms: u64) {
+        self.set_time(self.now.monotonic + ms * 1_000_000);
         self.service.handle_timeout(&self.now);
         self.run();
     }
@@ -282,16 +354,27 @@ impl World {
         writer: u16,
         packets: &[&[u8]],
     ) -> (ferretto_smb::WriteChunk, usize, usize) {
+        self.try_write_open(producer, writer, packets)
+            .expect("a free chunk")
+    }
+
+    /// The same, unless the producer has no shared memory or no chunk in it is free.
+    pub(crate) fn try_write_open(
+        &mut self,
+        producer: ProducerId,
+        writer: u16,
+        packets: &[&[u8]],
+    ) -> Option<(ferretto_smb::WriteChunk, usize, usize)> {
         let producer = self.producers.get_mut(&producer).expect("known");
-        let smb = producer.smb.as_ref().expect("shared memory");
+        let smb = producer.smb.as_ref()?;
         let next = producer.next_chunk.entry(writer).or_default();
         let new = NewChunk {
             writer: WriterId(writer),
             chunk: ChunkId(*next),
             first: FirstPacket::Whole,
         };
+        let mut chunk = smb.take_chunk(PageLayout::Div1, new)?;
         *next += 1;
-        let mut chunk = smb.take_chunk(PageLayout::Div1, new).expect("a free chunk");
         let mut offset = 0;
         for packet in packets {
             let mut framed = ferretto_wire::Writer::new();
@@ -302,7 +385,7 @@ impl World {
         }
         chunk.publish(packets.len() as u16);
         let (page, index) = (chunk.page(), chunk.index());
-        (chunk, page, index)
+        Some((chunk, page, index))
     }
 
     /// Acknowledges every flush that the producer was asked for.
@@ -344,6 +427,12 @@ impl World {
                 return packets;
             }
         }
+    }
+
+    /// The state of the service as this consumer sees it.
+    pub(crate) fn state(&self, consumer: ConsumerId, scope: StateScope) -> TracingServiceState {
+        let parts = self.service.query_state(consumer, scope, usize::MAX);
+        TracingServiceState::decode_from_slice(&parts.concat()).expect("a state")
     }
 
     pub(crate) fn instances(&self, producer: ProducerId) -> Vec<(DataSourceInstanceId, DataSourceConfig)> {
