@@ -6,4 +6,5 @@ mod files;
 mod flushes;
 mod lifecycle;
 mod refusals;
+mod simulation;
 mod world;

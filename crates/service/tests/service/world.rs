@@ -414,15 +414,18 @@ impl World {
     }
 
     pub(crate) fn read_in_batches(&mut self, consumer: ConsumerId, budget: usize) -> Vec<TracePacket> {
-        let mut packets = Vec::new();
+        let packets = self.read_encoded(consumer, budget);
+        let decode = |bytes: &Vec<u8>| TracePacket::decode_from_slice(bytes).expect("a packet");
+        packets.iter().map(decode).collect()
+    }
+
+    pub(crate) fn read_encoded(&mut self, consumer: ConsumerId, budget: usize) -> Vec<Vec<u8>> {
+        let mut packets: Vec<Vec<u8>> = Vec::new();
         loop {
             let Some(batch) = self.service.read_buffers(consumer, budget, &self.now) else {
                 return packets;
             };
-            for packet in batch.packets() {
-                let bytes: Vec<u8> = packet.flatten().copied().collect();
-                packets.push(TracePacket::decode_from_slice(&bytes).expect("a packet"));
-            }
+            packets.extend(batch.packets().map(|packet| packet.flatten().copied().collect()));
             if !batch.has_more {
                 return packets;
             }
