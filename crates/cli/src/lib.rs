@@ -7,6 +7,7 @@
 pub mod applet;
 mod autostart;
 mod background;
+mod daemon;
 mod inherited;
 mod log;
 pub mod perfetto;

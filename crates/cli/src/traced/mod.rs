@@ -17,6 +17,7 @@ use clap::Parser;
 use ferretto_ipc::transport::SocketPermissions;
 use ferretto_ipc::{Address, Listener, socket_names};
 
+use crate::daemon;
 use shell::{Port, Shell};
 
 /// The tracing service: buffers and sessions, between producers and consumers.
@@ -55,24 +56,7 @@ fn parse_permissions(text: &str) -> Result<(SocketPermissions, SocketPermissions
 
 /// Runs the applet with the words after its name; gives the exit code, upstream's.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    let args = match Args::try_parse_from(std::iter::once("traced".into()).chain(words)) {
-        Ok(args) => args,
-        Err(message) => {
-            let _ = message.print();
-            return u8::from(message.use_stderr());
-        }
-    };
-    if args.version {
-        println!("{}", crate::VERSION);
-        return 0;
-    }
-    match serve(&args) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("traced: {error}");
-            1
-        }
-    }
+    daemon::run("traced", words, |args: &Args| args.version, serve)
 }
 
 fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {

@@ -15,7 +15,7 @@ use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
 use ferretto_probes::producer::{Backoff, Ended, Log, Probes, Progress, Setup, TracefsPolicy};
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
-use crate::log;
+use crate::{daemon, log};
 
 const SOCKET: Token = Token(0);
 /// Tokens from here on are kernel buffers.
@@ -43,24 +43,7 @@ struct Args {
 
 /// Runs the applet with the words after its name; gives the exit code, upstream's.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    let args = match Args::try_parse_from(std::iter::once("traced_probes".into()).chain(words)) {
-        Ok(args) => args,
-        Err(message) => {
-            let _ = message.print();
-            return u8::from(message.use_stderr());
-        }
-    };
-    if args.version {
-        println!("{}", crate::VERSION);
-        return 0;
-    }
-    match serve(&args) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("traced_probes: {error}");
-            1
-        }
-    }
+    daemon::run("traced_probes", words, |args: &Args| args.version, serve)
 }
 
 fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
