@@ -6,7 +6,8 @@
 //!
 //! **When it wakes the endpoint.** The first chunk returned starts a batching period, at the end of which whatever came
 //! together is committed in one request. When completed chunks fill half of the buffer it does not wait that long, and
-//! for flushes neither.
+//! for flushes neither. An endpoint that shares its thread with a writer is woken once more then ([`Wake::HalfFull`]), for
+//! the service should be emptying one half while the other is filled.
 //!
 //! **No patches.** Upstream's writers encode straight into chunks, so that a nested message may leave a chunk before its
 //! length is known, and a patch has to follow it to the service (`CommitDataRequest.chunks_to_patch`). Ours write packets
@@ -58,6 +59,9 @@ pub enum Wake {
     Within(Duration),
     /// As soon as possible.
     Now,
+    /// As soon as possible, for half of the buffer waits for the service. If this is the endpoint's own thread, and is not
+    /// going to be back in its loop soon, it should send before it returns.
+    HalfFull,
     /// As soon as possible, for a writer waits for chunks to be freed. If this is the endpoint's own thread, it must
     /// send before it returns: nobody else will.
     Stalled,
@@ -126,6 +130,7 @@ enum Woken {
     No,
     AtEndOfBatch,
     Now,
+    HalfFull,
 }
 
 impl fmt::Debug for Arbiter {
@@ -303,7 +308,9 @@ impl Arbiter {
             });
             pending.returned_bytes += bytes;
             let half_full = pending.returned_bytes >= self.smb.memory().size() / 2;
-            let (woken, wake) = if half_full || pending.batch.is_zero() {
+            let (woken, wake) = if half_full {
+                (Woken::HalfFull, Wake::HalfFull)
+            } else if pending.batch.is_zero() {
                 (Woken::Now, Wake::Now)
             } else {
                 (Woken::AtEndOfBatch, Wake::Within(pending.batch))
@@ -322,7 +329,7 @@ impl Arbiter {
         let sooner = {
             let mut pending = self.pending();
             let sooner = pending.woken < Woken::Now;
-            pending.woken = Woken::Now;
+            pending.woken = pending.woken.max(Woken::Now);
             sooner
         };
         if sooner {

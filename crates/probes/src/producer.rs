@@ -157,6 +157,8 @@ impl Notify for SharedLink {
         match wake {
             // Everything that runs in the daemon ends with a pump.
             Wake::Within(_) | Wake::Now => {}
+            // Unless it is a long one, in which the memory would fill up and the next writer have to wait.
+            Wake::HalfFull => link.pump(),
             Wake::Stalled => link.help_stalled_writer(),
         }
     }

@@ -598,7 +598,7 @@ fn the_endpoint_is_woken_at_the_end_of_the_batch_or_when_half_the_buffer_waits()
     fill(2);
     assert_eq!(
         wakes.try_iter().collect::<Vec<_>>(),
-        [Wake::Now],
+        [Wake::HalfFull],
         "half of the buffer"
     );
     service.serve();
@@ -608,6 +608,16 @@ fn the_endpoint_is_woken_at_the_end_of_the_batch_or_when_half_the_buffer_waits()
         [Wake::Within(batch)],
         "a new batch begins"
     );
+}
+
+#[test]
+fn an_endpoint_that_was_woken_for_a_chunk_is_woken_again_when_half_the_buffer_waits() {
+    let (sender, wakes) = channel();
+    let service = Service::new(8, 4096, PageLayout::Div1, Channel(Mutex::new(sender)));
+    let mut writer = service.writer(BufferExhaustedPolicy::Drop);
+    // It may be busy until then: a drain of the kernel's buffers on its own thread.
+    (0..7).for_each(|_| writer.write_packet(&packet(0, 4_000)));
+    assert_eq!(wakes.try_iter().collect::<Vec<_>>(), [Wake::Now, Wake::HalfFull]);
 }
 
 #[test]
