@@ -236,14 +236,14 @@ fn vsock_works_where_the_kernel_has_a_loopback_for_it() {
             };
             let mut poll = [PollFd::new(&client, PollFlags::OUT)];
             if rustix::event::poll(&mut poll, Some(&patience)).unwrap() == 0 {
-                return println!("skipped: no vsock loopback answers");
+                return println!("skipped: this kernel has no vsock loopback that answers");
             }
             if let Err(error) = sockopt::socket_error(&client).unwrap() {
-                return println!("skipped: no vsock loopback: {error}");
+                return println!("skipped: this kernel has no vsock loopback: {error}");
             }
             exchange(&listener, client);
         }
-        Err(error) => println!("skipped: no vsock loopback: {error}"),
+        Err(error) => println!("skipped: this kernel has no vsock loopback: {error}"),
     }
 }
 

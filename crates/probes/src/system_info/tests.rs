@@ -269,12 +269,12 @@ fn this_machine_is_told_as_it_is() {
     let cpu0 = recorded.cpus.first();
     match std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpu_capacity") {
         Ok(capacity) => assert_eq!(cpu0.unwrap().capacity, Some(capacity.trim().parse().unwrap())),
-        Err(error) => println!("skipped: cpu_capacity: {error}"),
+        Err(error) => println!("skipped: this kernel tells no cpu_capacity: {error}"),
     }
     // The kernel tells the names a second time, each interrupt in a file of its own.
     let interrupts = recorded.interrupts.unwrap_or_default();
     if !Path::new("/sys/kernel/irq").exists() {
-        println!("skipped: names of interrupts: no /sys/kernel/irq");
+        println!("skipped: this kernel has no /sys/kernel/irq");
         return;
     }
     for (irq, name) in &interrupts {
