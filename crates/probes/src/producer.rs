@@ -7,7 +7,7 @@
 //! The only wait in here is a trace writer's for a free chunk of shared memory, while the service catches up. Nothing is
 //! missed by it: whatever else could be recorded meanwhile would have to go through the same memory, and the kernel's
 //! buffers go on recording. It is bounded, commits go out meanwhile, and it ends at once when the connection breaks or the
-//! daemon is to end ([`Link`]).
+//! daemon is to end (see `Link`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
