@@ -19,6 +19,11 @@
 //! by the size of the buffer, and no operation looks at other sequences.
 
 mod fragment;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+#[cfg(any(test, fuzzing))]
+mod invariants;
 mod read;
 mod record;
 mod sequence;

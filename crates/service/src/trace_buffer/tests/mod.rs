@@ -2,7 +2,7 @@
 //!
 //! The cases cover what upstream's unit tests of `trace_buffer_v2` expect, and where we go further.
 
-mod fuzz;
+mod fuzzing;
 mod hostile;
 mod losses;
 mod model;
@@ -14,7 +14,6 @@ mod snapshots;
 
 use super::*;
 use record::Record;
-use sequence::distance;
 
 /// A chunk under construction. Fragments are named by a letter that fills them and their size in the chunk,
 /// length prefix included.
@@ -197,48 +196,6 @@ impl Fixture {
 }
 
 const NOTHING: [&str; 0] = [];
-
-impl TraceBuffer {
-    /// Asserts everything the modules promise each other.
-    fn check_invariants(&self) {
-        let mut at = 0;
-        let mut live = 0;
-        let mut cursor_on_boundary = self.write_at == 0 || self.write_at == self.ring.used();
-        while at < self.ring.used() {
-            cursor_on_boundary |= at == self.write_at;
-            at += match self.ring.record(at) {
-                Record::Free(run) => {
-                    assert!(run.bytes >= 16 && run.bytes.is_multiple_of(16) && run.padding <= run.bytes);
-                    run.bytes
-                }
-                Record::Chunk(chunk) => {
-                    live += 1;
-                    assert!(chunk.consumed <= chunk.payload && chunk.payload <= chunk.reserved);
-                    assert!(
-                        self.sequences.get(chunk.slot).chunks.contains(&at),
-                        "orphan chunk at {at}"
-                    );
-                    chunk.outer_size()
-                }
-            };
-        }
-        assert_eq!(at, self.ring.used(), "records do not tile the ring");
-        assert!(cursor_on_boundary, "the write cursor is inside a record");
-        let mut listed = 0;
-        let mut idle = 0;
-        for sequence in self.sequences.iter() {
-            listed += sequence.chunks.len();
-            idle += u32::from(sequence.chunks.is_empty());
-            let ids: Vec<ChunkId> = sequence.chunks.iter().map(|&at| self.ring.chunk_id(at)).collect();
-            assert!(
-                ids.is_sorted_by(|a, b| distance(*b, *a) > 0),
-                "chunks out of order: {ids:?}"
-            );
-        }
-        assert_eq!(listed, live, "a sequence holds a chunk that is gone");
-        assert_eq!(idle, self.sequences.idle_count());
-    }
-}
 
 /// SplitMix64: reproducible, and good enough to choose operations.
 struct Random(u64);

@@ -1,38 +1,42 @@
-//! Arbitrary bytes as operations: whatever producers send, the buffer keeps its invariants and never panics.
-//!
-//! `FERRETTO_TRACE_BUFFER_FUZZ=n` runs `n` rounds from random bytes, `FERRETTO_TRACE_BUFFER_SEED` chooses the
-//! first. [`fuzz_step`] is what a fuzzer would call with bytes of its own.
+//! Arbitrary bytes as operations on a trace buffer: whatever producers send, the buffer keeps its invariants and never
+//! panics. Called by the tests of this folder with random bytes and by the target `trace_buffer` in `fuzz/` at the root
+//! of the repository with those that reach new code; not part of the crate otherwise.
 
 use super::*;
 
-const ROUNDS: u64 = 400;
-
 /// Takes bytes from the front of the input; zeroes when there are no more.
-struct Input<'a>(&'a [u8]);
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
+    /// One byte.
+    pub fn byte(&mut self) -> u8 {
         self.0.split_off_first().copied().unwrap_or_default()
     }
 
-    fn number(&mut self) -> u32 {
+    /// Four bytes, the lowest first.
+    pub fn number(&mut self) -> u32 {
         u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    fn bytes(&mut self, count: usize) -> &'a [u8] {
+    /// As many bytes as are left, up to `count`.
+    pub fn bytes(&mut self, count: usize) -> &'a [u8] {
         self.0.split_off(..count.min(self.0.len())).unwrap_or_default()
     }
 }
 
 /// Interprets `data` as operations on a small buffer.
-fn fuzz_step(data: &[u8]) {
+///
+/// # Panics
+/// If the buffer breaks one of its promises.
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let policy = if input.byte() % 4 == 0 {
         FillPolicy::Discard
     } else {
         FillPolicy::RingBuffer
     };
-    let mut buffer = TraceBuffer::new(u64::from(input.byte() % 3) * 4096, policy).unwrap();
+    let mut buffer = TraceBuffer::new(u64::from(input.byte() % 3) * 4096, policy).expect("a few KiB");
     let mut delivered = 0;
     while !input.0.is_empty() {
         match input.byte() % 8 {
@@ -44,11 +48,20 @@ fn fuzz_step(data: &[u8]) {
                 } else {
                     0u32.wrapping_sub(100).wrapping_add(near.into())
                 };
-                let mut info = chunk(1 + u16::from(writer >> 7), u16::from(writer & 3), id).info;
-                info.flags = input.byte();
-                if input.byte() % 3 == 0 {
-                    info.state = ChunkState::Incomplete;
-                }
+                let (producer, writer) = sequence(writer);
+                let mut info = ChunkInfo {
+                    producer,
+                    identity: ProducerIdentity::default(),
+                    writer,
+                    chunk_id: ChunkId(id),
+                    num_fragments: 0,
+                    flags: input.byte(),
+                    state: if input.byte() % 3 == 0 {
+                        ChunkState::Incomplete
+                    } else {
+                        ChunkState::Complete
+                    },
+                };
                 let mut payload = Vec::new();
                 let shape = input.byte();
                 if shape & 0x80 == 0 {
@@ -83,10 +96,7 @@ fn fuzz_step(data: &[u8]) {
                 } else {
                     MorePatches::Pending
                 };
-                let (producer, writer) = (
-                    ProducerId(1 + u16::from(writer >> 7)),
-                    WriterId(u16::from(writer & 3)),
-                );
+                let (producer, writer) = sequence(writer);
                 buffer.apply_patches(producer, writer, id, &[patch], more);
             }
             6 => {
@@ -104,7 +114,7 @@ fn fuzz_step(data: &[u8]) {
             }
             _ => {
                 buffer = if input.byte() == 0 {
-                    buffer.clone_read_only().unwrap()
+                    buffer.clone_read_only().expect("a few KiB")
                 } else {
                     buffer
                 }
@@ -127,16 +137,10 @@ fn fuzz_step(data: &[u8]) {
     );
 }
 
-#[test]
-fn arbitrary_operations_keep_the_invariants() {
-    let first = number_from_env("FERRETTO_TRACE_BUFFER_SEED").unwrap_or(1);
-    let rounds = number_from_env("FERRETTO_TRACE_BUFFER_FUZZ").unwrap_or(ROUNDS);
-    for seed in first..first + rounds {
-        let mut random = Random(seed);
-        let data: Vec<u8> = (0..random.below(6000)).map(|_| random.next() as u8).collect();
-        if let Err(panic) = std::panic::catch_unwind(|| fuzz_step(&data)) {
-            eprintln!("reproduce with FERRETTO_TRACE_BUFFER_SEED={seed} FERRETTO_TRACE_BUFFER_FUZZ=1");
-            std::panic::resume_unwind(panic);
-        }
-    }
+/// One of eight sequences.
+fn sequence(byte: u8) -> (ProducerId, WriterId) {
+    (
+        ProducerId(1 + u16::from(byte >> 7)),
+        WriterId(u16::from(byte & 3)),
+    )
 }

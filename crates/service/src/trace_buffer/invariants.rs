@@ -1,0 +1,48 @@
+//! What the modules of the trace buffer promise each other, as assertions. Called between operations by the tests and by
+//! the interpreter that fuzzers drive; not part of the crate otherwise.
+
+use super::record::Record;
+use super::sequence::distance;
+use super::{ChunkId, TraceBuffer};
+
+impl TraceBuffer {
+    /// Asserts everything the modules promise each other.
+    pub(super) fn check_invariants(&self) {
+        let mut at = 0;
+        let mut live = 0;
+        let mut cursor_on_boundary = self.write_at == 0 || self.write_at == self.ring.used();
+        while at < self.ring.used() {
+            cursor_on_boundary |= at == self.write_at;
+            at += match self.ring.record(at) {
+                Record::Free(run) => {
+                    assert!(run.bytes >= 16 && run.bytes.is_multiple_of(16) && run.padding <= run.bytes);
+                    run.bytes
+                }
+                Record::Chunk(chunk) => {
+                    live += 1;
+                    assert!(chunk.consumed <= chunk.payload && chunk.payload <= chunk.reserved);
+                    assert!(
+                        self.sequences.get(chunk.slot).chunks.contains(&at),
+                        "orphan chunk at {at}"
+                    );
+                    chunk.outer_size()
+                }
+            };
+        }
+        assert_eq!(at, self.ring.used(), "records do not tile the ring");
+        assert!(cursor_on_boundary, "the write cursor is inside a record");
+        let mut listed = 0;
+        let mut idle = 0;
+        for sequence in self.sequences.iter() {
+            listed += sequence.chunks.len();
+            idle += u32::from(sequence.chunks.is_empty());
+            let ids: Vec<ChunkId> = sequence.chunks.iter().map(|&at| self.ring.chunk_id(at)).collect();
+            assert!(
+                ids.is_sorted_by(|a, b| distance(*b, *a) > 0),
+                "chunks out of order: {ids:?}"
+            );
+        }
+        assert_eq!(listed, live, "a sequence holds a chunk that is gone");
+        assert_eq!(idle, self.sequences.idle_count());
+    }
+}
