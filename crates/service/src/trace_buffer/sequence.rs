@@ -241,12 +241,12 @@ impl Sequences {
         self.idle_count -= 1;
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.index.values().map(|&slot| &self.slots[slot as usize])
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn idle_count(&self) -> u32 {
         self.idle_count
     }
