@@ -43,6 +43,9 @@ const PERIOD: Duration = Duration::from_millis(1);
 /// Runs of such a thread that a recording of 2 s shows at least, on a machine however busy with other things.
 const RUNS: i64 = 20;
 
+/// A nice value.
+const LOWEST_PRIORITY: i32 = 19;
+
 fn thread_name(cpu: usize) -> String {
     format!("mixture-cpu{cpu}")
 }
@@ -54,22 +57,37 @@ fn cpus() -> Vec<usize> {
 }
 
 /// Runs `record` while a thread of this process switches on each of `cpus`; by these threads the traces are compared.
+///
+/// Below each of them another one spins, so that no CPU is ever idle: there are virtual machines whose kernels, after some
+/// hours, report no switch that comes from a CPU's idle thread, neither to tracefs nor to perf.
 fn while_switching<R>(cpus: &[usize], record: impl FnOnce() -> R) -> R {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for &cpu in cpus {
             let stop = &stop;
-            let body = move || {
+            let stay = move || {
                 let mut one = CpuSet::new();
                 one.set(cpu);
                 rustix::thread::sched_setaffinity(None, &one).unwrap();
+            };
+            let switch = move || {
+                stay();
                 while !stop.load(Ordering::Relaxed) {
                     std::thread::sleep(PERIOD);
                 }
             };
-            std::thread::Builder::new()
-                .name(thread_name(cpu))
-                .spawn_scoped(scope, body)
+            let spin = move || {
+                stay();
+                let this_thread = rustix::thread::gettid();
+                rustix::process::setpriority_process(Some(this_thread), LOWEST_PRIORITY).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
+            let thread = |name: String| std::thread::Builder::new().name(name);
+            thread(thread_name(cpu)).spawn_scoped(scope, switch).unwrap();
+            thread(format!("mixture-spin{cpu}"))
+                .spawn_scoped(scope, spin)
                 .unwrap();
         }
         let stop_at_end = StopAtEnd(&stop);
