@@ -1,7 +1,7 @@
 //! From a config to a session: every check that a config must pass, then its buffers and data source instances.
 //!
 //! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
-//! do yet is refused as well, never ignored: a trace without the filter or trigger that was asked for is a wrong one.
+//! do yet is refused as well: a trace without the filter or trigger that was asked for is a wrong one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,8 @@ impl Service {
     /// [`TracingDisabled`](crate::Output::TracingDisabled).
     ///
     /// # Errors
-    /// The reason why the config is refused. Nothing has happened then.
+    /// The reason why the config is refused. Nothing has happened then, but for a change of `lockdown_mode`, which upstream
+    /// makes first too.
     pub fn enable_tracing(
         &mut self,
         consumer: ConsumerId,
