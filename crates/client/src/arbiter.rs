@@ -18,6 +18,7 @@
 mod writer_ids;
 
 use crate::trace_writer::TraceWriter;
+pub use ferretto_proto::ids::BufferId;
 use ferretto_proto::messages::CommitDataRequest;
 use ferretto_proto::messages::commit_data_request::ChunksToMove;
 use ferretto_smb::{MAX_WRITER_ID, NewChunk, PageLayout, ProducerSmb, WriteChunk, WriterId};
@@ -35,10 +36,6 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The longest that a waiting writer sleeps before it looks again.
 const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
-
-/// A trace buffer of the service, as named by the `target_buffer` of a data source's config.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BufferId(pub u16);
 
 /// What a trace writer does when all chunks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,7 @@ use ferretto_ipc::frame::MAX_PAYLOAD;
 use ferretto_ipc::ports::{PRODUCER_PORT, ProducerMethod};
 use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::{Address, Stream};
+pub use ferretto_proto::ids::{DataSourceInstanceId, FlushRequestId};
 use ferretto_proto::messages::initialize_connection_request::ProducerSMBScrapingMode;
 use ferretto_proto::messages::{
     ActivateTriggersRequest, CommitDataRequest, DataSourceDescriptor, InitializeConnectionRequest,
@@ -36,14 +37,6 @@ pub use command::{DataSourceSetup, Flush, ProducerCommand, SharedMemoryOffer};
 
 /// Far more than the commits of every chunk of the largest shared memory buffer.
 const OUTGOING_BYTES: usize = 4 * 1024 * 1024;
-
-/// A running instance of a data source, numbered by the service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DataSourceInstanceId(pub u64);
-
-/// A flush, numbered by the service, rising.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FlushRequestId(pub u64);
 
 /// Whether the service may take chunks that were not committed out of our shared memory at the end of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

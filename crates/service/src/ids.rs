@@ -1,6 +1,6 @@
 //! The numbers by which the service and its peers name things, each its own type so that a writer is
 //! never passed where a producer is meant. Used by every module of the crate; they carry no invariants
-//! beyond their width, which is the width of the field on the wire.
+//! beyond their width, which is the width of the field on the wire. Those that clients name too are `proto`'s and `smb`'s.
 
 use std::fmt;
 
@@ -23,10 +23,6 @@ id! {
     ProducerId(u16)
 }
 id! {
-    /// A trace buffer of this service, unique across sessions. Producers name it in `CommitData`.
-    BufferId(u16)
-}
-id! {
     /// The machine a producer runs on. 0 is the one the service runs on.
     MachineId(u32)
 }
@@ -38,15 +34,8 @@ id! {
     /// A connected consumer.
     ConsumerId(u64)
 }
-id! {
-    /// An instance of a data source: one data source of one producer in one session.
-    DataSourceInstanceId(u64)
-}
-id! {
-    /// A request to producers to flush; later ones are greater.
-    FlushRequestId(u64)
-}
 
+pub use ferretto_proto::ids::{BufferId, DataSourceInstanceId, FlushRequestId};
 pub use ferretto_smb::{ChunkId, WriterId};
 
 impl MachineId {
