@@ -3,7 +3,7 @@
 //! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
 //! do yet is refused as well: a trace without the filter or trigger that was asked for is a wrong one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::clock::Now;
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{LogLevel, ProducerCommand};
-use crate::producer::smb_sizes;
+use crate::producer::{Offer, RegistrationId, smb_sizes};
 use crate::service::Service;
 use crate::session::{
     Beginning, Drain, FileSink, FlushStrategy, Instance, InstanceState, Session, State, millis_or,
@@ -203,22 +203,29 @@ impl Service {
         let Some(offers) = self.offers.get(&name) else {
             return;
         };
-        let matching: Vec<ProducerId> = {
-            let filter = ProducerFilter::of(config);
+        let matching: Vec<Offer> = {
+            let filter = ProducerFilter::of(config, &self.identity.machine_name);
             offers
                 .iter()
                 .copied()
-                .filter(|producer| self.passes(*producer, &filter))
+                .filter(|offer| self.passes(offer.producer, &filter))
                 .collect()
         };
-        for producer in matching {
-            self.set_up_instance(session, index, target, producer);
+        for offer in matching {
+            self.set_up_instance(session, index, target, offer);
         }
     }
 
-    /// A producer has registered a data source while the session was there: sets it up, and starts it if the session
-    /// has started.
-    pub(crate) fn set_up_late(&mut self, session: SessionId, producer: ProducerId, name: &str, now: &Now) {
+    /// A data source was registered, or has come to pass the filters, while the session was there: sets it up, except
+    /// where it is `already`, and starts it if the session has started.
+    pub(crate) fn set_up_late(
+        &mut self,
+        session: SessionId,
+        offer: Offer,
+        name: &str,
+        already: &BTreeSet<(usize, RegistrationId)>,
+        now: &Now,
+    ) {
         let Some(entry) = self.sessions.get(&session) else {
             return;
         };
@@ -228,15 +235,19 @@ impl Service {
             .iter()
             .enumerate()
             .filter(|(_, wanted)| wanted.config.name.as_deref() == Some(name))
-            .filter(|(_, wanted)| self.passes(producer, &ProducerFilter::of(wanted)))
+            .filter(|(_, wanted)| {
+                let filter = ProducerFilter::of(wanted, &self.identity.machine_name);
+                self.passes(offer.producer, &filter)
+            })
             .map(|(index, _)| index)
+            .filter(|index| !already.contains(&(*index, offer.registration)))
             .collect();
         let started = entry.state == State::Started;
         let Ok(targets) = resolve_targets(&entry.config) else {
             return;
         };
         for index in wanted {
-            let instance = self.set_up_instance(session, index, targets[index], producer);
+            let instance = self.set_up_instance(session, index, targets[index], offer);
             if let (true, Some(instance)) = (started, instance) {
                 self.start_instance(session, instance, now);
             }
@@ -255,8 +266,9 @@ impl Service {
         session_id: SessionId,
         index: usize,
         target: usize,
-        producer_id: ProducerId,
+        offer: Offer,
     ) -> Option<DataSourceInstanceId> {
+        let producer_id = offer.producer;
         let session = self.sessions.get_mut(&session_id)?;
         let producer = self.producers.get_mut(&producer_id)?;
         let buffer = *session.buffers.get(target)?;
@@ -271,13 +283,15 @@ impl Service {
         let registration = producer
             .data_sources
             .iter()
-            .find(|registration| registration.name() == name)?;
+            .find(|registration| registration.number == offer.registration)?;
         self.last_instance += 1;
         let instance_id = DataSourceInstanceId(self.last_instance);
         let config: Arc<[u8]> = instance_config(session, index, buffer).into();
         let descriptor = &registration.descriptor;
         let instance = Instance {
             producer: producer_id,
+            registration: offer.registration,
+            source: index,
             name,
             config: config.clone(),
             state: InstanceState::Configured,
@@ -333,7 +347,7 @@ struct ProducerFilter {
 }
 
 impl ProducerFilter {
-    fn of(source: &trace_config::DataSource) -> ProducerFilter {
+    fn of(source: &trace_config::DataSource, this_machine: &str) -> ProducerFilter {
         let machines = &source.machine_name_filter;
         ProducerFilter {
             names: source.producer_name_filter.clone(),
@@ -343,7 +357,8 @@ impl ProducerFilter {
                 .iter()
                 .filter_map(|e| whole_name_regex(e).ok())
                 .collect(),
-            other_machine_only: !machines.is_empty() && !machines.iter().any(|name| name == "host"),
+            other_machine_only: !machines.is_empty()
+                && !machines.iter().any(|name| name == "host" || name == this_machine),
         }
     }
 

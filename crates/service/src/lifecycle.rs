@@ -278,7 +278,7 @@ impl Service {
         let sources = session.config.data_sources.iter();
         let names: BTreeSet<String> = sources.filter_map(|source| source.config.name.clone()).collect();
         let instances = session.instances.values();
-        let set_up: BTreeSet<ProducerId> = instances.map(|instance| instance.producer).collect();
+        let set_up: BTreeSet<_> = instances.map(|i| (i.source, i.registration)).collect();
         if surplus {
             let line =
                 "a changed config differs in more than producer filters: only those take effect".into();
@@ -287,10 +287,8 @@ impl Service {
             session.config_bytes = input.bytes.clone();
         }
         for name in names {
-            let offers: BTreeSet<ProducerId> =
-                self.offers.get(&name).into_iter().flatten().copied().collect();
-            for producer in offers.difference(&set_up).copied() {
-                self.set_up_late(id, producer, &name, now);
+            for offer in self.offers.get(&name).cloned().unwrap_or_default() {
+                self.set_up_late(id, offer, &name, &set_up, now);
             }
         }
     }

@@ -53,8 +53,21 @@ pub enum Scraping {
     Enabled,
 }
 
+/// Names a registration among all that the service has seen. The ids of producers do not: old ones send none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RegistrationId(u64);
+
+/// A registration of a data source, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) producer: ProducerId,
+    pub(crate) registration: RegistrationId,
+}
+
 /// A data source that a producer offers.
 pub(crate) struct Registration {
+    pub(crate) number: RegistrationId,
+    /// As the producer numbers it; 0 if it does not.
     pub(crate) id: u64,
     pub(crate) descriptor: DataSourceDescriptor,
     /// As the producer sent it.
@@ -172,7 +185,9 @@ impl Service {
         let Ok(decoded) = DataSourceDescriptor::decode_from_slice(descriptor) else {
             return self.violation(producer, "sent a data source descriptor that cannot be decoded");
         };
+        let number = RegistrationId(self.last_registration + 1);
         let registration = Registration {
+            number,
             id: decoded.id.unwrap_or_default(),
             descriptor: decoded,
             descriptor_bytes: descriptor.to_vec(),
@@ -203,7 +218,12 @@ impl Service {
         }
         let name = registration.name().to_owned();
         entry.data_sources.push(registration);
-        self.offers.entry(name.clone()).or_default().push(producer);
+        self.last_registration = number.0;
+        let offer = Offer {
+            producer,
+            registration: number,
+        };
+        self.offers.entry(name.clone()).or_default().push(offer);
 
         let wanting: Vec<SessionId> = self
             .sessions
@@ -212,7 +232,7 @@ impl Service {
             .map(|session| session.id)
             .collect();
         for session in wanting {
-            self.set_up_late(session, producer, &name, now);
+            self.set_up_late(session, offer, &name, &BTreeSet::new(), now);
         }
     }
 
@@ -258,11 +278,9 @@ impl Service {
         let Some(position) = entry.data_sources.iter().position(|known| known.name() == name) else {
             return;
         };
-        entry.data_sources.remove(position);
+        let removed = entry.data_sources.remove(position);
         if let Some(offers) = self.offers.get_mut(name) {
-            if let Some(position) = offers.iter().position(|offer| *offer == producer) {
-                offers.remove(position);
-            }
+            offers.retain(|offer| offer.registration != removed.number);
             if offers.is_empty() {
                 self.offers.remove(name);
             }
@@ -324,10 +342,8 @@ impl Service {
     }
 
     fn move_chunk(&mut self, producer: ProducerId, entry: &commit_data_request::ChunksToMove) {
-        let Some(target) = entry.target_buffer.and_then(|id| u16::try_from(id).ok()) else {
-            self.chunks_discarded += 1;
-            return;
-        };
+        // A number that no buffer can have is as good as 0, the id of none: the chunk is lost, but its place is free again.
+        let target = BufferId(u16::try_from(entry.target_buffer.unwrap_or_default()).unwrap_or_default());
         let Some(sender) = self.producers.get(&producer) else {
             return;
         };
@@ -364,7 +380,7 @@ impl Service {
             discarded: &mut self.chunks_discarded,
         };
         match taken {
-            Some((header, state)) => to.copy_chunk(BufferId(target), &header, state, &self.chunk),
+            Some((header, state)) => to.copy_chunk(target, &header, state, &self.chunk),
             None => self.chunks_discarded += 1,
         }
     }

@@ -12,7 +12,7 @@ use crate::clock::Now;
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{LogLevel, Output, ProducerCommand};
-use crate::producer::Producer;
+use crate::producer::{Offer, Producer};
 use crate::session::{Session, State};
 use crate::timers::{Timer, Timers};
 use crate::trace_buffer::TraceBuffer;
@@ -24,6 +24,8 @@ pub struct Identity {
     pub uid: u32,
     /// Version line, as `--version` prints it.
     pub version: String,
+    /// Name of this machine, by which a config may pick it (`machine_name_filter`); `host` does as well.
+    pub machine_name: String,
     /// Facts for the `SystemInfo` packet.
     pub system: SystemFacts,
 }
@@ -61,8 +63,8 @@ pub struct Service {
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
     pub(crate) buffers: BTreeMap<BufferId, TraceBuffer>,
-    /// Which producers offer a data source of this name, in the order of registration.
-    pub(crate) offers: BTreeMap<String, Vec<ProducerId>>,
+    /// Who offers a data source of this name, in the order of registration: a producer may do so more than once.
+    pub(crate) offers: BTreeMap<String, Vec<Offer>>,
     /// The session of every instance that was set up.
     pub(crate) instances: BTreeMap<DataSourceInstanceId, SessionId>,
     pub(crate) lockdown: bool,
@@ -76,6 +78,7 @@ pub struct Service {
     pub(crate) producers_seen: u32,
     pub(crate) last_consumer: u64,
     pub(crate) last_session: u64,
+    pub(crate) last_registration: u64,
     pub(crate) last_instance: u64,
     pub(crate) last_flush: u64,
     last_buffer: u16,
@@ -106,6 +109,7 @@ impl Service {
             producers_seen: 0,
             last_consumer: 0,
             last_session: 0,
+            last_registration: 0,
             last_instance: 0,
             last_flush: 0,
             last_buffer: 0,
@@ -150,16 +154,15 @@ impl Service {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
-        while let Some(consumer) = self.observers_due.pop_first() {
-            let events = self
-                .consumers
-                .get_mut(&consumer)
-                .and_then(|observer| observer.events.take());
-            if let Some(events) = events {
-                return Some(Output::Observed { consumer, events });
-            }
-        }
-        None
+        let observer = *self.observers_due.first()?;
+        self.take_events(observer)
+    }
+
+    /// What a consumer observed since it was last told.
+    fn take_events(&mut self, consumer: ConsumerId) -> Option<Output> {
+        self.observers_due.remove(&consumer);
+        let events = self.consumers.get_mut(&consumer)?.events.take()?;
+        Some(Output::Observed { consumer, events })
     }
 
     /// When [`Service::handle_timeout`] wants to be called next: nanoseconds on the monotonic clock.
@@ -184,6 +187,9 @@ impl Service {
     }
 
     pub(crate) fn output(&mut self, output: Output) {
+        // What a consumer observed before comes before.
+        let observed = output.consumer().and_then(|consumer| self.take_events(consumer));
+        self.outputs.extend(observed);
         self.outputs.push_back(output);
     }
 

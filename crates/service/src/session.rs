@@ -13,6 +13,7 @@ use crate::ids::{
     BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
 };
 use crate::limits;
+use crate::producer::RegistrationId;
 
 /// Sequence id of the packets that the service itself writes.
 pub(crate) const SERVICE_SEQUENCE_ID: u32 = 1;
@@ -56,6 +57,10 @@ pub(crate) enum InstanceState {
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) producer: ProducerId,
+    /// Which of the producer's registrations it is of.
+    pub(crate) registration: RegistrationId,
+    /// Which of the config's data sources it is of.
+    pub(crate) source: usize,
     pub(crate) name: String,
     pub(crate) config: Arc<[u8]>,
     pub(crate) state: InstanceState,

@@ -1,4 +1,4 @@
-//! What the daemon knows of the machine, for the `SystemInfo` packet.
+//! What the daemon knows of the machine: its name, and what the `SystemInfo` packet says of it.
 
 use ferretto_service::{Identity, SystemFacts};
 
@@ -7,9 +7,11 @@ pub(super) fn identity() -> Identity {
     let uname = rustix::system::uname();
     let text = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
     let memory = rustix::system::sysinfo();
+    let machine_name = std::env::var("PERFETTO_MACHINE_NAME").unwrap_or_else(|_| text(uname.sysname()));
     Identity {
         uid: rustix::process::geteuid().as_raw(),
         version: crate::VERSION.to_owned(),
+        machine_name,
         system: SystemFacts {
             utsname: Some([
                 text(uname.sysname()),

@@ -3,7 +3,7 @@
 use buffa::Message;
 use ferretto_proto::messages::{
     DataSourceDescriptor, TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
-    observable_events, trace_config,
+    observable_events,
 };
 use ferretto_service::{ConfigInput, ProducerCommand, StateScope};
 
@@ -136,29 +136,6 @@ fn producer_filters_pick_by_name_and_by_whole_name_expressions() {
         .map(|producer| world.count(*producer, starts))
         .collect();
     assert_eq!(started, [1, 0, 1]);
-}
-
-#[test]
-fn a_changed_filter_adds_producers_to_the_running_session() {
-    let mut world = World::new();
-    let (first, second) = (world.producer("first"), world.producer("second"));
-    world.offer(first, "d");
-    world.offer(second, "d");
-    let consumer = world.consumer();
-    let mut filtered = config(&["d"]);
-    filtered.data_sources[0].producer_name_filter = vec!["first".into()];
-    world.enable(consumer, &filtered);
-    filtered.data_sources[0]
-        .producer_name_filter
-        .push("second".into());
-    let input = ConfigInput {
-        bytes: filtered.encode_to_vec().into(),
-        config: filtered,
-    };
-    let now = world.now;
-    world.service.change_config(consumer, &input, &now);
-    world.run();
-    assert_eq!([world.count(first, starts), world.count(second, starts)], [1, 1]);
 }
 
 #[test]
@@ -360,58 +337,6 @@ fn two_sessions_with_one_data_source_are_two_instances() {
     world.commit(producer, 2, target(1), &[&packet("for b")]);
     assert_eq!(texts(&world.read(a)), ["for a"]);
     assert_eq!(texts(&world.read(b)), ["for b"]);
-}
-
-#[test]
-fn shared_memory_has_the_size_that_the_config_asks_for_this_producer() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
-    let mut sized = config(&["d"]);
-    sized.producers = vec![trace_config::ProducerConfig {
-        producer_name: Some("p".into()),
-        shm_size_kb: Some(512),
-        page_size_kb: Some(16),
-        ..Default::default()
-    }];
-    world.enable(consumer, &sized);
-    let expected = ProducerCommand::CreateSharedMemory {
-        size: 512 * 1024,
-        page_size: 16 * 1024,
-    };
-    assert_eq!(world.producers[&producer].commands[0], expected);
-}
-
-#[test]
-fn incremental_state_is_cleared_periodically_where_data_sources_handle_it() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    let handles = DataSourceDescriptor {
-        name: Some("handles".into()),
-        handles_incremental_state_clear: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &handles);
-    world.offer(producer, "does not");
-    let consumer = world.consumer();
-    let mut clearing = config(&["handles", "does not"]);
-    clearing.incremental_state_config = trace_config::IncrementalStateConfig {
-        clear_period_ms: Some(100),
-        ..Default::default()
-    }
-    .into();
-    world.enable(consumer, &clearing);
-    world.advance(250);
-    let clears: Vec<usize> = world.producers[&producer]
-        .commands
-        .iter()
-        .filter_map(|command| match command {
-            ProducerCommand::ClearIncrementalState { instances } => Some(instances.len()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(clears, [1, 1]);
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //! [`World`](world::World), their shared memory is real.
 
 mod data;
+mod data_sources;
 mod files;
 mod flushes;
 mod lifecycle;
 mod refusals;
+
 mod simulation;
 mod world;

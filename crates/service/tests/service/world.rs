@@ -73,6 +73,7 @@ impl World {
         let identity = Identity {
             uid: 42,
             version: "test".into(),
+            machine_name: "testbed".into(),
             ..Default::default()
         };
         let start = 1_000_000_000;
@@ -110,6 +111,10 @@ impl World {
             scraping,
             ..Default::default()
         };
+        self.introduce(uid, who)
+    }
+
+    pub(crate) fn introduce(&mut self, uid: u32, who: Introduction) -> ProducerId {
         let id = self
             .service
             .connect_producer(Credentials { uid, pid: Some(77) }, who)
