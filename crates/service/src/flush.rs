@@ -46,14 +46,16 @@ impl Service {
         }
     }
 
-    /// The session is over: last flush, then stop.
+    /// The session is over: last flush, then stop. One that was stopped before is freed now if nobody holds it: for whoever
+    /// detached from it this is the time at which it ends by itself.
     pub(crate) fn flush_and_disable(&mut self, id: SessionId, now: &Now) {
-        if self
-            .sessions
-            .get(&id)
-            .is_some_and(|session| session.state == State::Started)
-        {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        if session.state == State::Started {
             self.flush_session(id, None, FlushPurpose::Final, flags::TRACE_STOP, now);
+        } else if session.consumer.is_none() {
+            self.free_session(id, now);
         }
     }
 

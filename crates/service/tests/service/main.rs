@@ -7,6 +7,7 @@ mod files;
 mod flushes;
 mod lifecycle;
 mod refusals;
+mod sessions;
 
 mod simulation;
 mod world;
