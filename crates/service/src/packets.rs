@@ -170,10 +170,8 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
         Plain(u32),
         Slow(SlowKind, Vec<(String, String)>),
     }
-    let mut events: Vec<(u64, Event)> = Vec::new();
-    for (kind, times) in &mut session.lifecycle_events {
-        events.extend(times.drain(..).map(|at| (at, Event::Plain(*kind as u32))));
-    }
+    let noted = session.lifecycle_events.drain(..);
+    let mut events: Vec<(u64, Event)> = noted.map(|(kind, at)| (at, Event::Plain(kind as u32))).collect();
     events.extend(
         session
             .slow_data_sources

@@ -94,7 +94,7 @@ pub(crate) struct PendingFlush {
 
 /// Kinds of events in the life of a session that are written into its trace; the values are field numbers of
 /// `TracingServiceEvent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LifecycleEvent {
     AllDataSourcesStarted = 1,
     TracingStarted = 2,
@@ -228,7 +228,8 @@ pub(crate) struct Session {
     /// Wall clock at the start, kept for `QueryServiceState`.
     pub(crate) start_realtime: Option<u64>,
     pub(crate) clock_snapshots: VecDeque<Now>,
-    pub(crate) lifecycle_events: BTreeMap<LifecycleEvent, VecDeque<u64>>,
+    /// What happened and when, in boot time, as it happened: much of it within one turn, at the same time.
+    pub(crate) lifecycle_events: VecDeque<(LifecycleEvent, u64)>,
     pub(crate) slow_data_sources: Vec<SlowDataSources>,
     pub(crate) stats_due: bool,
     pub(crate) sync_marker_due: bool,
@@ -266,7 +267,7 @@ impl Session {
             initial_clocks: None,
             start_realtime: None,
             clock_snapshots: VecDeque::new(),
-            lifecycle_events: BTreeMap::new(),
+            lifecycle_events: VecDeque::new(),
             slow_data_sources: Vec::new(),
             stats_due: false,
             sync_marker_due: false,
@@ -311,11 +312,14 @@ impl Session {
 
     /// Notes that something happened, to be written at the next read-back.
     pub(crate) fn note(&mut self, event: LifecycleEvent, now: &Now) {
-        let times = self.lifecycle_events.entry(event).or_default();
-        if times.len() >= event.kept() {
-            times.pop_front();
+        let events = &mut self.lifecycle_events;
+        let of_kind = |(kind, _): &(LifecycleEvent, u64)| *kind == event;
+        if events.iter().filter(|noted| of_kind(noted)).count() >= event.kept()
+            && let Some(oldest) = events.iter().position(of_kind)
+        {
+            events.remove(oldest);
         }
-        times.push_back(now.boot);
+        events.push_back((event, now.boot));
     }
 
     /// Takes a clock snapshot for the next read-back, unless the last one still describes all clocks well.

@@ -391,3 +391,99 @@ fn each_session_of_a_consumer_that_frees_and_begins_anew_ends_on_its_own() {
     world.run();
     assert_eq!(world.consumers[&consumer].ended, [first, second]);
 }
+
+#[test]
+fn a_write_that_waits_for_a_flush_has_what_the_flush_brought() {
+    // The producer commits when it is asked to flush, and not before.
+    for (mode, expected) in [
+        (None, &["asked for"][..]),
+        (Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED), &[]),
+    ] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        let slow = TraceConfig {
+            file_write_period_ms: Some(10_000),
+            write_flush_mode: mode,
+            ..into_file(&["d"])
+        };
+        let session = world.enable(consumer, &slow);
+        let target = world.target(producer);
+        world.advance(10_000);
+        if world.count(producer, flushes) > 0 {
+            assert!(world.files[&session].is_empty(), "it waits");
+            world.commit(producer, 1, target, &[&packet("asked for")]);
+            world.acknowledge_flushes(producer);
+        }
+        assert!(!world.files[&session].is_empty());
+        assert_eq!(texts(&parse(&world.files[&session])), expected);
+    }
+}
+
+#[test]
+fn a_write_that_waits_for_a_flush_in_vain_comes_after_the_timeout() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let slow = TraceConfig {
+        file_write_period_ms: Some(10_000),
+        flush_timeout_ms: Some(300),
+        ..into_file(&["d"])
+    };
+    let session = world.enable(consumer, &slow);
+    let target = world.target(producer);
+    world.commit(producer, 1, target, &[&packet("x")]);
+    world.advance(9_000 + 299);
+    assert!(world.files[&session].is_empty());
+    world.advance(1);
+    assert_eq!(texts(&parse(&world.files[&session])), ["x"]);
+}
+
+#[test]
+fn the_statistics_at_the_end_of_a_file_count_everything_before_them() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let session = world.enable(consumer, &into_file(&["d"]));
+    let target = world.target(producer);
+    world.advance(1000);
+    world.commit(producer, 1, target, &[&packet("last")]);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    let packets = parse(&world.files[&session]);
+    let Some(trace_packet::Data::TraceStats(stats)) = &packets.last().unwrap().data else {
+        panic!("the last packet is the statistics")
+    };
+    assert_eq!(stats.buffer_stats[0].chunks_written, Some(1));
+    assert_eq!(stats.buffer_stats[0].chunks_read, Some(1));
+}
+
+#[test]
+fn the_write_period_has_a_default_and_a_floor() {
+    for (configured, period) in [(None, 5000), (Some(0), 5000), (Some(1), 100), (Some(150), 150)] {
+        let mut world = World::new();
+        let consumer = world.consumer();
+        let config = TraceConfig {
+            file_write_period_ms: configured,
+            write_flush_mode: Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED),
+            ..into_file(&[])
+        };
+        // Writes come at multiples of the period since the boot of the machine.
+        world.jump(period - world.now.monotonic / 1_000_000 % period);
+        let session = world.enable(consumer, &config);
+        let mut writes = Vec::new();
+        let mut before = 0;
+        for ms in 1..=2 * period {
+            world.advance(1);
+            if world.files[&session].len() > before {
+                before = world.files[&session].len();
+                writes.push(ms);
+            }
+        }
+        assert_eq!(writes, [period, 2 * period], "{configured:?}");
+    }
+}

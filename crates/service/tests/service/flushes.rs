@@ -247,3 +247,165 @@ fn flushes_that_are_done_leave_nothing_to_wait_for() {
     world.acknowledge_flushes(producer);
     assert_eq!(world.service.next_deadline(), before);
 }
+
+/// The flags of the flushes that the producer was asked for, and how many instances each is for.
+fn asked(world: &World, producer: ferretto_service::ProducerId) -> Vec<(u64, usize)> {
+    let commands = world.producers[&producer].commands.iter();
+    let asked = commands.filter_map(|command| match command {
+        ProducerCommand::Flush { instances, flags, .. } => Some((*flags, instances.len())),
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn producers_are_told_who_wants_a_flush_and_why() {
+    /// `FlushFlags`: asked for by the service, and because it is time again or because the trace ends.
+    const PERIODIC: u64 = 1 << 4 | 1;
+    const TRACE_STOP: u64 = 1 << 4 | 2;
+    let streaming = |mode, period| TraceConfig {
+        write_into_file: Some(true),
+        file_write_period_ms: Some(period),
+        write_flush_mode: Some(mode),
+        ..config(&["d"])
+    };
+    use trace_config::WriteFlushMode::{WRITE_FLUSH_AUTO, WRITE_FLUSH_ENABLED};
+    let cases = [
+        (
+            TraceConfig {
+                flush_period_ms: Some(1000),
+                ..config(&["d"])
+            },
+            PERIODIC,
+        ),
+        (streaming(WRITE_FLUSH_ENABLED, 1000), PERIODIC),
+        (streaming(WRITE_FLUSH_AUTO, 1000), PERIODIC),
+        (
+            TraceConfig {
+                duration_ms: Some(1000),
+                ..config(&["d"])
+            },
+            TRACE_STOP,
+        ),
+    ];
+    for (config, flags) in cases {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        world.enable(consumer, &config);
+        world.advance(5000);
+        assert_eq!(asked(&world, producer).first(), Some(&(flags, 1)));
+    }
+}
+
+#[test]
+fn an_acknowledgement_counts_for_the_flushes_before_it_and_not_for_those_after() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let now = world.now;
+    for token in 1..=3 {
+        world.service.flush(consumer, token, 0, 0, &now);
+    }
+    world.service.flush(consumer, 4, 10, 0, &now);
+    world.run();
+    let requests: Vec<_> = world.producers[&producer]
+        .commands
+        .iter()
+        .filter_map(|command| match command {
+            ProducerCommand::Flush { request, .. } => Some(*request),
+            _ => None,
+        })
+        .collect();
+    let third = ferretto_proto::messages::CommitDataRequest {
+        flush_request_id: Some(requests[2].0),
+        ..Default::default()
+    };
+    world.service.commit(producer, &third, &now);
+    world.run();
+    let succeeded = [1, 2, 3].map(|token| (token, FlushOutcome::Succeeded));
+    assert_eq!(world.consumers[&consumer].flushes, succeeded);
+    world.advance(10);
+    assert_eq!(
+        world.consumers[&consumer].flushes[3..],
+        [(4, FlushOutcome::Failed)]
+    );
+    let stats = world.service.trace_stats(consumer).unwrap();
+    assert_eq!(
+        (
+            stats.flushes_requested,
+            stats.flushes_succeeded,
+            stats.flushes_failed
+        ),
+        (Some(4), Some(3), Some(1))
+    );
+}
+
+#[test]
+fn only_instances_that_want_it_are_flushed() {
+    let mut world = World::new();
+    let (both, none) = (world.producer("both"), world.producer("none"));
+    let plain = DataSourceDescriptor {
+        name: Some("plain".into()),
+        no_flush: Some(true),
+        ..Default::default()
+    };
+    world.offer(both, "d");
+    world.register(both, &plain);
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d", "plain"]));
+    world.register(none, &plain);
+    let now = world.now;
+    world.service.flush(consumer, 1, 0, 0, &now);
+    world.run();
+    assert_eq!(asked(&world, both), [(0, 1)]);
+    assert!(asked(&world, none).is_empty());
+    world.acknowledge_flushes(both);
+    assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Succeeded)]);
+}
+
+#[test]
+fn a_flush_of_one_session_asks_nobody_of_another() {
+    let mut world = World::new();
+    let (a, b) = (world.producer("a"), world.producer("b"));
+    world.offer(a, "d");
+    world.offer(b, "e");
+    let (first, second) = (world.consumer(), world.consumer());
+    world.enable(first, &config(&["d"]));
+    world.enable(second, &config(&["d", "e"]));
+    let now = world.now;
+    world.service.flush(first, 1, 0, 0, &now);
+    world.run();
+    assert_eq!((asked(&world, a).len(), asked(&world, b).len()), (1, 0));
+    world.acknowledge_flushes(b);
+    assert!(world.consumers[&first].flushes.is_empty());
+    world.acknowledge_flushes(a);
+    assert_eq!(world.consumers[&first].flushes.len(), 1);
+}
+
+#[test]
+fn no_more_flushes_are_pending_than_the_limit() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let now = world.now;
+    let most = ferretto_service::limits::MAX_PENDING_FLUSHES + 1;
+    for token in 0..most {
+        world.service.flush(consumer, token as u64, 0, 0, &now);
+    }
+    world.run();
+    assert!(world.consumers[&consumer].flushes.is_empty());
+    world.service.flush(consumer, 77_777, 0, 0, &now);
+    world.run();
+    assert_eq!(
+        world.consumers[&consumer].flushes,
+        [(77_777, FlushOutcome::Failed)]
+    );
+    world.acknowledge_flushes(producer);
+    assert_eq!(world.consumers[&consumer].flushes.len(), most + 1);
+}

@@ -7,7 +7,8 @@ mod files;
 mod flushes;
 mod lifecycle;
 mod refusals;
+mod scraping;
+mod service_packets;
 mod sessions;
-
 mod simulation;
 mod world;
