@@ -80,6 +80,9 @@ fn an_empty_fragment_within_a_packet_is_left_out() {
     buffer.commit(chunk(1, 1, 3).begin('-', 1));
     buffer.commit(chunk(1, 1, 4).end('-', 1).whole('e', 4));
     assert_eq!(buffer.read(), ["e4"], "a packet of empty fragments is no packet");
+    buffer.commit(chunk(1, 1, 5).whole('f', 4).begin('-', 1));
+    buffer.commit(chunk(1, 1, 6).end('g', 4).whole('h', 4));
+    assert_eq!(buffer.read(), ["f4", "g4", "h4"], "one that begins with one is");
 }
 
 #[test]
@@ -96,6 +99,18 @@ fn a_recommit_must_not_shrink_outgrow_its_room_or_drop_flags() {
     assert_eq!(buffer.stats().abi_violations, 3);
     buffer.commit(chunk(1, 1, 1).end('c', 10));
     assert_eq!(buffer.read(), ["a2048+c10"]);
+}
+
+#[test]
+fn a_recommit_that_shrinks_what_was_read_changes_nothing() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 30).whole('b', 40));
+    assert_eq!(buffer.read_some(2), ["a30", "b40"]);
+    let shorter = chunk(1, 1, 0).whole('a', 10).whole('b', 10).whole('c', 10);
+    assert_eq!(buffer.try_commit(&shorter), violation(AbiViolation::BadRecommit));
+    assert_eq!(buffer.read(), NOTHING);
+    buffer.commit(chunk(1, 1, 1).whole('d', 10).whole('e', 10));
+    assert_eq!(buffer.read(), ["d10", "e10"]);
 }
 
 #[test]

@@ -65,6 +65,18 @@ fn a_header_is_room_enough_for_padding() {
 }
 
 #[test]
+fn a_chunk_without_fragments_fits_into_the_last_bytes() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 4080 - 16));
+    assert_eq!(buffer.read(), ["a4064"]);
+    buffer.commit(chunk(1, 1, 1));
+    assert_eq!(buffer.room_to_end(), 0);
+    buffer.commit(chunk(1, 1, 2).whole('b', 2048 - 16));
+    buffer.commit(chunk(1, 1, 3).whole('c', 2048 - 16));
+    assert_eq!(buffer.read(), ["b2032", "c2032"]);
+}
+
+#[test]
 fn the_rest_of_an_overwritten_chunk_may_be_a_header_alone() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 36 - 16));

@@ -174,6 +174,23 @@ fn a_scraped_chunk_that_was_read_moves_away_from_the_write_cursor_when_committed
 }
 
 #[test]
+fn a_chunk_that_moves_in_a_full_buffer_takes_its_own_place_and_comes_last() {
+    let mut buffer = ring(4096);
+    buffer.scrape(chunk(1, 1, 0).whole('a', 20).begin('-', 10).padded_to(1024));
+    assert_eq!(buffer.read(), ["a20"]);
+    for id in 0..3 {
+        buffer.commit(chunk(2, 1, id).whole('x', 1024 - 16));
+    }
+    assert_eq!(buffer.room_to_end(), 0);
+    buffer.commit(chunk(1, 1, 0).whole('a', 20).whole('b', 10).whole('c', 100));
+    assert_eq!(
+        buffer.read(),
+        ["x1008", "x1008", "x1008", "b10", "c100"],
+        "nothing was overwritten for it"
+    );
+}
+
+#[test]
 fn only_the_final_commit_moves_and_only_when_all_was_read() {
     let mut buffer = ring(4096);
     buffer.scrape(chunk(1, 1, 0).whole('a', 32).whole('b', 32).padded_to(512));
