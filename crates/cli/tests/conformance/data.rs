@@ -1,0 +1,627 @@
+//! Data: what is read when producers commit this, and how it is counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use buffa::Message;
+use ferretto_client::producer::Acknowledge;
+use ferretto_proto::messages::trace_config::BufferConfig;
+use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
+use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
+use ferretto_proto::messages::{
+    CommitDataRequest, DataSourceDescriptor, TraceConfig, TracePacket, TraceStats, commit_data_request,
+};
+use ferretto_wire::{Reader, Writer};
+
+use crate::parties::{Service, config};
+use crate::support::{Programs, Side};
+
+/// A part of a conversation about data.
+#[derive(Clone)]
+enum Step {
+    /// A chunk of the first session's only writer unless it says otherwise.
+    Chunk(Chunk),
+    /// Four bytes at this offset of the payload of a chunk, and whether more will come.
+    Patch {
+        writer: u16,
+        chunk: u32,
+        offset: u32,
+        data: Vec<u8>,
+        more: bool,
+    },
+    /// Everything that can be read is.
+    Read,
+}
+
+/// A chunk as it lies in shared memory.
+#[derive(Clone)]
+struct Chunk {
+    writer: u16,
+    id: u32,
+    /// 1: continues a packet, 2: is continued, 4: needs patches.
+    flags: u16,
+    fragments: u16,
+    payload: Vec<u8>,
+    /// It is still being written.
+    scraped: bool,
+    /// Somewhere else than where the writer belongs.
+    astray: bool,
+}
+
+fn chunk(writer: u16, id: u32) -> Chunk {
+    Chunk {
+        writer,
+        id,
+        flags: 0,
+        fragments: 0,
+        payload: Vec::new(),
+        scraped: false,
+        astray: false,
+    }
+}
+
+/// A packet with a text, as producers write it.
+fn packet(text: &str) -> Vec<u8> {
+    const FOR_TESTING: u32 = 900;
+    let mut packet = Writer::new();
+    packet.nested(FOR_TESTING, |event| event.bytes_field(1, text.as_bytes()));
+    packet.as_slice().to_vec()
+}
+
+impl Chunk {
+    fn raw(mut self, bytes: &[u8]) -> Chunk {
+        self.payload.extend_from_slice(bytes);
+        self.fragments += 1;
+        self
+    }
+
+    fn fragment(self, bytes: &[u8]) -> Chunk {
+        let mut framed = Writer::new();
+        framed.varint(bytes.len() as u64);
+        framed.raw(bytes);
+        self.raw(framed.as_slice())
+    }
+
+    fn whole(self, text: &str) -> Chunk {
+        self.fragment(&packet(text))
+    }
+
+    /// A packet of this size or a little more.
+    fn large(self, size: usize) -> Chunk {
+        self.whole(&"x".repeat(size))
+    }
+
+    fn flags(mut self, flags: u16) -> Chunk {
+        self.flags |= flags;
+        self
+    }
+
+    fn padded_to(mut self, size: usize) -> Chunk {
+        self.payload.resize(size, 0);
+        self
+    }
+
+    fn scraped(mut self) -> Chunk {
+        self.scraped = true;
+        self
+    }
+
+    fn astray(mut self) -> Chunk {
+        self.astray = true;
+        self
+    }
+
+    fn request(&self, target: u32) -> CommitDataRequest {
+        let mut data = self.id.to_le_bytes().to_vec();
+        data.extend(self.writer.to_le_bytes());
+        data.extend((self.fragments | self.flags << 10).to_le_bytes());
+        data.extend_from_slice(&self.payload);
+        CommitDataRequest {
+            chunks_to_move: vec![commit_data_request::ChunksToMove {
+                target_buffer: Some(target + u32::from(self.astray)),
+                data: Some(data),
+                chunk_incomplete: Some(self.scraped),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+    }
+}
+
+/// A packet of a producer as a reader sees it: text, sequence, who wrote it, and whether something is missing before it.
+fn seen(packet: &[u8]) -> Option<String> {
+    let decoded = TracePacket::decode_from_slice(packet).unwrap();
+    decoded.trusted_pid?;
+    let field = |message: &[u8], number| {
+        Reader::new(message)
+            .flatten()
+            .find(|field| field.number == number)
+            .and_then(|field| field.value.as_bytes().map(<[u8]>::to_vec))
+    };
+    let event = field(packet, 900).unwrap_or_default();
+    let text = String::from_utf8_lossy(&field(&event, 1).unwrap_or_default()).into_owned();
+    let text = match text.len() {
+        0..40 => text,
+        length => format!("{length} of {:?}", text.chars().next()),
+    };
+    let sequence = match decoded.optional_trusted_packet_sequence_id {
+        Some(TrustedPacketSequenceId(id)) => id,
+        _ => 0,
+    };
+    let uid = decoded.optional_trusted_uid.is_some();
+    // The reasons are newer than the reference.
+    let lost = decoded.previous_packet_dropped.unwrap_or_default() != 0;
+    Some(format!(
+        "{text} by {sequence}{}{}",
+        if uid { "" } else { " of nobody" },
+        if lost { ", after a loss" } else { "" }
+    ))
+}
+
+/// What comes out, and the statistics at the end.
+fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps: &[Step]) -> Vec<String> {
+    let mut producer = service.producer("p");
+    let mut consumer = service.consumer();
+    producer.register(DataSourceDescriptor {
+        name: Some("d".into()),
+        ..Default::default()
+    });
+    consumer.enable(&TraceConfig {
+        buffers: vec![buffer.clone(); 2],
+        ..config("d")
+    });
+    producer.settle();
+    let mut outcome = Vec::new();
+    for step in steps {
+        let request = match step {
+            Step::Chunk(chunk) => chunk.request(producer.target),
+            Step::Patch {
+                writer,
+                chunk,
+                offset,
+                data,
+                more,
+            } => CommitDataRequest {
+                chunks_to_patch: vec![commit_data_request::ChunkToPatch {
+                    target_buffer: Some(producer.target),
+                    writer_id: Some((*writer).into()),
+                    chunk_id: Some(*chunk),
+                    has_more_patches: Some(*more),
+                    patches: vec![commit_data_request::chunk_to_patch::Patch {
+                        offset: Some(*offset),
+                        data: Some(data.clone()),
+                        ..Default::default()
+                    }],
+                    ..Default::default()
+                }],
+                ..Default::default()
+            },
+            Step::Read => {
+                producer.settle();
+                let packets: Vec<String> = consumer.read().iter().filter_map(|p| seen(p)).collect();
+                outcome.push(format!("read {}", packets.join("; ")));
+                continue;
+            }
+        };
+        producer.endpoint.commit(request, Acknowledge::No).unwrap();
+        producer.settle();
+    }
+    let stats = consumer.stats();
+    // These count over the life of the service.
+    static BEFORE: std::sync::Mutex<BTreeMap<String, (u64, u64)>> = std::sync::Mutex::new(BTreeMap::new());
+    let discarded = (
+        stats.chunks_discarded.unwrap_or_default(),
+        stats.patches_discarded.unwrap_or_default(),
+    );
+    let key = format!("{:?}", service.producers);
+    let before = BEFORE.lock().unwrap().insert(key, discarded).unwrap_or_default();
+    outcome.push(format!(
+        "discarded {} chunks, {} patches; invalid: {:?}",
+        discarded.0 - before.0,
+        discarded.1 - before.1,
+        stats.invalid_packets
+    ));
+    outcome.push(format!("counted {:?}", counters(&stats)));
+    let mut writers: Vec<String> = stats
+        .writer_stats
+        .iter()
+        .map(|writer| {
+            format!(
+                "writer {:?} in {:?}: {:?} {:?}",
+                writer.sequence_id,
+                writer.buffer,
+                writer.chunk_payload_histogram_counts,
+                writer.chunk_payload_histogram_sum
+            )
+        })
+        .collect();
+    writers.sort();
+    outcome.push(format!(
+        "sizes {:?} {writers:?}",
+        stats.chunk_payload_histogram_def
+    ));
+    drop((producer, consumer));
+    service.await_quiet();
+    outcome
+}
+
+/// The counters of the first buffer that are not zero, by name.
+fn counters(stats: &TraceStats) -> BTreeMap<&'static str, u64> {
+    let buffer = &stats.buffer_stats[0];
+    let counters = [
+        ("buffer_size", buffer.buffer_size),
+        ("bytes_written", buffer.bytes_written),
+        ("bytes_overwritten", buffer.bytes_overwritten),
+        ("bytes_read", buffer.bytes_read),
+        ("padding_bytes_written", buffer.padding_bytes_written),
+        ("padding_bytes_cleared", buffer.padding_bytes_cleared),
+        ("chunks_written", buffer.chunks_written),
+        ("chunks_rewritten", buffer.chunks_rewritten),
+        ("chunks_overwritten", buffer.chunks_overwritten),
+        ("chunks_discarded", buffer.chunks_discarded),
+        ("chunks_read", buffer.chunks_read),
+        (
+            "chunks_committed_out_of_order",
+            buffer.chunks_committed_out_of_order,
+        ),
+        ("write_wrap_count", buffer.write_wrap_count),
+        ("patches_succeeded", buffer.patches_succeeded),
+        ("patches_failed", buffer.patches_failed),
+        ("readaheads_succeeded", buffer.readaheads_succeeded),
+        ("readaheads_failed", buffer.readaheads_failed),
+        ("abi_violations", buffer.abi_violations),
+        ("trace_writer_packet_loss", buffer.trace_writer_packet_loss),
+    ];
+    counters
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value.filter(|value| *value != 0)?)))
+        .collect()
+}
+
+/// Conversations about data: name, policy, steps.
+fn conversations() -> Vec<(&'static str, FillPolicy, Vec<Step>)> {
+    use FillPolicy::{DISCARD, RING_BUFFER};
+    use Step::Read;
+    let text = packet("a text in three parts");
+    let (head, rest) = text.split_at(8);
+    let (middle, tail) = rest.split_at(6);
+    let chunks = |chunks: Vec<Chunk>| -> Vec<Step> {
+        let mut steps: Vec<Step> = chunks.into_iter().map(Step::Chunk).collect();
+        steps.push(Read);
+        steps
+    };
+    let interleaved = |steps: Vec<Chunk>| -> Vec<Step> {
+        steps
+            .into_iter()
+            .flat_map(|chunk| [Step::Chunk(chunk), Read])
+            .collect()
+    };
+    let patch = |writer, chunk, offset, data: &[u8], more| Step::Patch {
+        writer,
+        chunk,
+        offset,
+        data: data.to_vec(),
+        more,
+    };
+    let parts = || {
+        [
+            chunk(1, 0).whole("before").fragment(head).flags(2),
+            chunk(1, 1).fragment(middle).flags(3),
+            chunk(1, 2).fragment(tail).whole("after").flags(1),
+        ]
+    };
+    let [first, second, third] = parts();
+    let forged = |field: u32| {
+        let mut packet = Writer::new();
+        packet.varint_field(field, 1);
+        packet.as_slice().to_vec()
+    };
+    vec![
+        (
+            "packets of several writers, some empty",
+            RING_BUFFER,
+            chunks(vec![
+                chunk(1, 0).whole("a").fragment(b"").whole("b"),
+                chunk(2, 0).whole("c"),
+                chunk(1, 1).whole("d"),
+                chunk(2, 1).whole("e").whole("f"),
+            ]),
+        ),
+        (
+            "an empty chunk",
+            RING_BUFFER,
+            chunks(vec![chunk(1, 0).whole("a"), chunk(1, 1), chunk(1, 2).whole("b")]),
+        ),
+        ("a packet in three chunks", RING_BUFFER, chunks(parts().to_vec())),
+        (
+            "a packet in three chunks, read in between",
+            RING_BUFFER,
+            interleaved(parts().to_vec()),
+        ),
+        (
+            "a packet in three chunks that come out of order",
+            RING_BUFFER,
+            chunks(vec![first.clone(), third.clone(), second.clone()]),
+        ),
+        (
+            "a packet whose middle is missing",
+            RING_BUFFER,
+            chunks(vec![first.clone(), third.clone(), chunk(1, 3).whole("next")]),
+        ),
+        (
+            "a packet whose start is missing",
+            RING_BUFFER,
+            chunks(vec![second.clone(), third.clone()]),
+        ),
+        (
+            "a packet that is not continued",
+            RING_BUFFER,
+            chunks(vec![first.clone(), chunk(1, 1).whole("another")]),
+        ),
+        (
+            "gaps",
+            RING_BUFFER,
+            [
+                chunks(vec![chunk(1, 0).whole("0"), chunk(1, 2).whole("2")]),
+                chunks(vec![
+                    chunk(1, 3).whole("3"),
+                    chunk(1, 7).whole("7"),
+                    chunk(1, 8).whole("8"),
+                ]),
+            ]
+            .concat(),
+        ),
+        (
+            "ids that wrap around",
+            RING_BUFFER,
+            chunks(vec![
+                chunk(1, u32::MAX - 1).whole("a"),
+                chunk(1, u32::MAX).whole("b"),
+                chunk(1, 0).whole("c"),
+                chunk(1, 2).whole("e"),
+                chunk(1, 1).whole("d"),
+            ]),
+        ),
+        (
+            "more than a ring holds",
+            RING_BUFFER,
+            chunks((0..30).map(|id| chunk(1, id).large(900 + id as usize)).collect()),
+        ),
+        (
+            "more than a ring holds, of two writers, read in between",
+            RING_BUFFER,
+            (0..40)
+                .flat_map(|id| {
+                    let chunk = Step::Chunk(chunk(1 + (id % 2) as u16, id / 2).large(700 + 13 * id as usize));
+                    let read = (id % 12 == 11).then_some(Read);
+                    std::iter::once(chunk).chain(read)
+                })
+                .collect(),
+        ),
+        (
+            "more than fits where nothing is overwritten",
+            DISCARD,
+            [
+                chunks((0..12).map(|id| chunk(1, id).large(900)).collect()),
+                chunks(vec![chunk(2, 0).whole("small, and too late")]),
+            ]
+            .concat(),
+        ),
+        (
+            "patches hold up their own sequence only",
+            RING_BUFFER,
+            [
+                chunks(vec![
+                    chunk(1, 0).fragment(b"\xa2\x38\x00\x00\x00\x00").flags(2 | 4),
+                    chunk(1, 1).fragment(b"\x0a\x04late").flags(1),
+                    chunk(2, 0).whole("not held up"),
+                ]),
+                vec![
+                    patch(1, 0, 3, &[0x86, 0x80, 0x80, 0x00], true),
+                    Read,
+                    patch(1, 0, 3, &[0x86, 0x80, 0x80, 0x00], false),
+                    Read,
+                ],
+            ]
+            .concat(),
+        ),
+        (
+            "patches that find nothing",
+            RING_BUFFER,
+            vec![
+                Step::Chunk(chunk(1, 0).whole("as it was")),
+                patch(1, 1, 0, b"1234", false),
+                patch(2, 0, 0, b"1234", false),
+                patch(1, 0, 10_000, b"1234", false),
+                patch(1, 0, 0, b"123", false),
+                patch(0, 0, 0, b"1234", false),
+                Read,
+            ],
+        ),
+        (
+            "a scraped chunk that is committed later",
+            RING_BUFFER,
+            [
+                chunks(vec![
+                    chunk(1, 0)
+                        .whole("a")
+                        .whole("b")
+                        .whole("half")
+                        .padded_to(500)
+                        .scraped(),
+                ]),
+                chunks(vec![chunk(2, 0).whole("another")]),
+                chunks(vec![
+                    chunk(1, 0)
+                        .whole("a")
+                        .whole("b")
+                        .whole("whole")
+                        .whole("d")
+                        .padded_to(500),
+                ]),
+                chunks(vec![chunk(1, 1).whole("e")]),
+            ]
+            .concat(),
+        ),
+        (
+            "a scraped chunk that is scraped again before it is read",
+            RING_BUFFER,
+            chunks(vec![
+                chunk(1, 0).whole("a").whole("half").padded_to(500).scraped(),
+                chunk(1, 0)
+                    .whole("a")
+                    .whole("b")
+                    .whole("half")
+                    .padded_to(500)
+                    .scraped(),
+                chunk(1, 0).whole("a").whole("b").whole("c").padded_to(500),
+                chunk(1, 1).whole("d"),
+            ]),
+        ),
+        (
+            "the same chunk twice, before and after it is read",
+            RING_BUFFER,
+            [
+                chunks(vec![chunk(1, 0).whole("a"), chunk(1, 0).whole("a")]),
+                chunks(vec![chunk(1, 0).whole("a"), chunk(1, 1).whole("b")]),
+            ]
+            .concat(),
+        ),
+        (
+            "a chunk again with less",
+            RING_BUFFER,
+            chunks(vec![chunk(1, 0).whole("a").whole("b"), chunk(1, 0).whole("a")]),
+        ),
+        (
+            "a writer that gave up",
+            RING_BUFFER,
+            chunks(vec![
+                chunk(1, 0).whole("a").raw(&[0xff, 0xff, 0xff, 0x7f]),
+                chunk(1, 1).whole("b"),
+            ]),
+        ),
+        (
+            "fragments that are not there",
+            RING_BUFFER,
+            chunks(vec![
+                chunk(1, 0).whole("a").raw(&[]).raw(&[]),
+                chunk(2, 0).raw(&[0x7f, 1, 2]),
+                chunk(3, 0).raw(&[0xff; 40]),
+                chunk(4, 0).whole("b"),
+            ]),
+        ),
+        (
+            "packets that a producer may not write",
+            RING_BUFFER,
+            chunks(
+                [3, 10, 33, 35, 36, 50, 69, 79, 98]
+                    .iter()
+                    .enumerate()
+                    .map(|(id, field)| {
+                        chunk(1, id as u32)
+                            .whole("before")
+                            .fragment(&forged(*field))
+                            .whole("after")
+                    })
+                    .collect(),
+            ),
+        ),
+        (
+            "packets that are none",
+            RING_BUFFER,
+            chunks(vec![
+                chunk(1, 0).fragment(b"\x08"),
+                chunk(1, 1).fragment(b"\xa2\x38\x7f"),
+                chunk(1, 2).fragment(b"\x0b\x0c"),
+                chunk(1, 3).whole("a packet"),
+            ]),
+        ),
+        (
+            "chunks for a buffer that the producer has no part in",
+            RING_BUFFER,
+            chunks(vec![
+                chunk(1, 0).whole("astray").astray(),
+                chunk(1, 0).whole("at home"),
+            ]),
+        ),
+    ]
+}
+
+#[test]
+fn data_comes_out_alike_and_is_counted_alike() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let run = |side| -> Vec<Vec<String>> {
+        let service = Service::start(&programs, side);
+        conversations()
+            .into_iter()
+            .map(|(_, policy, steps)| {
+                let buffer = BufferConfig {
+                    size_kb: Some(8),
+                    fill_policy: Some(policy),
+                    // Upstream's other buffer is older, and ours has the semantics of this one for every config.
+                    experimental_mode: Some(ExperimentalMode::TRACE_BUFFER_V2),
+                    ..Default::default()
+                };
+                what_comes_out(&service, &buffer, &steps)
+            })
+            .collect()
+    };
+    let (upstream, ours) = std::thread::scope(|scope| {
+        let upstream = scope.spawn(|| run(Side::Upstream));
+        let ours = scope.spawn(|| run(Side::Ours));
+        (upstream.join().unwrap(), ours.join().unwrap())
+    });
+    // The conversation, what is different in it, and why.
+    let on_purpose = [
+        (
+            "an empty chunk",
+            "counted",
+            "upstream never counts it as read, so that it seems to be in use for ever",
+        ),
+        (
+            "fragments that are not there",
+            "counted",
+            "the same: what is kept of these chunks is empty",
+        ),
+        (
+            "more than a ring holds, of two writers, read in between",
+            "counted",
+            "upstream counts what was read and then overwritten as padding that was cleared, though it never was padding",
+        ),
+        (
+            "a scraped chunk that is committed later",
+            "counted",
+            "upstream moves a chunk that grows after it was read to the write cursor too, in versions after the reference",
+        ),
+        (
+            "a writer that gave up",
+            "read",
+            "upstream marks the packet before the loss, if that was not yet read",
+        ),
+        (
+            "a writer that gave up",
+            "counted",
+            "no breach of the ABI for upstream either, in versions after the reference",
+        ),
+    ];
+    let mut expected: BTreeSet<(&str, &str)> =
+        on_purpose.iter().map(|(name, what, _)| (*name, *what)).collect();
+    let mut differences = Vec::new();
+    for ((name, ..), (upstream, ours)) in conversations().into_iter().zip(upstream.iter().zip(&ours)) {
+        for (upstream, ours) in upstream
+            .iter()
+            .zip(ours)
+            .filter(|(upstream, ours)| upstream != ours)
+        {
+            let what = upstream.split(' ').next().unwrap_or_default();
+            let listed = on_purpose.iter().any(|(n, w, _)| (*n, *w) == (name, what));
+            expected.remove(&(name, what));
+            if !listed {
+                differences.push(format!("{name}:\n  upstream: {upstream}\n  ours:     {ours}"));
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert!(expected.is_empty(), "no longer different: {expected:?}");
+}

@@ -1,0 +1,289 @@
+//! Producers, consumers and the service that they talk to, upstream's or ours, over real sockets. Each client notes what it
+//! is told.
+
+use std::collections::BTreeMap;
+
+use buffa::Message;
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
+use ferretto_client::producer::{
+    DataSourceInstanceId, FlushRequestId, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
+};
+use ferretto_ipc::Address;
+use ferretto_ipc::client::{CallId, More};
+use ferretto_ipc::reactor::Interest;
+use ferretto_proto::messages::observable_events::DataSourceInstanceState;
+use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
+use ferretto_proto::messages::{
+    DataSourceConfig, DataSourceDescriptor, TraceConfig, TraceStats, TracingServiceState,
+};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::support::{PATIENCE, Program, Programs, Side, System};
+
+/// A client that can be waited for.
+pub(crate) fn await_readable(fd: &impl std::os::fd::AsFd, interest: Interest) {
+    let flags = match interest {
+        Interest::None => PollFlags::empty(),
+        Interest::Readable => PollFlags::IN,
+        Interest::Writable => PollFlags::OUT,
+        Interest::Both => PollFlags::IN | PollFlags::OUT,
+    };
+    let patience = PATIENCE.try_into().unwrap();
+    let ready = rustix::event::poll(&mut [PollFd::new(fd, flags)], Some(&patience)).unwrap();
+    assert!(ready > 0, "nothing happens");
+}
+
+pub(crate) struct Producer {
+    pub(crate) endpoint: ProducerEndpoint,
+    /// What it was told.
+    pub(crate) log: Vec<String>,
+    pub(crate) instances: Vec<DataSourceInstanceId>,
+    pub(crate) flushes: Vec<FlushRequestId>,
+    pub(crate) target: u32,
+}
+
+impl Producer {
+    pub(crate) fn connect(address: &Address, name: &str) -> Producer {
+        let options = ProducerOptions {
+            name: name.into(),
+            ..Default::default()
+        };
+        let mut producer = Producer {
+            endpoint: ProducerEndpoint::connect(address, options).unwrap(),
+            log: Vec::new(),
+            instances: Vec::new(),
+            flushes: Vec::new(),
+            target: 0,
+        };
+        producer.settle();
+        producer
+    }
+
+    /// Waits until the service has handled everything and said what follows.
+    pub(crate) fn settle(&mut self) {
+        let sync = self.endpoint.sync().unwrap();
+        let mut synced = false;
+        while !synced {
+            self.endpoint.flush();
+            while let Some(event) = self.endpoint.next_event() {
+                match event {
+                    ProducerEvent::Synced(call) => synced |= call == sync,
+                    ProducerEvent::Command(command) => self.command(command),
+                    ProducerEvent::Connected(_) | ProducerEvent::Committed(_) => {}
+                    ProducerEvent::RequestFailed { method, .. } => {
+                        self.log.push(format!("{method:?} failed"))
+                    }
+                    ProducerEvent::Disconnected(why) => panic!("disconnected: {why}"),
+                }
+            }
+            if !synced {
+                await_readable(&self.endpoint, self.endpoint.interest());
+                self.endpoint.on_readable();
+            }
+        }
+    }
+
+    pub(crate) fn command(&mut self, command: ProducerCommand) {
+        self.log.push(match command {
+            ProducerCommand::SetupTracing(_) => "memory".into(),
+            ProducerCommand::SetupDataSource(setup) => {
+                self.target = setup.config.target_buffer.unwrap_or_default();
+                self.instances.push(setup.instance);
+                "set up".into()
+            }
+            ProducerCommand::StartDataSource(_) => "start".into(),
+            ProducerCommand::StopDataSource(_) => "stop".into(),
+            ProducerCommand::Flush(flush) => {
+                self.flushes.push(flush.id);
+                format!("flush {} because of {:#x}", flush.instances.len(), flush.flags)
+            }
+            ProducerCommand::ClearIncrementalState(instances) => format!("clear {}", instances.len()),
+        });
+    }
+
+    pub(crate) fn register(&mut self, descriptor: DataSourceDescriptor) {
+        self.endpoint.register_data_source(descriptor).unwrap();
+        self.settle();
+    }
+}
+
+pub(crate) struct Consumer {
+    pub(crate) endpoint: ConsumerEndpoint,
+    /// What it was told without asking at that moment.
+    pub(crate) log: Vec<String>,
+    answers: BTreeMap<u64, Result<ConsumerReply, String>>,
+    calls: Vec<CallId>,
+    read: Vec<Vec<u8>>,
+}
+
+impl Consumer {
+    pub(crate) fn connect(address: &Address) -> Consumer {
+        Consumer {
+            endpoint: ConsumerEndpoint::connect(address).unwrap(),
+            log: Vec::new(),
+            answers: BTreeMap::new(),
+            calls: Vec::new(),
+            read: Vec::new(),
+        }
+    }
+
+    pub(crate) fn events(&mut self) {
+        self.endpoint.flush();
+        while let Some(event) = self.endpoint.next_event() {
+            let (request, reply) = match event {
+                ConsumerEvent::Connected => continue,
+                ConsumerEvent::Disconnected(why) => panic!("disconnected: {why}"),
+                ConsumerEvent::Reply { request, reply, .. } => (request, reply),
+            };
+            match reply {
+                Ok(ConsumerReply::TracingDisabled { error }) => {
+                    // The words are each service's own.
+                    let how = if error.is_some() {
+                        "disabled: refused"
+                    } else {
+                        "disabled"
+                    };
+                    self.log.push(how.into());
+                }
+                Ok(ConsumerReply::Observed(events)) => {
+                    for change in &events.instance_state_changes {
+                        let started =
+                            change.state == Some(DataSourceInstanceState::DATA_SOURCE_INSTANCE_STATE_STARTED);
+                        let name = change.data_source_name.as_deref().unwrap_or_default();
+                        let what = if started { "started" } else { "stopped" };
+                        self.log.push(format!("{name} {what}"));
+                    }
+                    if events.all_data_sources_started == Some(true) {
+                        self.log.push("all started".into());
+                    }
+                }
+                Ok(ConsumerReply::ObservationEnded) => self.log.push("no more is told".into()),
+                Ok(ConsumerReply::TraceData { packets, more }) => {
+                    self.read.extend(packets.iter().map(<[u8]>::to_vec));
+                    if more == More::Last {
+                        self.calls.push(request);
+                        let position = self.calls.len() as u64 - 1;
+                        self.answers.insert(position, Ok(ConsumerReply::Done));
+                    }
+                }
+                reply => {
+                    self.calls.push(request);
+                    let position = self.calls.len() as u64 - 1;
+                    self.answers
+                        .insert(position, reply.map_err(|error| error.to_string()));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn answer(&mut self, call: CallId) -> Result<ConsumerReply, String> {
+        loop {
+            self.events();
+            if let Some(position) = self.calls.iter().position(|answered| *answered == call)
+                && let Some(answer) = self.answers.remove(&(position as u64))
+            {
+                return answer;
+            }
+            await_readable(&self.endpoint, self.endpoint.interest());
+            self.endpoint.on_readable();
+        }
+    }
+
+    pub(crate) fn state(&mut self) -> Box<TracingServiceState> {
+        let call = self.endpoint.query_service_state(StateScope::Everything).unwrap();
+        match self.answer(call) {
+            Ok(ConsumerReply::ServiceState { state, .. }) => state,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn until_told(&mut self, what: &str) {
+        while !self.log.iter().any(|told| told == what) {
+            self.events();
+            if !self.log.iter().any(|told| told == what) {
+                await_readable(&self.endpoint, self.endpoint.interest());
+                self.endpoint.on_readable();
+            }
+        }
+    }
+
+    pub(crate) fn stats(&mut self) -> Box<TraceStats> {
+        let call = self.endpoint.trace_stats().unwrap();
+        match self.answer(call) {
+            Ok(ConsumerReply::TraceStats(stats)) => stats,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Everything that can be read now.
+    pub(crate) fn read(&mut self) -> Vec<Vec<u8>> {
+        let call = self.endpoint.read_buffers().unwrap();
+        self.answer(call).unwrap();
+        std::mem::take(&mut self.read)
+    }
+
+    pub(crate) fn enable(&mut self, config: &TraceConfig) {
+        self.endpoint
+            .enable_tracing(&config.encode_to_vec(), None)
+            .unwrap();
+        self.state();
+    }
+}
+
+/// A service and the addresses of its sockets.
+pub(crate) struct Service<'a> {
+    _system: System<'a>,
+    pub(crate) producers: Address,
+    consumers: Address,
+}
+
+impl<'a> Service<'a> {
+    pub(crate) fn start(programs: &'a Programs, side: Side) -> Service<'a> {
+        let mut system = System::new(programs);
+        system.start(side, Program::Traced);
+        Service {
+            producers: Address::Unix(system.producer_socket()),
+            consumers: Address::Unix(system.consumer_socket()),
+            _system: system,
+        }
+    }
+
+    pub(crate) fn producer(&self, name: &str) -> Producer {
+        Producer::connect(&self.producers, name)
+    }
+
+    pub(crate) fn consumer(&self) -> Consumer {
+        Consumer::connect(&self.consumers)
+    }
+
+    /// Waits until everybody has left.
+    pub(crate) fn await_quiet(&self) {
+        let mut asks = self.consumer();
+        let until = std::time::Instant::now() + PATIENCE;
+        loop {
+            let state = asks.state();
+            if state.producers.is_empty() && state.num_sessions == Some(0) {
+                return;
+            }
+            assert!(std::time::Instant::now() < until, "{state:?}");
+        }
+    }
+}
+
+pub(crate) fn config(name: &str) -> TraceConfig {
+    TraceConfig {
+        buffers: vec![BufferConfig {
+            size_kb: Some(64),
+            ..Default::default()
+        }],
+        data_sources: vec![DataSource {
+            config: DataSourceConfig {
+                name: Some(name.into()),
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
