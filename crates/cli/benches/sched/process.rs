@@ -2,16 +2,35 @@
 
 use std::time::Duration;
 
-/// CPU time of all threads of a process so far, from `/proc/PID/task/*/schedstat`, which counts nanoseconds. Threads that have
-/// ended are not in it; the daemons' live as long as they.
+use rustix::process::Pid;
+use rustix::thread::CpuSet;
+
+/// CPU time of a process so far, in nanoseconds as the scheduler counts them, threads that have ended included.
 pub(crate) fn cpu_time(pid: u32) -> Duration {
+    let pid = libc::pid_t::try_from(pid).expect("a process id");
+    let mut clock = 0;
+    // SAFETY: `clock` is a valid place for the answer.
+    let found = unsafe { libc::clock_getcpuclockid(pid, &mut clock) };
+    assert_eq!(found, 0, "process {pid} has ended");
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid place for the answer.
+    let told = unsafe { libc::clock_gettime(clock, &mut time) };
+    assert_eq!(told, 0, "process {pid} has ended");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Has all threads of a process, and those that they start, run on one CPU.
+pub(crate) fn pin(pid: u32, cpu: usize) {
+    let mut one = CpuSet::new();
+    one.set(cpu);
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process");
-    let nanoseconds = threads
-        .flatten()
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok())
-        .filter_map(|line| line.split(' ').next()?.parse::<u64>().ok())
-        .sum();
-    Duration::from_nanos(nanoseconds)
+    for thread in threads.flatten() {
+        let id = thread.file_name().to_string_lossy().parse().ok();
+        rustix::thread::sched_setaffinity(id.and_then(Pid::from_raw), &one).expect("a CPU of ours");
+    }
 }
 
 /// Memory of a process, in KB.
@@ -21,14 +40,18 @@ pub(crate) struct Memory {
     pub(crate) rss: u64,
     /// Resident, shared pages divided by those who share them.
     pub(crate) pss: u64,
+    /// Resident, and of no file: heap and stacks, not the program and not shared memory.
+    pub(crate) anonymous: u64,
 }
 
 impl Memory {
     /// Nothing if the process has ended.
     pub(crate) fn of(pid: u32) -> Option<Memory> {
+        let rollup = format!("/proc/{pid}/smaps_rollup");
         Some(Memory {
-            rss: kilobytes(&format!("/proc/{pid}/status"), "VmRSS:")?,
-            pss: kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")?,
+            rss: kilobytes(&rollup, "Rss:")?,
+            pss: kilobytes(&rollup, "Pss:")?,
+            anonymous: kilobytes(&rollup, "Anonymous:")?,
         })
     }
 }
