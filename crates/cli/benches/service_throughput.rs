@@ -15,10 +15,9 @@ use std::fs::File;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use ferretto_ipc::Address;
 use ferretto_proto::text;
 use sched::process::{cpu_time, pin};
-use service::{Clients, Commits, DATA_SOURCE, Pace, is_event};
+use service::{Clients, Commits, DATA_SOURCE, Pace, address, is_event};
 use support::{Program, Programs, Side, System};
 
 /// Compares the CPU time that upstream's service and ours take for the same events.
@@ -173,17 +172,17 @@ fn run(args: &Args, programs: &Programs, side: Side, session: Session, producers
     let mut system = System::new(programs);
     let service = system.start(side, Program::Traced);
     pin(service, args.service_cpu);
-    let address = |path: std::path::PathBuf| path.to_string_lossy().parse::<Address>().expect("a path");
-    let (for_producers, for_consumers) = (
-        address(system.producer_socket()),
-        address(system.consumer_socket()),
-    );
     let path = system.path("trace");
     let file = (session == Session::Stream).then(|| File::create_new(&path).expect("a trace file").into());
 
     let mut clients = Clients::new();
-    clients.add_producers(&for_producers, producers, args.commits);
-    let enabled = clients.enable(&for_consumers, &config(session, args.events), file);
+    clients.add_producers(&address(&system.producer_socket()), producers, args.commits);
+    let enabled = clients.enable(
+        &address(&system.consumer_socket()),
+        &config(session, args.events),
+        file,
+    );
+    clients.await_producers(1);
     let tick = Duration::from_micros(args.tick_us);
     let pace = Pace {
         events: (args.rate as f64 * tick.as_secs_f64()).max(1.0) as u64,

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -223,8 +224,8 @@ impl Clients {
         self.turn_until(|clients| clients.producers.iter().all(|producer| producer.synced));
     }
 
-    /// Enables a session of a new consumer, which has this number; all producers have started their data source in it when
-    /// this returns.
+    /// Enables a session of a new consumer; gives the consumer's number and the call that will be answered when the session
+    /// ends.
     pub(crate) fn enable(
         &mut self,
         address: &Address,
@@ -246,15 +247,20 @@ impl Clients {
             interest: Interest::Both,
             replies: VecDeque::new(),
         });
-        let started = number + 1;
+        // The answer to this comes when the session is there.
+        self.stats(number);
+        (number, call)
+    }
+
+    /// Waits until every producer takes part in so many sessions.
+    pub(crate) fn await_producers(&mut self, sessions: usize) {
         self.turn_until(|clients| {
             clients
                 .producers
                 .iter()
-                .all(|producer| producer.writers.len() >= started)
+                .all(|producer| producer.writers.len() >= sessions)
         });
         self.sync();
-        (number, call)
     }
 
     /// The next reply to a request of a consumer; those to others are passed over.
@@ -293,6 +299,13 @@ impl Clients {
             ConsumerReply::TraceStats(stats) => *stats,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Frees the buffers of a consumer's session.
+    pub(crate) fn free(&mut self, consumer: usize) {
+        let endpoint = &mut self.consumers[consumer].endpoint;
+        let call = endpoint.free_buffers().expect("room for a request");
+        self.reply(consumer, call);
     }
 
     /// Reads a session's buffers to their end and shows each packet to `visit`.
@@ -391,6 +404,11 @@ impl Clients {
             }
         }
     }
+}
+
+/// Where a service listens.
+pub(crate) fn address(socket: &Path) -> Address {
+    socket.to_string_lossy().parse().expect("the path of a socket")
 }
 
 /// An event of [`EVENT_BYTES`] bytes.
