@@ -85,6 +85,7 @@ impl PacketValidator {
     ///
     /// # Errors
     /// The first rule that the packet breaks.
+    #[inline]
     pub fn check<'a>(fragments: impl IntoIterator<Item = &'a [u8]>) -> Result<(), InvalidPacket> {
         let mut validator = Self {
             expect: Expect::Tag,
@@ -102,17 +103,30 @@ impl PacketValidator {
         }
     }
 
-    fn push(&mut self, mut bytes: &[u8]) -> Result<(), InvalidPacket> {
+    #[inline]
+    fn push(&mut self, bytes: &[u8]) -> Result<(), InvalidPacket> {
+        let mut rest = self.skip_in(bytes);
+        if self.expect == Expect::Tag && self.varint_bytes == 0 {
+            rest = self.whole_fields(rest)?;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.push_bytewise(rest)
+    }
+
+    /// Takes off `bytes` what belongs to a field begun before.
+    #[inline]
+    fn skip_in<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let here = self.skip.min(bytes.len() as u64);
+        self.skip -= here;
+        &bytes[here as usize..]
+    }
+
+    /// As [`PacketValidator::push`], for bytes that begin within a varint or with one that cannot be loaded at once.
+    #[cold]
+    fn push_bytewise(&mut self, mut bytes: &[u8]) -> Result<(), InvalidPacket> {
         loop {
-            let here = self.skip.min(bytes.len() as u64);
-            self.skip -= here;
-            bytes = &bytes[here as usize..];
-            if self.expect == Expect::Tag && self.varint_bytes == 0 {
-                bytes = self.whole_fields(bytes)?;
-            }
-            if bytes.is_empty() {
-                return Ok(());
-            }
             let Some(varint) = self.varint(&mut bytes)? else {
                 return Ok(());
             };
@@ -120,13 +134,20 @@ impl PacketValidator {
                 Expect::Tag => match field_type(varint)? {
                     FieldType::Varint => self.expect = Expect::Value,
                     FieldType::Length => self.expect = Expect::Length,
-                    FieldType::Fixed(size) => self.skip = size,
+                    FieldType::Fixed(size) => self.skip = size.into(),
                 },
                 Expect::Value => self.expect = Expect::Tag,
                 Expect::Length => {
                     self.skip = field_length(varint)?;
                     self.expect = Expect::Tag;
                 }
+            }
+            bytes = self.skip_in(bytes);
+            if self.expect == Expect::Tag {
+                bytes = self.whole_fields(bytes)?;
+            }
+            if bytes.is_empty() {
+                return Ok(());
             }
         }
     }
@@ -135,23 +156,29 @@ impl PacketValidator {
     /// last one may reach beyond `bytes`.
     #[inline]
     fn whole_fields<'a>(&mut self, mut bytes: &'a [u8]) -> Result<&'a [u8], InvalidPacket> {
-        while let Some((tag, tag_size)) = short_varint(bytes) {
-            let body = &bytes[tag_size..];
-            let skip = match field_type(tag)? {
-                FieldType::Fixed(size) => size,
-                FieldType::Varint => match short_varint(body) {
-                    Some((_, size)) => size as u64,
-                    None => break,
-                },
-                FieldType::Length => match short_varint(body) {
-                    Some((length, size)) => size as u64 + field_length(length)?,
+        while let [first, body @ ..] = bytes {
+            let (field, body) = match ONE_BYTE_TAGS[usize::from(*first)] {
+                Some(field) => (field, body),
+                None => match short_varint(bytes) {
+                    Some((tag, size)) => (field_type(tag)?, &bytes[size..]),
                     None => break,
                 },
             };
-            match body.get(skip as usize..) {
+            let skip = match field {
+                FieldType::Fixed(size) => usize::from(size),
+                FieldType::Varint => match short_varint(body) {
+                    Some((_, size)) => size,
+                    None => break,
+                },
+                FieldType::Length => match short_varint(body) {
+                    Some((length, size)) => size + field_length(length)? as usize,
+                    None => break,
+                },
+            };
+            match body.get(skip..) {
                 Some(rest) => bytes = rest,
                 None => {
-                    self.skip = skip - body.len() as u64;
+                    self.skip = (skip - body.len()) as u64;
                     return Ok(&[]);
                 }
             }
@@ -163,6 +190,10 @@ impl PacketValidator {
     fn varint(&mut self, bytes: &mut &[u8]) -> Result<Option<u64>, InvalidPacket> {
         while let Some((&byte, rest)) = bytes.split_first() {
             *bytes = rest;
+            if self.varint_bytes == 9 && byte > 1 && self.expect == Expect::Tag {
+                // More than 64 bits: what is left after cutting them off may look fine.
+                return Err(InvalidPacket::BadFieldNumber);
+            }
             self.varint |= u64::from(byte & 0x7f) << (7 * self.varint_bytes);
             self.varint_bytes += 1;
             if byte & 0x80 == 0 {
@@ -178,27 +209,37 @@ impl PacketValidator {
 }
 
 /// How the rest of a field is encoded.
+#[derive(Clone, Copy)]
 enum FieldType {
     Varint,
     Length,
     /// So many bytes.
-    Fixed(u64),
+    Fixed(u8),
 }
+
+/// What [`field_type`] says of tags of one byte, which most are: `None` for the bytes that are none, and for those that it
+/// refuses.
+static ONE_BYTE_TAGS: [Option<FieldType>; 256] = {
+    let mut types = [None; 256];
+    let mut tag = 0;
+    while tag < 0x80 {
+        if let Ok(field) = field_type(tag) {
+            types[tag as usize] = Some(field);
+        }
+        tag += 1;
+    }
+    types
+};
 
 /// Checks a tag.
 #[inline]
-fn field_type(tag: u64) -> Result<FieldType, InvalidPacket> {
-    let Ok(tag) = u32::try_from(tag) else {
-        return Err(InvalidPacket::BadFieldNumber);
-    };
-    let field = tag >> 3;
-    if field == 0 {
+const fn field_type(tag: u64) -> Result<FieldType, InvalidPacket> {
+    if tag > u32::MAX as u64 || tag >> 3 == 0 {
         return Err(InvalidPacket::BadFieldNumber);
     }
-    if RESERVED_SET
-        .get((field / 64) as usize)
-        .is_some_and(|set| set >> (field % 64) & 1 != 0)
-    {
+    let field = (tag >> 3) as u32;
+    let set = (field / 64) as usize;
+    if set < RESERVED_SET.len() && RESERVED_SET[set] >> (field % 64) & 1 != 0 {
         return Err(InvalidPacket::ReservedField(field));
     }
     match tag & 7 {
@@ -318,6 +359,11 @@ mod tests {
             check(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"),
             Err(InvalidPacket::BadFieldNumber)
         );
+        // Field 8 with bit 64 set, which no 64-bit decoder sees.
+        assert_eq!(
+            check(b"\xc0\x80\x80\x80\x80\x80\x80\x80\x80\x02\x01"),
+            Err(InvalidPacket::BadFieldNumber)
+        );
         assert_eq!(check(b"\x00\x00"), Err(InvalidPacket::BadFieldNumber));
         assert_eq!(
             check(b"\xf8\xff\xff\xff\x0f\x01"),
@@ -367,7 +413,7 @@ mod tests {
             .iter()
             .rev()
             .fold(0, |value, byte| value << 7 | u128::from(byte & 0x7f));
-        Some((value % (1 << 64), rest))
+        Some((value, rest))
     }
 
     /// The same rules, a field at a time.
@@ -384,7 +430,7 @@ mod tests {
                 1 => after_tag.get(8..)?,
                 2 => {
                     let (length, body) = split_varint(after_tag)?;
-                    body.get(usize::try_from(length).ok()?..)?
+                    body.get((length as u64).try_into().ok()?..)?
                 }
                 5 => after_tag.get(4..)?,
                 _ => return None,
