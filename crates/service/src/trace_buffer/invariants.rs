@@ -22,7 +22,11 @@ impl TraceBuffer {
                     live += 1;
                     assert!(chunk.consumed <= chunk.payload && chunk.payload <= chunk.reserved);
                     assert!(
-                        self.sequences.get(chunk.slot).chunks.contains(&at),
+                        self.sequences
+                            .get(chunk.slot)
+                            .chunks
+                            .iter()
+                            .any(|held| held.at == at && held.id == chunk.id),
                         "orphan chunk at {at}"
                     );
                     chunk.outer_size()
@@ -36,7 +40,7 @@ impl TraceBuffer {
         for sequence in self.sequences.iter() {
             listed += sequence.chunks.len();
             idle += u32::from(sequence.chunks.is_empty());
-            let ids: Vec<ChunkId> = sequence.chunks.iter().map(|&at| self.ring.chunk_id(at)).collect();
+            let ids: Vec<ChunkId> = sequence.chunks.iter().map(|held| held.id).collect();
             assert!(
                 ids.is_sorted_by(|a, b| distance(*b, *a) > 0),
                 "chunks out of order: {ids:?}"

@@ -9,6 +9,7 @@
 
 use super::fragment::{self, Part, Token};
 use super::record::{Chunk, Flags, FreeRun, HEADER_SIZE, Record, Slot};
+use super::sequence::Held;
 use super::{LossReasons, ReadPacket, Span, TraceBuffer};
 use crate::ids::ChunkId;
 
@@ -202,7 +203,7 @@ impl TraceBuffer {
         let slot = reading.slot;
         loop {
             let sequence = self.sequences.get_mut(slot);
-            let Some(&at) = sequence.chunks.front() else {
+            let Some(&Held { at, .. }) = sequence.chunks.front() else {
                 return false;
             };
             let chunk = self.ring.chunk(at);
@@ -301,7 +302,7 @@ impl TraceBuffer {
             return Reassembly::Missing;
         }
         let mut expected = id;
-        for &at in self.sequences.get(slot).chunks.iter().skip(1) {
+        for &Held { at, .. } in self.sequences.get(slot).chunks.iter().skip(1) {
             let chunk = self.ring.chunk(at);
             expected = expected.next();
             if chunk.id != expected {

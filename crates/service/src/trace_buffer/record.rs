@@ -193,11 +193,6 @@ impl Ring {
         decode_chunk(header)
     }
 
-    /// The id of the chunk at `at`, with the restriction of [`Ring::chunk`].
-    pub(super) fn chunk_id(&self, at: u32) -> ChunkId {
-        ChunkId(self.header(at) as u32)
-    }
-
     /// Replaces the header of the chunk at `at`; its payload stays.
     pub(super) fn put_chunk(&mut self, at: u32, chunk: &Chunk) {
         self.put_header(at, encode_chunk(chunk));

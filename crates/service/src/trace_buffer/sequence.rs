@@ -71,14 +71,23 @@ pub(super) struct Taken {
     pub(super) incomplete: bool,
 }
 
+/// A chunk that a sequence holds. Its id stands here too, because whoever looks for a chunk's place would otherwise touch
+/// memory in the ring that has long left the caches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) id: ChunkId,
+    /// Where it lies in the ring.
+    pub(super) at: u32,
+}
+
 /// State of one sequence.
 #[derive(Clone, Debug)]
 pub(super) struct Sequence {
     pub(super) info: SequenceInfo,
     pub(super) writer_slot: Option<WriterSlot>,
-    /// Offsets of its chunks, by ascending id. First and last are less than half the id space apart, so that
+    /// Its chunks, by ascending id. First and last are less than half the id space apart, so that
     /// the order is total. Reading and overwriting take from the front only.
-    pub(super) chunks: VecDeque<u32>,
+    pub(super) chunks: VecDeque<Held>,
     pub(super) last_taken: Option<Taken>,
     /// The smallest id ever accepted: what comes before it was never seen.
     pub(super) first_seen: ChunkId,

@@ -6,7 +6,7 @@
 
 use super::fragment::{self, Cut};
 use super::record::{Chunk, Flags, FreeRun, MAX_PAYLOAD, Record, Slot, outer_size};
-use super::sequence::{SequenceKey, Taken, distance};
+use super::sequence::{Held, SequenceKey, Taken, distance};
 use super::{
     AbiViolation, ChunkInfo, ChunkState, CopyOutcome, Discard, FillPolicy, LossReasons, MorePatches, Patch,
     TraceBuffer,
@@ -124,7 +124,7 @@ impl TraceBuffer {
             .sequences
             .find(SequenceKey { producer, writer })
             .and_then(|slot| match self.place(slot, chunk_id) {
-                Place::Held(index) => Some(self.sequences.get(slot).chunks[index]),
+                Place::Held(index) => Some(self.sequences.get(slot).chunks[index].at),
                 _ => None,
             });
         let Some(at) = held else {
@@ -175,7 +175,7 @@ impl TraceBuffer {
             place @ (Place::Last | Place::Before(_)) => {
                 let sequence = self.sequences.get(chunk.slot);
                 if let Place::Before(index) = place {
-                    if index == 0 && self.ring.chunk(sequence.chunks[0]).consumed > 0 {
+                    if index == 0 && self.ring.chunk(sequence.chunks[0].at).consumed > 0 {
                         // Its successor is being read already.
                         return self.refuse(Some(chunk.slot), chunk.id, Discard::TooLate);
                     }
@@ -190,10 +190,10 @@ impl TraceBuffer {
 
     fn place(&self, slot: Slot, id: ChunkId) -> Place {
         let chunks = &self.sequences.get(slot).chunks;
-        let (Some(&front), Some(&back)) = (chunks.front(), chunks.back()) else {
+        let (Some(front), Some(back)) = (chunks.front(), chunks.back()) else {
             return Place::Last;
         };
-        let (front, back) = (self.ring.chunk_id(front), self.ring.chunk_id(back));
+        let (front, back) = (front.id, back.id);
         if distance(id, back) > 0 {
             return if distance(id, front) >= 0 {
                 Place::Last
@@ -204,7 +204,7 @@ impl TraceBuffer {
         if distance(id, front) < 0 && distance(back, id) < 0 {
             return Place::OutOfRange;
         }
-        match chunks.binary_search_by(|&at| distance(self.ring.chunk_id(at), id).cmp(&0)) {
+        match chunks.binary_search_by(|held| distance(held.id, id).cmp(&0)) {
             Ok(index) => Place::Held(index),
             Err(index) => Place::Before(index),
         }
@@ -213,7 +213,7 @@ impl TraceBuffer {
     /// A chunk that is still here comes again, normally because it was scraped the first time.
     fn recommit(&mut self, mut chunk: Chunk, payload: &[u8], index: usize) -> CopyOutcome {
         let sequence = self.sequences.get(chunk.slot);
-        let at = sequence.chunks[index];
+        let at = sequence.chunks[index].at;
         let mut copy = self.ring.chunk(at);
         if chunk.payload < copy.payload
             || chunk.payload > copy.reserved
@@ -294,12 +294,16 @@ impl TraceBuffer {
         let place = self.place(chunk.slot, chunk.id);
         let sequence = self.sequences.get_mut(chunk.slot);
         let was_idle = sequence.chunks.is_empty();
+        let held = Held {
+            id: chunk.id,
+            at: self.write_at,
+        };
         match place {
             Place::Before(index) => {
-                sequence.chunks.insert(index, self.write_at);
+                sequence.chunks.insert(index, held);
                 self.stats.chunks_committed_out_of_order += 1;
             }
-            Place::Last | Place::Held(_) | Place::OutOfRange => sequence.chunks.push_back(self.write_at),
+            Place::Last | Place::Held(_) | Place::OutOfRange => sequence.chunks.push_back(held),
         }
         if distance(chunk.id, sequence.first_seen) < 0 {
             sequence.first_seen = chunk.id;
@@ -347,7 +351,7 @@ impl TraceBuffer {
 
     /// Takes the chunk at `until` out of its sequence, and those before it in the sequence.
     fn evict_chunk(&mut self, slot: Slot, until: u32) {
-        while let Some(&at) = self.sequences.get(slot).chunks.front() {
+        while let Some(&Held { at, .. }) = self.sequences.get(slot).chunks.front() {
             let chunk = self.ring.chunk(at);
             if !chunk.is_drained() {
                 let sequence = self.sequences.get_mut(slot);
@@ -368,7 +372,7 @@ impl TraceBuffer {
     /// Removes the front chunk of a sequence, read or not, and frees its space.
     pub(super) fn take_front(&mut self, slot: Slot) {
         let sequence = self.sequences.get_mut(slot);
-        let Some(at) = sequence.chunks.pop_front() else {
+        let Some(Held { at, .. }) = sequence.chunks.pop_front() else {
             return;
         };
         let chunk = self.ring.chunk(at);
