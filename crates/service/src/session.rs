@@ -222,6 +222,8 @@ pub(crate) struct Session {
     pub(crate) free_when_drained: bool,
 
     sequence_ids: BTreeMap<(MachineId, ProducerId, WriterId), u32>,
+    /// The one asked for last: packets come out of the buffer many of a sequence in a row.
+    last_sequence_id: Option<((MachineId, ProducerId, WriterId), u32)>,
     pub(crate) invalid_packets: u64,
 
     pub(crate) initial_clocks: Option<Now>,
@@ -263,6 +265,7 @@ impl Session {
             disabled_error: None,
             free_when_drained: false,
             sequence_ids: BTreeMap::new(),
+            last_sequence_id: None,
             invalid_packets: 0,
             initial_clocks: None,
             start_realtime: None,
@@ -303,11 +306,16 @@ impl Session {
 
     /// The id under which this writer's packets appear in this session's trace, the same each time it is asked for.
     pub(crate) fn sequence_id(&mut self, machine: MachineId, producer: ProducerId, writer: WriterId) -> u32 {
+        let key = (machine, producer, writer);
+        if let Some((last, id)) = self.last_sequence_id
+            && last == key
+        {
+            return id;
+        }
         let next = SERVICE_SEQUENCE_ID + 1 + self.sequence_ids.len() as u32;
-        *self
-            .sequence_ids
-            .entry((machine, producer, writer))
-            .or_insert(next)
+        let id = *self.sequence_ids.entry(key).or_insert(next);
+        self.last_sequence_id = Some((key, id));
+        id
     }
 
     /// Notes that something happened, to be written at the next read-back.
