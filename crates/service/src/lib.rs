@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod commit_request;
 mod enable;
 mod flush;
 mod ids;
@@ -24,6 +25,7 @@ mod timers;
 pub mod trace_buffer;
 
 pub use clock::Now;
+pub use commit_request::MalformedCommit;
 pub use enable::{ConfigInput, OutputFile};
 pub use ids::{
     BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId,
