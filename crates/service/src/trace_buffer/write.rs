@@ -163,8 +163,11 @@ impl TraceBuffer {
                 // The scraped copy was evicted; what is new of the chunk is welcome.
                 chunk.consumed = taken.payload;
             } else if after <= 0 {
-                if after == 0 && complete {
-                    taken.incomplete = false;
+                if after == 0 && complete && std::mem::take(&mut taken.incomplete) {
+                    // All that the rest of the chunk says is that the writer dropped a packet.
+                    if chunk.flags.has(Flags::WRITER_ABORTED) {
+                        sequence.losses.add(LossReasons::WRITER_ABORT);
+                    }
                 }
                 return self.refuse(Some(chunk.slot), chunk.id, Discard::TooLate);
             }

@@ -14,7 +14,8 @@ use ferretto_service::{
     SmbOrigin, StateScope,
 };
 use ferretto_smb::{
-    ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriterId,
+    ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
+    WriterId,
 };
 
 /// A producer as the test sees it.
@@ -315,11 +316,23 @@ impl World {
         self.run();
     }
 
+    /// The machine slept: boot time went on, the monotonic clock did not.
+    pub(crate) fn suspend(&mut self, ms: u64) {
+        self.now.boot += ms * 1_000_000;
+        self.now.realtime += ms * 1_000_000;
+    }
+
+    /// Somebody set the wall clock.
+    pub(crate) fn set_wall_clock(&mut self, ns: u64) {
+        self.now.realtime = ns;
+    }
+
     fn set_time(&mut self, ns: u64) {
+        let passed = ns - self.now.monotonic;
         self.now = Now {
             monotonic: ns,
-            boot: ns,
-            realtime: ns,
+            boot: self.now.boot + passed,
+            realtime: self.now.realtime + passed,
             ..self.now
         };
     }
@@ -358,28 +371,10 @@ impl World {
         producer: ProducerId,
         writer: u16,
         packets: &[&[u8]],
-    ) -> (ferretto_smb::WriteChunk, usize, usize) {
-        self.try_write_open(producer, writer, packets)
-            .expect("a free chunk")
-    }
-
-    /// The same, unless the producer has no shared memory or no chunk in it is free.
-    pub(crate) fn try_write_open(
-        &mut self,
-        producer: ProducerId,
-        writer: u16,
-        packets: &[&[u8]],
-    ) -> Option<(ferretto_smb::WriteChunk, usize, usize)> {
-        let producer = self.producers.get_mut(&producer).expect("known");
-        let smb = producer.smb.as_ref()?;
-        let next = producer.next_chunk.entry(writer).or_default();
-        let new = NewChunk {
-            writer: WriterId(writer),
-            chunk: ChunkId(*next),
-            first: FirstPacket::Whole,
-        };
-        let mut chunk = smb.take_chunk(PageLayout::Div1, new)?;
-        *next += 1;
+    ) -> (WriteChunk, usize, usize) {
+        let (mut chunk, _) = self
+            .try_take_chunk(producer, writer, FirstPacket::Whole)
+            .expect("a free chunk");
         let mut offset = 0;
         for packet in packets {
             let mut framed = ferretto_wire::Writer::new();
@@ -390,7 +385,28 @@ impl World {
         }
         chunk.publish(packets.len() as u16);
         let (page, index) = (chunk.page(), chunk.index());
-        Some((chunk, page, index))
+        (chunk, page, index)
+    }
+
+    /// The next chunk of a writer, unless the producer has no shared memory or no chunk in it is free.
+    pub(crate) fn try_take_chunk(
+        &mut self,
+        producer: ProducerId,
+        writer: u16,
+        first: FirstPacket,
+    ) -> Option<(WriteChunk, ChunkId)> {
+        let producer = self.producers.get_mut(&producer).expect("known");
+        let smb = producer.smb.as_ref()?;
+        let next = producer.next_chunk.entry(writer).or_default();
+        let chunk = ChunkId(*next);
+        let new = NewChunk {
+            writer: WriterId(writer),
+            chunk,
+            first,
+        };
+        let taken = smb.take_chunk(PageLayout::Div1, new)?;
+        *next += 1;
+        Some((taken, chunk))
     }
 
     /// Acknowledges every flush that the producer was asked for.

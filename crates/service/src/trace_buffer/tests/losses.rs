@@ -120,8 +120,6 @@ fn the_bits_are_those_of_the_protocol() {
     assert!((LossReasons::PRESENT | LossReasons::OVERWRITE).contains(LossReasons::OVERWRITE));
 }
 
-const DROP_MARKER: [u8; 4] = [0xff, 0xff, 0xff, 0x7f];
-
 #[test]
 fn a_writer_that_gave_up_is_marked_where_it_did() {
     let mut buffer = ring(4096);

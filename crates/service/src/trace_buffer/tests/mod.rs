@@ -106,6 +106,8 @@ impl TestChunk {
     }
 }
 
+const DROP_MARKER: [u8; 4] = [0xff, 0xff, 0xff, 0x7f];
+
 /// A trace buffer and short ways to use it.
 struct Fixture(TraceBuffer);
 

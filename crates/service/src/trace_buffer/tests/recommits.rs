@@ -330,3 +330,19 @@ fn a_chunk_that_would_push_out_its_own_successor_is_dropped_and_marked() {
         ["x2000", r#"d1000 !{"PRESENT", "READ_GAP", "OVERWRITE"}"#]
     );
 }
+
+#[test]
+fn a_dropped_packet_is_marked_even_if_the_scraped_copy_is_long_gone() {
+    let mut buffer = ring(4096);
+    let gives_up = chunk(1, 1, 0).whole('a', 20).raw(&DROP_MARKER);
+    buffer.scrape(gives_up.clone());
+    assert_eq!(buffer.read(), ["a20"]);
+    fill_to_the_end(&mut buffer);
+    buffer.commit(chunk(98, 1, 0).whole('y', 20));
+    assert_eq!(
+        buffer.try_commit(&gives_up),
+        CopyOutcome::Discarded(Discard::TooLate)
+    );
+    buffer.commit(chunk(1, 1, 1).whole('b', 20));
+    assert_eq!(buffer.read(), ["y20", r#"b20 !{"PRESENT", "WRITER_ABORT"}"#]);
+}

@@ -1,0 +1,189 @@
+//! What holds after every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use buffa::Message;
+use ferretto_proto::messages::TracePacket;
+use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
+use ferretto_proto::messages::trace_stats::BufferStats;
+use ferretto_service::{ConsumerId, SessionId, StateScope};
+use ferretto_wire::{Reader, Value};
+
+use super::honest::content;
+use super::{HONEST, HOSTILE, Simulation};
+use crate::world::texts;
+
+/// What came out of a session so far.
+#[derive(Default)]
+pub(super) struct Told {
+    /// The number of the next packet of each writer, by producer and writer.
+    pub(super) next: BTreeMap<String, u64>,
+    /// Whose each sequence id is.
+    sequences: BTreeMap<u32, String>,
+    /// Bytes of the file that were looked at.
+    file_checked: usize,
+    /// Boot time of the last clock snapshot.
+    last_snapshot: u64,
+}
+
+impl Simulation {
+    pub(super) fn check(&mut self) {
+        let due = self.world.service.next_deadline();
+        self.world.service.handle_timeout(&self.world.now);
+        self.world.run();
+        let now = self.world.now.monotonic;
+        assert!(
+            self.world.service.next_deadline().is_none_or(|due| due > now),
+            "{due:?} at {now}"
+        );
+        let state = self.world.state(self.root, StateScope::Sessions);
+        if state.tracing_sessions.is_empty() {
+            assert_eq!(self.world.service.buffer_bytes(), 0);
+            assert_eq!(self.world.service.next_deadline(), None);
+        }
+        let alive: BTreeSet<u64> = state
+            .tracing_sessions
+            .iter()
+            .filter_map(|session| session.id)
+            .collect();
+        for session in self.consumers.values_mut() {
+            session.take_if(|session| !alive.contains(&session.0));
+        }
+        self.detached.retain(|(session, ..)| alive.contains(&session.0));
+        for (id, consumer) in &self.world.consumers {
+            let heard = self.heard.entry(*id).or_default();
+            for session in &consumer.ended[*heard..] {
+                let owner = self.sessions[session].owner;
+                assert!(
+                    owner == Some(*id) || owner.is_none(),
+                    "the end of {session} was told to a stranger"
+                );
+            }
+            *heard = consumer.ended.len();
+        }
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            let told = self.times_told(session);
+            assert!(told <= 1, "the end of {session} was told {told} times");
+            self.check_file(session);
+        }
+    }
+
+    pub(super) fn times_told(&self, session: SessionId) -> usize {
+        let consumers = self.world.consumers.values();
+        consumers
+            .flat_map(|consumer| &consumer.ended)
+            .filter(|ended| **ended == session)
+            .count()
+    }
+
+    pub(super) fn check_file(&mut self, session: SessionId) {
+        let owned = self.sessions.get_mut(&session).expect("known");
+        let (Some(limit), Some(file)) = (owned.streams, self.world.files.get(&session)) else {
+            return;
+        };
+        assert!((file.len() as u64) < limit);
+        let new = file[owned.trace.file_checked..].to_vec();
+        owned.trace.file_checked = file.len();
+        let packets = Reader::new(&new).map(|packet| {
+            let packet = packet.expect("a trace").value;
+            packet.as_bytes().expect("a packet").to_vec()
+        });
+        self.check_packets(session, &packets.collect::<Vec<_>>());
+    }
+
+    /// The packets of honest producers: whole, in order, once, and with marks where some are missing.
+    pub(super) fn check_packets(&mut self, session: SessionId, packets: &[Vec<u8>]) {
+        let trace = &mut self.sessions.get_mut(&session).expect("known").trace;
+        for packet in packets.iter().filter_map(|packet| decode(packet)) {
+            if let Some(Data::ClockSnapshot(snapshot)) = &packet.data {
+                let boot = snapshot.clocks[0].timestamp.unwrap_or_default();
+                assert!(boot >= trace.last_snapshot, "clock snapshots come in order");
+                trace.last_snapshot = boot;
+            }
+            let [text] = &texts(std::slice::from_ref(&packet))[..] else {
+                continue;
+            };
+            let mut parts = text.split(' ');
+            let (Some(writer), Some(number)) = (parts.next(), parts.next()) else {
+                panic!("{text:?}");
+            };
+            let number: u64 = number.parse().expect("a number");
+            assert_eq!(*text, content(writer, number));
+            let user = OptionalTrustedUid::TrustedUid(HONEST as i32);
+            assert_eq!(packet.optional_trusted_uid, Some(user));
+            let Some(OptionalTrustedPacketSequenceId::TrustedPacketSequenceId(sequence)) =
+                packet.optional_trusted_packet_sequence_id
+            else {
+                panic!("{text:?} has no sequence id");
+            };
+            let of = trace
+                .sequences
+                .entry(sequence)
+                .or_insert_with(|| writer.to_owned());
+            assert_eq!(of, writer, "two writers under sequence id {sequence}");
+            // With which chunk a writer began is not known: what is missing there is marked once it comes too late.
+            let expected = trace.next.insert(writer.to_owned(), number + 1);
+            let expected = expected.unwrap_or(number);
+            assert!(number >= expected, "{writer}: {number} after {expected} was due");
+            if number > expected {
+                let mark = packet.previous_packet_dropped.unwrap_or_default();
+                assert!(
+                    mark != 0,
+                    "{writer}: {expected} to {number} are missing, and nothing says so"
+                );
+                self.losses += 1;
+            }
+            self.packets += 1;
+        }
+    }
+
+    /// Everything that was committed has been read, unless a counter says what became of it.
+    pub(super) fn check_completeness(&mut self, consumer: ConsumerId) {
+        let Some(Some(session)) = self.consumers.get(&consumer) else {
+            return;
+        };
+        let owned = &self.sessions[session];
+        let Some(stats) = self.world.service.trace_stats(consumer) else {
+            return;
+        };
+        let blameless = |buffer: &BufferStats| {
+            [
+                buffer.chunks_overwritten,
+                buffer.chunks_discarded,
+                buffer.patches_failed,
+                buffer.abi_violations,
+                buffer.trace_writer_packet_loss,
+            ]
+            .iter()
+            .all(|count| count.unwrap_or_default() == 0)
+        };
+        if owned.streams.is_some() || owned.file_failed || !stats.buffer_stats.iter().all(blameless) {
+            return;
+        }
+        for (writer, account) in owned.accounts.iter().filter(|(_, account)| !account.blemished) {
+            let read = owned.trace.next.get(writer).copied().unwrap_or_default();
+            assert_eq!(
+                read, account.whole,
+                "{writer} committed {} packets to {session}, {read} came out",
+                account.whole
+            );
+            self.complete += 1;
+        }
+    }
+}
+
+/// A packet; `None` for one of a hostile producer whose fields have not the types that the schema gives them, which is
+/// for readers of the trace to find out.
+fn decode(packet: &[u8]) -> Option<TracePacket> {
+    const TRUSTED_UID: u32 = 3;
+    let decoded = TracePacket::decode_from_slice(packet).ok();
+    if decoded.is_none() {
+        let uid = Reader::new(packet)
+            .map(|field| field.expect("a field"))
+            .find(|field| field.number == TRUSTED_UID)
+            .map(|field| field.value);
+        assert_eq!(uid, Some(Value::Varint(HOSTILE.into())), "it is hostile");
+    }
+    decoded
+}

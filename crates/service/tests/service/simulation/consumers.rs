@@ -1,0 +1,208 @@
+//! Consumers that do everything a consumer can, in any order.
+
+use std::collections::BTreeMap;
+
+use buffa::Message;
+use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
+use ferretto_proto::messages::{DataSourceConfig, TraceConfig, trace_config};
+use ferretto_service::{ConfigInput, ConsumerId, StateScope};
+
+use super::checks::Told;
+use super::{CONSUMERS, Owned, Simulation};
+
+impl Simulation {
+    pub(super) fn join_consumer(&mut self) {
+        if self.consumers.len() < 6
+            && let Some(uid) = self.random.pick(&CONSUMERS)
+        {
+            let id = self.world.consumer_of(uid);
+            self.consumers.insert(id, None);
+            self.users.insert(id, uid);
+        }
+    }
+
+    pub(super) fn lose_consumer(&mut self) {
+        let all: Vec<ConsumerId> = self.consumers.keys().copied().collect();
+        let Some(id) = self.random.pick(&all) else { return };
+        let session = self.consumers.remove(&id).flatten();
+        if let Some(session) = session.and_then(|session| self.sessions.get_mut(&session)) {
+            session.owner = None;
+        }
+        self.world.lose_consumer(id);
+    }
+
+    pub(super) fn consumer_step(&mut self) {
+        let all: Vec<ConsumerId> = self.consumers.keys().copied().collect();
+        let Some(id) = self.random.pick(&all) else { return };
+        let now = self.world.now;
+        match self.random.below(20) {
+            0..5 => self.enable(id),
+            5 => self.world.service.start_deferred(id, &now),
+            6 if self.random.one_in(3) => self.world.service.disable_tracing(id, &now),
+            7 if self.random.one_in(3) => {
+                self.world.service.free_buffers(id, &now);
+                self.consumers.insert(id, None);
+            }
+            8 | 9 => {
+                let token = self.random.next();
+                let (timeout, flags) = (self.random.below(300) as u32, self.random.below(64));
+                self.world.service.flush(id, token, timeout, flags, &now);
+            }
+            10..15 => self.read(id),
+            15 => self.detach_or_attach(id),
+            16 => self
+                .world
+                .service
+                .observe_events(id, self.random.below(8) as u32, &now),
+            17 => {
+                let config = self.config();
+                let bytes = config.encode_to_vec().into();
+                self.world
+                    .service
+                    .change_config(id, &ConfigInput { config, bytes }, &now);
+            }
+            18 => drop(self.world.state(id, StateScope::Everything)),
+            _ => drop(self.world.service.trace_stats(id)),
+        }
+    }
+
+    fn config(&mut self) -> TraceConfig {
+        let random = &mut self.random;
+        let buffers: Vec<trace_config::BufferConfig> = (0..random.below(4))
+            .map(|_| trace_config::BufferConfig {
+                size_kb: Some(4 << random.below(5)),
+                fill_policy: Some(if random.one_in(3) {
+                    FillPolicy::DISCARD
+                } else {
+                    FillPolicy::RING_BUFFER
+                }),
+                ..Default::default()
+            })
+            .collect();
+        let sources = if buffers.is_empty() {
+            0
+        } else {
+            1 + random.below(5)
+        };
+        let data_sources = (0..sources)
+            .map(|_| trace_config::DataSource {
+                config: DataSourceConfig {
+                    name: Some(format!("d{}", random.below(4))),
+                    target_buffer: Some(random.below(buffers.len() as u64) as u32),
+                    ..Default::default()
+                }
+                .into(),
+                producer_name_filter: match random.below(4) {
+                    0 => vec![format!("p{}", random.below(3))],
+                    _ => Vec::new(),
+                },
+                ..Default::default()
+            })
+            .collect();
+        let mut maybe = |most: u64| random.one_in(2).then(|| 20 + random.below(most) as u32);
+        let durations = [
+            maybe(20_000),
+            maybe(500),
+            maybe(500),
+            maybe(1000),
+            maybe(500),
+            maybe(500),
+        ];
+        let [
+            duration,
+            flush_period,
+            flush_timeout,
+            stop_timeout,
+            clear,
+            interval,
+        ] = durations;
+        let streams = random.one_in(2);
+        TraceConfig {
+            buffers,
+            data_sources,
+            duration_ms: duration,
+            deferred_start: Some(random.one_in(4)),
+            flush_period_ms: flush_period,
+            flush_timeout_ms: flush_timeout,
+            data_source_stop_timeout_ms: stop_timeout,
+            write_into_file: streams.then_some(true),
+            file_write_period_ms: streams.then(|| 100 + random.below(10_000) as u32),
+            max_file_size_bytes: (streams && random.one_in(2)).then(|| 1 + random.below(20_000)),
+            fflush_post_write: random
+                .one_in(3)
+                .then_some(trace_config::FFlushMode::FFLUSH_ENABLED),
+            incremental_state_config: trace_config::IncrementalStateConfig {
+                clear_period_ms: clear,
+                ..Default::default()
+            }
+            .into(),
+            builtin_data_sources: trace_config::BuiltinDataSource {
+                snapshot_interval_ms: interval,
+                disable_service_events: Some(random.one_in(4)),
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        }
+    }
+
+    pub(super) fn enable(&mut self, id: ConsumerId) {
+        let config = self.config();
+        let Ok(session) = self.world.try_enable(id, &config) else {
+            return;
+        };
+        self.consumers.insert(id, Some(session));
+        let streams = config.write_into_file == Some(true);
+        let owned = Owned {
+            owner: Some(id),
+            streams: streams.then(|| config.max_file_size_bytes.unwrap_or(u64::MAX)),
+            file_failed: false,
+            trace: Told::default(),
+            accounts: BTreeMap::default(),
+        };
+        self.sessions.insert(session, owned);
+    }
+
+    fn detach_or_attach(&mut self, id: ConsumerId) {
+        let uid = self.users[&id];
+        let waiting = self.detached.iter().position(|(_, _, of)| *of == uid);
+        match (self.consumers[&id], waiting) {
+            (Some(session), _) => {
+                let key = format!("key {}", self.random.below(3));
+                if self.world.service.detach(id, &key).is_ok() {
+                    self.consumers.insert(id, None);
+                    self.sessions.get_mut(&session).expect("known").owner = None;
+                    self.detached.push((session, key, uid));
+                }
+            }
+            (None, Some(position)) => {
+                let (session, key, _) = self.detached.remove(position);
+                // It may have ended by itself.
+                if self.world.service.attach(id, &key).is_ok() {
+                    assert_eq!(self.world.service.await_disabled(id), Some(session));
+                    self.consumers.insert(id, Some(session));
+                    self.sessions.get_mut(&session).expect("known").owner = Some(id);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    pub(super) fn read(&mut self, id: ConsumerId) {
+        let budget = 1 << self.random.below(17);
+        let packets = self.world.read_encoded(id, budget as usize);
+        match self.consumers[&id] {
+            Some(session) => {
+                let owned = self.sessions.get_mut(&session).expect("known");
+                // A file that failed or is full took packets with it; the rest can be read once it is closed.
+                if !packets.is_empty() && owned.streams.take().is_some() {
+                    assert!(self.world.closed_files.contains(&session));
+                    owned.trace.next.clear();
+                    owned.file_failed = true;
+                }
+                self.check_packets(session, &packets);
+            }
+            None => assert!(packets.is_empty(), "there is nothing to read"),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The whole service under random producers, consumers, sessions, losses and faults, replayed from a seed.
+//!
+//! Honest producers write numbered packets, each writer into one buffer, and acknowledge what they are asked late, in any
+//! order or never. Hostile ones send whatever a request can hold. Consumers do everything a consumer can, in any order,
+//! and any client may vanish at any time. After every step these hold:
+//!
+//! - nothing panics, and the service has only so much to say;
+//! - nothing is due in the past, and nothing at all when there is no session;
+//! - outputs name clients that are connected (checked by the [`World`]);
+//! - the packets of a writer come out whole, in order and once, under one sequence id and the user who wrote them, and
+//!   where some are missing the next says so;
+//! - the end of a session is told to its owner, once;
+//! - a file stays below its limit and is a valid trace.
+//!
+//! When everybody has left, no buffer, session or deadline is left either.
+//!
+//! `FERRETTO_SERVICE_SEED=n` runs one seed, `FERRETTO_SERVICE_SEEDS=n` that many, and `FERRETTO_SERVICE_STEPS=n` changes
+//! the number of steps in each.
+
+mod checks;
+mod consumers;
+mod honest;
+mod hostile;
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferretto_service::{ConsumerId, ProducerId, SessionId, StateScope};
+
+use crate::world::{Disk, World};
+use checks::Told;
+use honest::{Account, Honest};
+use random::Random;
+
+const SEEDS: u64 = 40;
+const STEPS: u64 = 400;
+
+/// Users: of honest producers, of hostile ones, of consumers.
+const HONEST: u32 = 1000;
+const HOSTILE: u32 = 666;
+const CONSUMERS: [u32; 3] = [0, 1000, 1001];
+
+struct Owned {
+    owner: Option<ConsumerId>,
+    /// How large its file may become, while it has one.
+    streams: Option<u64>,
+    /// A file that failed took packets with it.
+    file_failed: bool,
+    trace: Told,
+    /// What honest writers did for it.
+    accounts: BTreeMap<String, Account>,
+}
+
+struct Simulation {
+    world: World,
+    random: Random,
+    honest: BTreeMap<ProducerId, Honest>,
+    hostile: BTreeSet<ProducerId>,
+    consumers: BTreeMap<ConsumerId, Option<SessionId>>,
+    detached: Vec<(SessionId, String, u32)>,
+    users: BTreeMap<ConsumerId, u32>,
+    sessions: BTreeMap<SessionId, Owned>,
+    /// How many ends of sessions each consumer was told of.
+    heard: BTreeMap<ConsumerId, usize>,
+    root: ConsumerId,
+    /// There are no hostile producers.
+    peaceful: bool,
+    packets: u64,
+    losses: u64,
+    /// Writers whose every packet came out.
+    complete: u64,
+}
+
+impl Simulation {
+    fn new(seed: u64) -> Simulation {
+        let mut world = World::new();
+        let root = world.consumer_of(0);
+        Simulation {
+            world,
+            peaceful: seed.is_multiple_of(4),
+            random: Random(seed),
+            honest: BTreeMap::new(),
+            hostile: BTreeSet::new(),
+            consumers: BTreeMap::new(),
+            detached: Vec::new(),
+            users: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            root,
+            packets: 0,
+            losses: 0,
+            complete: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..4 | 5 => self.join_producer(),
+            4 => self.lose_producer(),
+            6..10 => self.join_consumer(),
+            10..11 => self.lose_consumer(),
+            11..61 => self.honest_step(),
+            61..71 => self.hostile_step(),
+            71..88 => self.consumer_step(),
+            88..97 => self.time_step(),
+            _ => self.disk_step(),
+        }
+        // Sometimes more happens before anything is done about it.
+        if !self.random.one_in(4) {
+            self.world.run();
+            self.check();
+        }
+    }
+
+    fn time_step(&mut self) {
+        match self.random.below(20) {
+            0 => self.world.jump(self.random.below(100_000_000)),
+            1 => self.world.suspend(self.random.below(100_000)),
+            2 => self.world.set_wall_clock(self.random.below(1 << 60)),
+            3..6 => self.world.advance(self.random.below(6000)),
+            _ => self.world.advance(self.random.below(150)),
+        }
+    }
+
+    fn disk_step(&mut self) {
+        self.world.disk_catches_up();
+        self.world.disk = match self.random.below(5) {
+            0 => Disk::Full,
+            1 | 2 => Disk::Slow,
+            _ => Disk::Fast,
+        };
+    }
+
+    /// Everybody finishes; then everybody leaves.
+    fn end(mut self) -> [u64; 3] {
+        self.world.disk = Disk::Fast;
+        self.world.disk_catches_up();
+        self.commit_everything();
+        let now = self.world.now;
+        let consumers: Vec<ConsumerId> = self.consumers.keys().copied().collect();
+        for id in &consumers {
+            self.world.service.disable_tracing(*id, &now);
+        }
+        self.world.run();
+        self.world.advance(10_000);
+        self.check();
+        for id in &consumers {
+            self.read(*id);
+            self.check_completeness(*id);
+        }
+        for (session, owned) in &self.sessions {
+            if owned
+                .owner
+                .is_some_and(|owner| self.consumers.contains_key(&owner))
+            {
+                assert_eq!(self.times_told(*session), 1, "{session} has an owner");
+            }
+        }
+        for id in consumers {
+            self.world.lose_consumer(id);
+        }
+        let producers: Vec<ProducerId> = self.honest.keys().chain(&self.hostile).copied().collect();
+        for id in producers {
+            self.world.lose_producer(id);
+        }
+        let now = self.world.now;
+        self.world.service.end_all_sessions(&now);
+        self.world.run();
+        let state = self.world.state(self.root, StateScope::Everything);
+        assert!(state.tracing_sessions.is_empty() && state.producers.is_empty());
+        assert!(state.data_sources.is_empty());
+        assert_eq!(self.world.service.buffer_bytes(), 0);
+        assert_eq!(self.world.service.next_deadline(), None);
+        [self.packets, self.losses, self.complete]
+    }
+}
+
+/// Says which seed it was when a check fails.
+struct SayWhich(u64);
+
+impl Drop for SayWhich {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with FERRETTO_SERVICE_SEED={}", self.0);
+        }
+    }
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn the_service_keeps_its_word_whatever_its_clients_do() {
+    let steps = setting("FERRETTO_SERVICE_STEPS").unwrap_or(STEPS);
+    let seeds = match setting("FERRETTO_SERVICE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..setting("FERRETTO_SERVICE_SEEDS").unwrap_or(SEEDS),
+    };
+    let mut totals = [0; 3];
+    for seed in seeds.clone() {
+        let _which = SayWhich(seed);
+        let mut simulation = Simulation::new(seed);
+        for _ in 0..steps {
+            simulation.step();
+        }
+        for (total, of_seed) in totals.iter_mut().zip(simulation.end()) {
+            *total += of_seed;
+        }
+    }
+    let [packets, losses, complete] = totals;
+    println!("{packets} packets, {losses} marked losses, {complete} writers whose every packet came out");
+    if seeds.count() > 10 {
+        assert!(
+            packets > 1000 && losses > 10 && complete > 10,
+            "something was put to the test"
+        );
+    }
+}
