@@ -9,5 +9,6 @@
 mod data;
 mod parties;
 mod states;
+mod stories;
 #[path = "../support/mod.rs"]
 mod support;

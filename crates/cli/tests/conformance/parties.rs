@@ -38,6 +38,8 @@ pub(crate) struct Producer {
     /// What it was told.
     pub(crate) log: Vec<String>,
     pub(crate) instances: Vec<DataSourceInstanceId>,
+    /// What each of them was set up with.
+    pub(crate) configs: Vec<Box<DataSourceConfig>>,
     pub(crate) flushes: Vec<FlushRequestId>,
     pub(crate) target: u32,
 }
@@ -52,6 +54,7 @@ impl Producer {
             endpoint: ProducerEndpoint::connect(address, options).unwrap(),
             log: Vec::new(),
             instances: Vec::new(),
+            configs: Vec::new(),
             flushes: Vec::new(),
             target: 0,
         };
@@ -89,6 +92,7 @@ impl Producer {
             ProducerCommand::SetupDataSource(setup) => {
                 self.target = setup.config.target_buffer.unwrap_or_default();
                 self.instances.push(setup.instance);
+                self.configs.push(setup.config);
                 "set up".into()
             }
             ProducerCommand::StartDataSource(_) => "start".into(),
@@ -226,6 +230,8 @@ impl Consumer {
         self.endpoint
             .enable_tracing(&config.encode_to_vec(), None)
             .unwrap();
+        // A refusal comes some time after it was decided upon, but before the answer to the second question.
+        self.state();
         self.state();
     }
 }
