@@ -170,14 +170,12 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
         Plain(u32),
         Slow(SlowKind, Vec<(String, String)>),
     }
+    // Who was slow is known before what waited for them goes on, in the same turn.
+    let slow = session.slow_data_sources.drain(..);
+    let slow = slow.map(|slow| (slow.at, Event::Slow(slow.kind, slow.who)));
     let noted = session.lifecycle_events.drain(..);
-    let mut events: Vec<(u64, Event)> = noted.map(|(kind, at)| (at, Event::Plain(kind as u32))).collect();
-    events.extend(
-        session
-            .slow_data_sources
-            .drain(..)
-            .map(|slow| (slow.at, Event::Slow(slow.kind, slow.who))),
-    );
+    let noted = noted.map(|(kind, at)| (at, Event::Plain(kind as u32)));
+    let mut events: Vec<(u64, Event)> = slow.chain(noted).collect();
     events.sort_by_key(|(at, _)| *at);
     for (at, event) in events {
         out.own_packet(|packet| {

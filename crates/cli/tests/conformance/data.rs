@@ -34,7 +34,7 @@ enum Step {
 
 /// A chunk as it lies in shared memory.
 #[derive(Clone)]
-struct Chunk {
+pub(crate) struct Chunk {
     writer: u16,
     id: u32,
     /// 1: continues a packet, 2: is continued, 4: needs patches.
@@ -47,7 +47,7 @@ struct Chunk {
     astray: bool,
 }
 
-fn chunk(writer: u16, id: u32) -> Chunk {
+pub(crate) fn chunk(writer: u16, id: u32) -> Chunk {
     Chunk {
         writer,
         id,
@@ -81,12 +81,12 @@ impl Chunk {
         self.raw(framed.as_slice())
     }
 
-    fn whole(self, text: &str) -> Chunk {
+    pub(crate) fn whole(self, text: &str) -> Chunk {
         self.fragment(&packet(text))
     }
 
     /// A packet of this size or a little more.
-    fn large(self, size: usize) -> Chunk {
+    pub(crate) fn large(self, size: usize) -> Chunk {
         self.whole(&"x".repeat(size))
     }
 
@@ -110,7 +110,7 @@ impl Chunk {
         self
     }
 
-    fn request(&self, target: u32) -> CommitDataRequest {
+    pub(crate) fn request(&self, target: u32) -> CommitDataRequest {
         let mut data = self.id.to_le_bytes().to_vec();
         data.extend(self.writer.to_le_bytes());
         data.extend((self.fragments | self.flags << 10).to_le_bytes());
@@ -128,7 +128,7 @@ impl Chunk {
 }
 
 /// A packet of a producer as a reader sees it: text, sequence, who wrote it, and whether something is missing before it.
-fn seen(packet: &[u8]) -> Option<String> {
+pub(crate) fn seen(packet: &[u8]) -> Option<String> {
     let decoded = TracePacket::decode_from_slice(packet).unwrap();
     decoded.trusted_pid?;
     let field = |message: &[u8], number| {
@@ -155,6 +155,16 @@ fn seen(packet: &[u8]) -> Option<String> {
         if uid { "" } else { " of nobody" },
         if lost { ", after a loss" } else { "" }
     ))
+}
+
+/// A buffer with the semantics of upstream's second one: the first is older, and ours has these for every config.
+pub(crate) fn buffer(size_kb: u32, policy: FillPolicy) -> BufferConfig {
+    BufferConfig {
+        size_kb: Some(size_kb),
+        fill_policy: Some(policy),
+        experimental_mode: Some(ExperimentalMode::TRACE_BUFFER_V2),
+        ..Default::default()
+    }
 }
 
 /// What comes out, and the statistics at the end.
@@ -555,16 +565,7 @@ fn data_comes_out_alike_and_is_counted_alike() {
         let service = Service::start(&programs, side);
         conversations()
             .into_iter()
-            .map(|(_, policy, steps)| {
-                let buffer = BufferConfig {
-                    size_kb: Some(8),
-                    fill_policy: Some(policy),
-                    // Upstream's other buffer is older, and ours has the semantics of this one for every config.
-                    experimental_mode: Some(ExperimentalMode::TRACE_BUFFER_V2),
-                    ..Default::default()
-                };
-                what_comes_out(&service, &buffer, &steps)
-            })
+            .map(|(_, policy, steps)| what_comes_out(&service, &buffer(8, policy), &steps))
             .collect()
     };
     let (upstream, ours) = std::thread::scope(|scope| {

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod data;
+mod ends;
 mod parties;
 mod states;
 mod stories;

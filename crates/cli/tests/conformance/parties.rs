@@ -13,9 +13,11 @@ use ferretto_ipc::client::{CallId, More};
 use ferretto_ipc::reactor::Interest;
 use ferretto_proto::messages::observable_events::DataSourceInstanceState;
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
+use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
 use ferretto_proto::messages::{
-    DataSourceConfig, DataSourceDescriptor, TraceConfig, TraceStats, TracingServiceState,
+    DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket, TraceStats, TracingServiceState,
 };
+use ferretto_wire::Reader;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::support::{PATIENCE, Program, Programs, Side, System};
@@ -39,7 +41,7 @@ pub(crate) struct Producer {
     pub(crate) log: Vec<String>,
     pub(crate) instances: Vec<DataSourceInstanceId>,
     /// What each of them was set up with.
-    pub(crate) configs: Vec<Box<DataSourceConfig>>,
+    pub(crate) configs: Vec<DataSourceConfig>,
     pub(crate) flushes: Vec<FlushRequestId>,
     pub(crate) target: u32,
 }
@@ -86,13 +88,20 @@ impl Producer {
         }
     }
 
+    /// Waits until it is told something that begins like this.
+    pub(crate) fn until_told(&mut self, what: &str) {
+        while !self.log.iter().any(|told| told.starts_with(what)) {
+            self.settle();
+        }
+    }
+
     pub(crate) fn command(&mut self, command: ProducerCommand) {
         self.log.push(match command {
             ProducerCommand::SetupTracing(_) => "memory".into(),
             ProducerCommand::SetupDataSource(setup) => {
                 self.target = setup.config.target_buffer.unwrap_or_default();
                 self.instances.push(setup.instance);
-                self.configs.push(setup.config);
+                self.configs.push(*setup.config);
                 "set up".into()
             }
             ProducerCommand::StartDataSource(_) => "start".into(),
@@ -292,4 +301,64 @@ pub(crate) fn config(name: &str) -> TraceConfig {
         }],
         ..Default::default()
     }
+}
+
+/// What kind of packet it is, and which fields it has besides.
+pub(crate) fn skeleton(packet: &[u8]) -> String {
+    const SERVICE_EVENT: u32 = 69;
+    /// That the service's timestamps are boot time is said in versions after the reference.
+    const TIMESTAMP_CLOCK_ID: u32 = 58;
+    let fields: Vec<String> = Reader::new(packet)
+        .flatten()
+        .filter(|field| field.number != TIMESTAMP_CLOCK_ID)
+        .map(|field| match (field.number, field.value.as_bytes()) {
+            (SERVICE_EVENT, Some(event)) => {
+                let kind = Reader::new(event).flatten().next().map(|field| field.number);
+                format!("69 ({})", kind.unwrap_or_default())
+            }
+            (number, _) => number.to_string(),
+        })
+        .collect();
+    let sequence = match TracePacket::decode_from_slice(packet)
+        .unwrap()
+        .optional_trusted_packet_sequence_id
+    {
+        Some(TrustedPacketSequenceId(id)) => id,
+        None => 0,
+    };
+    let mut fields = fields;
+    fields.sort();
+    format!("{} of sequence {sequence}", fields.join(" "))
+}
+
+/// A data source that acknowledges nothing.
+pub(crate) fn plain(name: &str) -> DataSourceDescriptor {
+    DataSourceDescriptor {
+        name: Some(name.into()),
+        ..Default::default()
+    }
+}
+
+/// Runs a story with both services and compares what it tells, line by line, but for lines that begin like these.
+pub(crate) fn alike(story: impl Fn(&Service<'_>) -> Vec<String> + Sync, on_purpose: &[&str]) {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let run = |side| story(&Service::start(&programs, side));
+    let (upstream, ours) = std::thread::scope(|scope| {
+        let upstream = scope.spawn(|| run(Side::Upstream));
+        let ours = scope.spawn(|| run(Side::Ours));
+        (upstream.join().unwrap(), ours.join().unwrap())
+    });
+    let differs = |(upstream, ours): &(&String, &String)| {
+        upstream != ours && !on_purpose.iter().any(|start| upstream.starts_with(start))
+    };
+    let differences: Vec<String> = upstream
+        .iter()
+        .zip(&ours)
+        .filter(differs)
+        .map(|(upstream, ours)| format!("upstream: {upstream}\nours:     {ours}"))
+        .collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert_eq!(upstream.len(), ours.len(), "{upstream:#?}\n{ours:#?}");
 }

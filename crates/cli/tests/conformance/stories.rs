@@ -5,45 +5,9 @@ use ferretto_client::consumer::ConsumerReply;
 use ferretto_proto::messages::trace_config::{
     BufferConfig, BuiltinDataSource, LockdownModeOperation, ProducerConfig,
 };
-use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
-use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket,
-};
-use ferretto_wire::Reader;
+use ferretto_proto::messages::{CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig};
 
-use crate::parties::{Consumer, Service, config};
-use crate::support::{Programs, Side};
-
-/// Runs a story with both services and compares what it tells, line by line, but for lines that begin like these.
-fn alike(story: impl Fn(&Service<'_>) -> Vec<String> + Sync, on_purpose: &[&str]) {
-    let Some(programs) = Programs::of_both() else {
-        return;
-    };
-    let run = |side| story(&Service::start(&programs, side));
-    let (upstream, ours) = std::thread::scope(|scope| {
-        let upstream = scope.spawn(|| run(Side::Upstream));
-        let ours = scope.spawn(|| run(Side::Ours));
-        (upstream.join().unwrap(), ours.join().unwrap())
-    });
-    let differs = |(upstream, ours): &(&String, &String)| {
-        upstream != ours && !on_purpose.iter().any(|start| upstream.starts_with(start))
-    };
-    let differences: Vec<String> = upstream
-        .iter()
-        .zip(&ours)
-        .filter(differs)
-        .map(|(upstream, ours)| format!("upstream: {upstream}\nours:     {ours}"))
-        .collect();
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
-    assert_eq!(upstream.len(), ours.len(), "{upstream:#?}\n{ours:#?}");
-}
-
-fn plain(name: &str) -> DataSourceDescriptor {
-    DataSourceDescriptor {
-        name: Some(name.into()),
-        ..Default::default()
-    }
-}
+use crate::parties::{Consumer, Service, alike, config, plain, skeleton};
 
 /// Whether the service takes this config.
 fn taken(consumer: &mut Consumer, config: &TraceConfig) -> &'static str {
@@ -285,7 +249,7 @@ fn producers_get_the_same_config() {
             let config = DataSourceConfig {
                 // Upstream's v56 leaves it out where it is not set, we say what is so.
                 enable_extra_guardrails: None,
-                ..(**config).clone()
+                ..config.clone()
             };
             format!("{config:?}")
         }));
@@ -336,34 +300,6 @@ fn the_state_of_the_service_reads_alike() {
         told
     };
     alike(story, &[]);
-}
-
-/// What kind of packet it is, and which fields it has besides.
-fn skeleton(packet: &[u8]) -> String {
-    const SERVICE_EVENT: u32 = 69;
-    /// That the service's timestamps are boot time is said in versions after the reference.
-    const TIMESTAMP_CLOCK_ID: u32 = 58;
-    let fields: Vec<String> = Reader::new(packet)
-        .flatten()
-        .filter(|field| field.number != TIMESTAMP_CLOCK_ID)
-        .map(|field| match (field.number, field.value.as_bytes()) {
-            (SERVICE_EVENT, Some(event)) => {
-                let kind = Reader::new(event).flatten().next().map(|field| field.number);
-                format!("69 ({})", kind.unwrap_or_default())
-            }
-            (number, _) => number.to_string(),
-        })
-        .collect();
-    let sequence = match TracePacket::decode_from_slice(packet)
-        .unwrap()
-        .optional_trusted_packet_sequence_id
-    {
-        Some(TrustedPacketSequenceId(id)) => id,
-        None => 0,
-    };
-    let mut fields = fields;
-    fields.sort();
-    format!("{} of sequence {sequence}", fields.join(" "))
 }
 
 #[test]

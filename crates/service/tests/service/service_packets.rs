@@ -79,6 +79,22 @@ fn the_life_of_a_session_is_told_as_it_goes() {
 }
 
 #[test]
+fn who_was_slow_to_flush_is_told_before_what_waited_for_it() {
+    let timed = TraceConfig {
+        duration_ms: Some(100),
+        flush_timeout_ms: Some(50),
+        ..config(&["d"])
+    };
+    let (mut world, _, consumer) = recording(&timed);
+    world.read(consumer);
+    world.advance(150);
+    assert_eq!(
+        events(&world.read(consumer)),
+        ["flush", "slow to flush", "flushed", "disabled", "read"]
+    );
+}
+
+#[test]
 fn events_between_two_reads_are_bounded() {
     let (mut world, producer, consumer) = recording(&config(&["d"]));
     world.read(consumer);
