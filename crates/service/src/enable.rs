@@ -1,7 +1,7 @@
 //! From a config to a session: every check that a config must pass, then its buffers and data source instances.
 //!
 //! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
-//! do yet is refused as well: a trace without the filter or trigger that was asked for is a wrong one.
+//! do yet is refused as well: a trace without the filter that was asked for is a wrong one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::session::{
     Beginning, Drain, FileSink, FlushStrategy, Instance, InstanceState, Session, State, millis_or,
 };
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
+use crate::triggers::{TriggerConfig, Triggers};
 
 /// A config as it came and as it was decoded.
 #[derive(Clone, Debug)]
@@ -76,6 +77,7 @@ impl Service {
         }
         refuse_unsupported(&config)?;
         check_duration(&config)?;
+        let triggers = TriggerConfig::check(&config, &bytes, limits::MAX_DURATION)?;
         check_bugreport_filename(&config)?;
         let targets = resolve_targets(&config)?;
         check_filters(&config)?;
@@ -113,6 +115,7 @@ impl Service {
             uuid,
             buffers: ids,
             file,
+            triggers: Triggers::new(triggers),
         });
         let line = format!(
             "configured tracing session {}: {} data sources, duration {} ms, {} buffers of {} KB in all, uid {}, \
@@ -135,7 +138,8 @@ impl Service {
             self.set_up_data_source(id, index, target);
         }
         self.log(LogLevel::Info, line);
-        if !deferred {
+        let starts_with_trigger = self.await_triggers(id, now);
+        if !deferred && !starts_with_trigger {
             self.start_tracing(id, now);
         }
         Ok(id)
@@ -375,7 +379,7 @@ impl ProducerFilter {
 }
 
 /// A regular expression that has to match a whole name, with bounded memory.
-fn whole_name_regex(expression: &str) -> Result<Regex, String> {
+pub(crate) fn whole_name_regex(expression: &str) -> Result<Regex, String> {
     if expression.len() > limits::MAX_REGEX_LENGTH {
         return Err(format!("is longer than {} bytes", limits::MAX_REGEX_LENGTH));
     }
@@ -399,16 +403,7 @@ pub(crate) fn check_filters(config: &TraceConfig) -> Result<(), String> {
 }
 
 fn refuse_unsupported(config: &TraceConfig) -> Result<(), String> {
-    let fields: [(&str, bool); 8] = [
-        (
-            "trigger_config",
-            !config.trigger_config.triggers.is_empty()
-                || config
-                    .trigger_config
-                    .trigger_mode
-                    .is_some_and(|mode| mode as i32 != 0)
-                || config.trigger_config.use_clone_snapshot_if_available == Some(true),
-        ),
+    let fields: [(&str, bool); 7] = [
         ("trace_filter", config.trace_filter.is_set()),
         (
             "persist_trace_across_reboots",

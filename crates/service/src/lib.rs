@@ -23,6 +23,7 @@ mod service;
 mod session;
 mod timers;
 pub mod trace_buffer;
+mod triggers;
 
 pub use clock::Now;
 pub use commit_request::MalformedCommit;

@@ -509,6 +509,7 @@ impl Service {
         };
         self.timers.forget(|timer| timer.session() == id);
         self.abandon_flushes(&session);
+        self.forget_triggers(&session);
         for instance in session.instances.keys() {
             self.instances.remove(instance);
         }

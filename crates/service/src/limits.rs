@@ -53,6 +53,24 @@ pub const MIN_FILE_WRITE_PERIOD: Duration = Duration::from_millis(100);
 
 /// Patches of one chunk in one request; more are refused.
 pub const MAX_PATCHES_PER_CHUNK: usize = 1024;
+/// Triggers in one config (upstream: no limit).
+pub const MAX_TRIGGERS_PER_CONFIG: usize = 1024;
+/// Different `producer_name_regex` of the triggers in one config. Each takes up to [`MAX_REGEX_MEMORY`].
+pub const MAX_TRIGGER_REGEXES_PER_CONFIG: usize = 64;
+/// Bytes in the name of a trigger in a config.
+pub const MAX_TRIGGER_NAME: usize = 1024;
+/// Bytes of a producer's name that are kept with the triggers it activates.
+pub const MAX_TRIGGER_PRODUCER_NAME: usize = 1024;
+/// Triggers that a producer may activate at once; what is more is ignored (upstream: no limit).
+pub const TRIGGER_BURST: u64 = 1000;
+/// Triggers that a producer may activate per second, after that burst.
+pub const TRIGGERS_PER_SECOND: u64 = 100;
+/// Triggers that a session keeps for its trace and clones.
+pub const MAX_TRIGGERS_RECEIVED: usize = 1024;
+/// Snapshots of a session that triggers have asked for and that are not due yet.
+pub const MAX_PENDING_SNAPSHOTS: usize = 256;
+/// Names of triggers whose activations within 24 hours are counted.
+pub const MAX_TRIGGERS_REMEMBERED: usize = 1024;
 /// Longest regular expression in a filter, and the memory its automaton may take.
 pub const MAX_REGEX_LENGTH: usize = 4096;
 /// See [`MAX_REGEX_LENGTH`].

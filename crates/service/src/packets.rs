@@ -14,6 +14,7 @@ use crate::readback::Readout;
 use crate::service::{Identity, Service};
 use crate::session::{SERVICE_SEQUENCE_ID, Session, SlowKind};
 use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
+use crate::triggers::Hit;
 
 /// Content of `TracePacket.synchronization_marker`, by which readers find packet borders in a damaged file.
 const SYNC_MARKER: [u8; 16] = [
@@ -60,10 +61,51 @@ pub(crate) fn write_leading_packets(
                 .synchronization_marker(SYNC_MARKER);
         });
     }
-    if !std::mem::replace(&mut session.initial_packets_written, true) {
+    let is_first = !std::mem::replace(&mut session.initial_packets_written, true);
+    if !session.builtin().disable_trace_config.unwrap_or_default() {
+        if is_first {
+            write_trace_config(session, uid, out);
+        }
+        write_triggers(session, uid, out);
+    }
+    if is_first {
         write_initial_packets(session, identity, buffers, now, out);
     }
     write_lifecycle_events(session, uid, out);
+}
+
+fn write_trace_config(session: &Session, uid: u32, out: &mut Readout) {
+    out.own_packet(|packet| {
+        service_header(&mut write::TracePacket::new(packet), uid);
+        packet.bytes_field(TRACE_CONFIG, &session.config_bytes);
+    });
+}
+
+/// Writes the triggers that came since the last read-back; in a clone, after the one that had it made.
+fn write_triggers(session: &mut Session, uid: u32, out: &mut Readout) {
+    let fill = |trigger: &mut write::Trigger<'_>, hit: &Hit| {
+        trigger
+            .trigger_name(&*hit.trigger)
+            .producer_name(&*hit.producer)
+            .trusted_producer_uid(hit.producer_uid as i32)
+            .stop_delay_ms(hit.delay_ms);
+    };
+    if let Some(hit) = session.triggers.take_cause() {
+        out.own_packet(|packet| {
+            let mut packet = write::TracePacket::new(packet);
+            packet
+                .clone_snapshot_trigger(|trigger| fill(trigger, &hit))
+                .timestamp(hit.at);
+            service_header(&mut packet, uid);
+        });
+    }
+    for hit in session.triggers.take_unwritten() {
+        out.own_packet(|packet| {
+            let mut packet = write::TracePacket::new(packet);
+            packet.trigger(|trigger| fill(trigger, hit)).timestamp(hit.at);
+            service_header(&mut packet, uid);
+        });
+    }
 }
 
 fn write_initial_packets(
@@ -74,13 +116,6 @@ fn write_initial_packets(
     out: &mut Readout,
 ) {
     let uid = identity.uid;
-    if !session.builtin().disable_trace_config.unwrap_or_default() {
-        let config = session.config_bytes.clone();
-        out.own_packet(|packet| {
-            service_header(&mut write::TracePacket::new(packet), uid);
-            packet.bytes_field(TRACE_CONFIG, &config);
-        });
-    }
     let uuid = session.uuid;
     out.own_packet(|packet| {
         let mut packet = write::TracePacket::new(packet);

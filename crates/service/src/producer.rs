@@ -18,6 +18,7 @@ use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::service::Service;
 use crate::session::State;
 use crate::trace_buffer::{ChunkInfo, ChunkState, MorePatches, Patch, ProducerIdentity, TraceBuffer};
+use crate::triggers::TriggerBudget;
 
 /// Whom the transport says a producer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +96,7 @@ pub(crate) struct Producer {
     pub(crate) writers: BTreeMap<WriterId, BufferId>,
     /// Buffers of the sessions it takes part in; it may write into no other.
     pub(crate) allowed_buffers: BTreeSet<BufferId>,
+    pub(crate) trigger_budget: TriggerBudget,
 }
 
 impl Producer {
@@ -132,6 +134,7 @@ impl Service {
             data_sources: Vec::new(),
             writers: BTreeMap::new(),
             allowed_buffers: BTreeSet::new(),
+            trigger_budget: TriggerBudget::default(),
         };
         self.producers.insert(id, producer);
         Some(id)

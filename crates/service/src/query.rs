@@ -77,6 +77,7 @@ impl Service {
             observable_events: vec![
                 Type::TYPE_DATA_SOURCES_INSTANCES,
                 Type::TYPE_ALL_DATA_SOURCES_STARTED,
+                Type::TYPE_CLONE_TRIGGER_HIT,
             ],
             ..Default::default()
         }

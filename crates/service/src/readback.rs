@@ -379,6 +379,9 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&id) else {
             return BatchEnd::Drained;
         };
+        if session.triggers.hides_trace() {
+            return BatchEnd::Drained;
+        }
         write_leading_packets(session, &self.identity, &self.buffers, now, out);
         for buffer_id in session.buffers.clone() {
             let Some(entry) = self.buffers.get_mut(&buffer_id) else {

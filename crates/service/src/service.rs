@@ -68,6 +68,7 @@ pub struct Service {
     /// The session of every instance that was set up.
     pub(crate) instances: BTreeMap<DataSourceInstanceId, SessionId>,
     pub(crate) lockdown: bool,
+    pub(crate) triggers: crate::triggers::Registry,
 
     pub(crate) timers: Timers,
     pub(crate) outputs: VecDeque<Output>,
@@ -104,6 +105,7 @@ impl Service {
             offers: BTreeMap::new(),
             instances: BTreeMap::new(),
             lockdown: false,
+            triggers: crate::triggers::Registry::default(),
             timers: Timers::default(),
             outputs: VecDeque::new(),
             observers_due: BTreeSet::new(),
@@ -177,7 +179,7 @@ impl Service {
     pub fn handle_timeout(&mut self, now: &Now) {
         while let Some(timer) = self.timers.pop_due(now.monotonic) {
             match timer {
-                Timer::Duration(session) => self.flush_and_disable(session, now),
+                Timer::Duration(session) => self.duration_over(session, now),
                 Timer::Snapshot(session) => self.snapshot(session, now),
                 Timer::FileWrite(session) => self.file_write_due(session, now),
                 Timer::PeriodicFlush(session) => self.periodic_flush(session, now),
@@ -185,6 +187,9 @@ impl Service {
                 Timer::StopTimeout(session) => self.stop_timed_out(session, now),
                 Timer::FlushTimeout(session, request) => self.flush_timed_out(session, request, now),
                 Timer::AllStartedTimeout(session) => self.all_started_timed_out(session, now),
+                Timer::StartTriggerTimeout(session) => self.start_trigger_timed_out(session, now),
+                Timer::TriggeredStop(session) => self.triggered_stop(session, now),
+                Timer::TriggeredSnapshot(session, number) => self.triggered_snapshot(session, number),
             }
         }
     }

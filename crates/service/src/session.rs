@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferretto_proto::messages::{TraceConfig, trace_config, trace_stats};
+use ferretto_wire::Writer;
 
 use crate::clock::Now;
 use crate::ids::{
@@ -14,6 +15,7 @@ use crate::ids::{
 };
 use crate::limits;
 use crate::producer::RegistrationId;
+use crate::triggers::Triggers;
 
 /// Sequence id of the packets that the service itself writes.
 pub(crate) const SERVICE_SEQUENCE_ID: u32 = 1;
@@ -184,6 +186,7 @@ pub(crate) struct Beginning {
     pub(crate) buffers: Vec<BufferId>,
     pub(crate) flush_strategy: FlushStrategy,
     pub(crate) file: Option<FileSink>,
+    pub(crate) triggers: Triggers,
 }
 
 pub(crate) struct Session {
@@ -214,6 +217,8 @@ pub(crate) struct Session {
     pub(crate) flushes_failed: u64,
     pub(crate) final_flush_outcome: trace_stats::FinalFlushOutcome,
     pub(crate) all_started_notified: bool,
+
+    pub(crate) triggers: Triggers,
 
     pub(crate) file: Option<FileSink>,
     /// Error to be reported with `TracingDisabled` once the file is complete.
@@ -261,6 +266,7 @@ impl Session {
             flushes_failed: 0,
             final_flush_outcome: trace_stats::FinalFlushOutcome::FINAL_FLUSH_UNSPECIFIED,
             all_started_notified: false,
+            triggers: beginning.triggers,
             file: beginning.file,
             disabled_error: None,
             free_when_drained: false,
@@ -276,6 +282,17 @@ impl Session {
             sync_marker_due: false,
             initial_packets_written: false,
         }
+    }
+
+    /// Changes `duration_ms`, for producers that come from now on and in the config that the trace holds.
+    pub(crate) fn set_duration(&mut self, ms: u32) {
+        const DURATION_MS: u32 = 3;
+        self.config.duration_ms = Some(ms);
+        let mut config = Writer::new();
+        config.raw(&self.config_bytes);
+        // A field that comes again replaces the earlier one.
+        config.varint_field(DURATION_MS, ms.into());
+        self.config_bytes = config.as_slice().into();
     }
 
     pub(crate) fn builtin(&self) -> &trace_config::BuiltinDataSource {

@@ -26,6 +26,12 @@ pub(crate) enum Timer {
     FlushTimeout(SessionId, FlushRequestId),
     /// Data sources had their time to start.
     AllStartedTimeout(SessionId),
+    /// A trigger had its time to start the session.
+    StartTriggerTimeout(SessionId),
+    /// A trigger wants the session stopped now.
+    TriggeredStop(SessionId),
+    /// A trigger wants the session cloned now; the number is that of the hit.
+    TriggeredSnapshot(SessionId, u64),
 }
 
 impl Timer {
@@ -39,7 +45,10 @@ impl Timer {
             | Timer::ClearIncrementalState(session)
             | Timer::StopTimeout(session)
             | Timer::FlushTimeout(session, _)
-            | Timer::AllStartedTimeout(session) => session,
+            | Timer::AllStartedTimeout(session)
+            | Timer::StartTriggerTimeout(session)
+            | Timer::TriggeredStop(session)
+            | Timer::TriggeredSnapshot(session, _) => session,
         }
     }
 }

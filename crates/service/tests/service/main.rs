@@ -11,4 +11,5 @@ mod scraping;
 mod service_packets;
 mod sessions;
 mod simulation;
+mod triggers;
 mod world;

@@ -97,21 +97,6 @@ fn more_data_sources_than_a_config_may_have() {
 
 #[test]
 fn what_is_not_supported_is_refused_and_named() {
-    let mut triggered = config(&[]);
-    triggered.trigger_config = trace_config::TriggerConfig {
-        triggers: vec![trace_config::trigger_config::Trigger::default()],
-        ..Default::default()
-    }
-    .into();
-    assert!(refused(&triggered).contains("trigger_config"));
-    let mut waiting = config(&[]);
-    waiting.trigger_config = trace_config::TriggerConfig {
-        trigger_mode: Some(trace_config::trigger_config::TriggerMode::START_TRACING),
-        trigger_timeout_ms: Some(1000),
-        ..Default::default()
-    }
-    .into();
-    assert!(refused(&waiting).contains("trigger_config"));
     let mut filtered = config(&[]);
     filtered.trace_filter = trace_config::TraceFilter::default().into();
     assert!(refused(&filtered).contains("trace_filter"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buffa::Message;
 use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket, TracingServiceState,
-    commit_data_request, trace_config,
+    commit_data_request, observable_events, trace_config,
 };
 use ferretto_service::{
     ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome, FlushRequestId, Identity,
@@ -38,6 +38,7 @@ pub(crate) struct FakeConsumer {
     pub(crate) flushes: Vec<(u64, FlushOutcome)>,
     pub(crate) all_started: usize,
     pub(crate) changes: Vec<(String, i32)>,
+    pub(crate) snapshots_due: Vec<observable_events::CloneTriggerHit>,
     /// It went away: the service must not name it any more.
     gone: bool,
 }
@@ -231,6 +232,9 @@ impl World {
                 Output::Observed { consumer, events } => {
                     let consumer = self.connected(consumer);
                     consumer.all_started += usize::from(events.all_data_sources_started == Some(true));
+                    consumer
+                        .snapshots_due
+                        .extend(events.clone_trigger_hit.as_option().cloned());
                     for change in &events.instance_state_changes {
                         let name = change.data_source_name.clone().unwrap_or_default();
                         consumer
@@ -293,6 +297,18 @@ impl World {
         for session in std::mem::take(&mut self.being_closed) {
             self.service.file_closed(session, Ok(()));
         }
+        self.run();
+    }
+
+    /// The producer activates triggers. Those with a `skip_probability` of 0 are never skipped.
+    pub(crate) fn activate(&mut self, producer: ProducerId, triggers: &[&str]) {
+        self.activate_with(producer, triggers, 0);
+    }
+
+    /// The same, with these random bits.
+    pub(crate) fn activate_with(&mut self, producer: ProducerId, triggers: &[&str], random: u64) {
+        self.service
+            .activate_triggers(producer, triggers, random, &self.now);
         self.run();
     }
 

@@ -1,0 +1,209 @@
+//! The triggers of one session: what it waits for and what has come.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::config::{Definition, Mode, TriggerConfig};
+use crate::limits;
+
+/// An activation of a trigger that a session waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hit {
+    /// When, in boot time, nanoseconds.
+    pub(crate) at: u64,
+    pub(crate) trigger: Arc<str>,
+    /// Who sent it.
+    pub(crate) producer: Arc<str>,
+    pub(crate) producer_uid: u32,
+    /// How long after the activation it takes effect.
+    pub(crate) delay_ms: u64,
+}
+
+/// The triggers of a session.
+///
+/// A clone takes over, with [`Triggers::for_clone`], what has come so far, and waits for nothing itself.
+#[derive(Debug, Default)]
+pub(crate) struct Triggers {
+    config: TriggerConfig,
+    /// Whether any came.
+    hit: bool,
+    /// Those that came, in order, up to a limit; the first `written` of them are in what was read of the trace.
+    received: VecDeque<Hit>,
+    written: usize,
+    /// The log was told that there are more than are kept.
+    overflow_told: bool,
+    /// Hits of `CloneSnapshot` that have not taken effect yet.
+    pending: BTreeMap<u64, Hit>,
+    last_pending: u64,
+    /// For a clone, the trigger that had it made, until that is written.
+    cause: Option<Hit>,
+}
+
+/// Whether a hit was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Yes,
+    No,
+    /// No, and the log is to be told.
+    NoForTheFirstTime,
+}
+
+impl Triggers {
+    pub(crate) fn new(config: TriggerConfig) -> Triggers {
+        Triggers {
+            config,
+            ..Triggers::default()
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.config.mode
+    }
+
+    pub(crate) fn timeout_ms(&self) -> u32 {
+        self.config.timeout_ms
+    }
+
+    pub(crate) fn definitions(&self) -> &[Definition] {
+        &self.config.definitions
+    }
+
+    /// Whether any trigger came.
+    pub(crate) fn was_hit(&self) -> bool {
+        self.hit
+    }
+
+    /// Whether there is nothing to be read: a session that waits for a trigger is empty until it comes, and one that is to
+    /// be cloned is only ever read as a clone.
+    pub(crate) fn hides_trace(&self) -> bool {
+        match self.config.mode {
+            Mode::CloneSnapshot => true,
+            Mode::Unspecified | Mode::StartTracing | Mode::StopTracing => {
+                !self.config.definitions.is_empty() && !self.hit
+            }
+        }
+    }
+
+    /// A trigger came. The first ones are worth most: they say why the session started or stopped.
+    pub(crate) fn receive(&mut self, hit: Hit) -> Kept {
+        self.hit = true;
+        if self.received.len() >= limits::MAX_TRIGGERS_RECEIVED {
+            if self.written == 0 {
+                return if std::mem::replace(&mut self.overflow_told, true) {
+                    Kept::No
+                } else {
+                    Kept::NoForTheFirstTime
+                };
+            }
+            self.received.pop_front();
+            self.written -= 1;
+        }
+        self.received.push_back(hit);
+        Kept::Yes
+    }
+
+    /// Those that came since this was last asked, to be written into the trace.
+    pub(crate) fn take_unwritten(&mut self) -> impl Iterator<Item = &Hit> {
+        let from = std::mem::replace(&mut self.written, self.received.len());
+        self.received.range(from..)
+    }
+
+    /// For a clone, the trigger that had it made, once.
+    pub(crate) fn take_cause(&mut self) -> Option<Hit> {
+        self.cause.take()
+    }
+
+    /// What a clone of this session has: the triggers that came since the last clone, all of them still to be written, and
+    /// the one that had the clone made. They are not in later clones.
+    #[allow(dead_code)] // Until sessions can be cloned.
+    pub(crate) fn for_clone(&mut self, cause: Option<Hit>) -> Triggers {
+        self.written = 0;
+        Triggers {
+            received: std::mem::take(&mut self.received),
+            cause,
+            ..Triggers::default()
+        }
+    }
+
+    /// A snapshot is due later. Its number, or `None` if too many are already.
+    pub(crate) fn postpone(&mut self, hit: Hit) -> Option<u64> {
+        if self.pending.len() >= limits::MAX_PENDING_SNAPSHOTS {
+            return None;
+        }
+        self.last_pending += 1;
+        self.pending.insert(self.last_pending, hit);
+        Some(self.last_pending)
+    }
+
+    /// The snapshot of this number is due now.
+    pub(crate) fn take_pending(&mut self, number: u64) -> Option<Hit> {
+        self.pending.remove(&number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hit(at: u64) -> Hit {
+        Hit {
+            at,
+            trigger: "t".into(),
+            producer: "p".into(),
+            producer_uid: 1,
+            delay_ms: 0,
+        }
+    }
+
+    fn unwritten(triggers: &mut Triggers) -> Vec<u64> {
+        triggers.take_unwritten().map(|hit| hit.at).collect()
+    }
+
+    const MAX: u64 = limits::MAX_TRIGGERS_RECEIVED as u64;
+
+    #[test]
+    fn each_is_written_once() {
+        let mut triggers = Triggers::default();
+        triggers.receive(hit(1));
+        triggers.receive(hit(2));
+        assert_eq!(unwritten(&mut triggers), [1, 2]);
+        assert_eq!(unwritten(&mut triggers), []);
+        triggers.receive(hit(3));
+        assert_eq!(unwritten(&mut triggers), [3]);
+    }
+
+    #[test]
+    fn a_clone_writes_all_since_the_last_clone_whatever_was_written_before() {
+        let mut triggers = Triggers::default();
+        triggers.receive(hit(1));
+        assert_eq!(unwritten(&mut triggers), [1]);
+        triggers.receive(hit(2));
+        let mut clone = triggers.for_clone(Some(hit(2)));
+        assert_eq!(clone.take_cause(), Some(hit(2)));
+        assert_eq!(clone.take_cause(), None);
+        assert!(!clone.hides_trace());
+        assert_eq!(unwritten(&mut clone), [1, 2]);
+        assert!(
+            triggers.was_hit(),
+            "cloning takes nothing from the original but its list"
+        );
+        triggers.receive(hit(3));
+        assert_eq!(unwritten(&mut triggers.for_clone(None)), [3]);
+    }
+
+    #[test]
+    fn the_first_are_kept_until_they_are_written() {
+        let mut triggers = Triggers::default();
+        for at in 0..MAX {
+            assert_eq!(triggers.receive(hit(at)), Kept::Yes);
+        }
+        assert_eq!(triggers.receive(hit(MAX)), Kept::NoForTheFirstTime);
+        assert_eq!(triggers.receive(hit(MAX)), Kept::No);
+        assert_eq!(unwritten(&mut triggers), (0..MAX).collect::<Vec<_>>());
+        for at in MAX..2 * MAX {
+            assert_eq!(triggers.receive(hit(at)), Kept::Yes);
+        }
+        assert_eq!(triggers.receive(hit(0)), Kept::No);
+        assert_eq!(unwritten(&mut triggers), (MAX..2 * MAX).collect::<Vec<_>>());
+    }
+}
