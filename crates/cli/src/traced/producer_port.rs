@@ -103,8 +103,10 @@ impl ProducerLink {
                 let request = decode!(NotifyDataSourceStoppedRequest);
                 service.data_source_stopped(id, request.data_source_id.unwrap_or_default(), now);
             }
-            // Configs with triggers are refused, so no trigger can match.
-            ProducerMethod::ActivateTriggers => drop(decode!(ActivateTriggersRequest)),
+            ProducerMethod::ActivateTriggers => {
+                let request = decode!(ActivateTriggersRequest);
+                service.activate_triggers(id, &request.trigger_names, random(), now);
+            }
             ProducerMethod::GetAsyncCommand => {
                 if to.wanted() == ReplyWanted::Yes {
                     self.commands = Some(to);
@@ -191,6 +193,16 @@ impl ProducerLink {
         };
         Ok(Reply::last(response.encode_to_vec()))
     }
+}
+
+/// 64 random bits.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // It fails only before the kernel has gathered entropy at boot; then the time has to do.
+    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) != Ok(8) {
+        return super::clocks::now().monotonic_raw;
+    }
+    u64::from_ne_bytes(bytes)
 }
 
 fn adopt(fd: OwnedFd, page_size: usize) -> Result<ServiceSmb, String> {
