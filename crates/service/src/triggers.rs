@@ -190,8 +190,11 @@ impl Service {
             session.config.unique_session_name.as_deref().unwrap_or_default(),
             session.uuid
         );
-        // The clocks as they were at the trigger, lest its time be translated by a later snapshot only.
-        session.snapshot_clocks(now);
+        // The clocks as they were at the trigger, lest its time be translated by a later snapshot only. Before the start
+        // there is none to be taken: the one of the start comes first in the trace, and readers want them in order.
+        if state != State::Configured {
+            session.snapshot_clocks(now);
+        }
         if session.triggers.receive(hit.clone()) == Kept::NoForTheFirstTime {
             let line = format!(
                 "tracing session {}: more than {} triggers that were not read yet: later ones take effect, but are not \

@@ -793,6 +793,32 @@ mod in_the_trace {
     }
 
     #[test]
+    fn clock_snapshots_are_in_order_and_one_is_of_the_trigger() {
+        for mode in [TriggerMode::START_TRACING, TriggerMode::STOP_TRACING] {
+            let (mut world, producer, consumer) = world();
+            world.enable(consumer, &triggered(mode, DAY, &[trigger("t", 10)]));
+            world.advance(7);
+            // Only a clock that went its own way is worth a snapshot.
+            world.now.monotonic_raw += 20_000_000;
+            let at = world.now.boot;
+            world.activate(producer, &["t"]);
+            world.advance(10);
+            world.acknowledge_flushes(producer);
+            let trace = world.read(consumer);
+            let snapshots = trace.iter().filter_map(|packet| match &packet.data {
+                Some(trace_packet::Data::ClockSnapshot(snapshot)) => snapshot.clocks[0].timestamp,
+                _ => None,
+            });
+            let times: Vec<u64> = snapshots.collect();
+            assert!(times.is_sorted(), "{mode:?}: {times:?}");
+            assert!(
+                times.contains(&at),
+                "{mode:?}: {times:?}, the trigger came at {at}"
+            );
+        }
+    }
+
+    #[test]
     fn a_config_that_wants_no_config_in_the_trace_gets_no_triggers_either() {
         let (mut world, producer, consumer) = world();
         let mut config = triggered(TriggerMode::STOP_TRACING, DAY, &[trigger("t", 30)]);
