@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::perfetto::{self, Program};
-use crate::{autostart, traced, traced_probes};
+use crate::{autostart, traced, traced_probes, trigger_perfetto};
 
 /// A program of the binary. `run` takes the words after the program's name and gives the exit code.
 struct Applet {
@@ -29,6 +29,10 @@ const APPLETS: &[Applet] = &[
     Applet {
         name: "traced_probes",
         run: traced_probes::run,
+    },
+    Applet {
+        name: "trigger_perfetto",
+        run: trigger_perfetto::run,
     },
 ];
 

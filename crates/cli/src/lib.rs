@@ -1,5 +1,5 @@
-//! The command line of Ferretto: `ferretto` is all programs in one, `perfetto`, `traced` and `traced_probes` are upstream's
-//! names for its parts.
+//! The command line of Ferretto: `ferretto` is all programs in one, `perfetto`, `traced`, `traced_probes` and
+//! `trigger_perfetto` are upstream's names for its parts.
 //!
 //! The binaries call [`applet::main`], which picks an applet; each applet is one module.
 #![deny(unsafe_code)]
@@ -13,6 +13,7 @@ mod log;
 pub mod perfetto;
 mod traced;
 mod traced_probes;
+mod trigger_perfetto;
 
 /// What `--version` prints and traces say of the service that recorded them: the release of Perfetto that we are compatible
 /// with, where scripts look for it, and our own.

@@ -1,7 +1,7 @@
 //! `perfetto`: records traces and asks the service what it has.
 //!
 //! Called by [`applet`](crate::applet). The path of a command line: `args` → `plan` → `output` and `background` →
-//! `record` (which drives a `session`) or `query`. Exit codes are upstream's: 0 when it was done, 1 for any failure; `-D`
+//! `record` (which drives a `session`), `query` or `triggers`. Exit codes are upstream's: 0 when it was done, 1 for any failure; `-D`
 //! exits with 2 when the data sources did not start in time. Where upstream's code is 0 though the recording failed (the
 //! service refused the config or died, the output could not be written), this one's is 1.
 
@@ -24,6 +24,7 @@ mod record;
 mod service;
 mod service_state;
 mod session;
+mod triggers;
 
 use background::Detached;
 use console::Console;
@@ -76,6 +77,7 @@ pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_ser
             SUCCESS
         }
         Ok(Plan::Query(format)) => query::query(format, find_service, &mut console),
+        Ok(Plan::Activate(activation)) => triggers::activate(&activation, &mut console),
         Ok(Plan::Record(recording)) => record(program, *recording, find_service, &mut console),
         Err(error) => {
             console.say(error);

@@ -22,6 +22,18 @@ pub(crate) enum Plan {
     Query(QueryFormat),
     /// Record a trace.
     Record(Box<Recording>),
+    /// Activate triggers of other recordings.
+    Activate(Activation),
+}
+
+/// Triggers to be activated.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Activation {
+    pub(crate) triggers: Vec<String>,
+    /// Which process does it.
+    pub(crate) process: Process,
+    /// A descriptor that is told when it is done.
+    pub(crate) notify_fd: Option<i32>,
 }
 
 /// How the service's state is shown.
@@ -323,8 +335,14 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
         (Some(_), Some(_)) => {}
         _ => return Err(PlanError::HalfDelay),
     }
+    check_output_path(&config, arguments.out.as_ref())?;
+    // The rest of such a config means nothing.
     if !config.activate_triggers.is_empty() {
-        return Err(PlanError::ConfigNotYet("activating triggers (activate_triggers)"));
+        return Ok(Plan::Activate(Activation {
+            triggers: std::mem::take(&mut config.activate_triggers),
+            process: process(arguments.background, arguments.background_wait),
+            notify_fd: arguments.notify_fd,
+        }));
     }
     let clone_snapshot = trace_config::trigger_config::TriggerMode::CLONE_SNAPSHOT;
     if config.trigger_config.trigger_mode == Some(clone_snapshot) {
@@ -476,19 +494,27 @@ fn random_uuid() -> (i64, i64) {
     (bits as i64, (bits >> 64) as i64)
 }
 
-fn sink(config: &TraceConfig, out: Option<OsString>) -> Result<Sink, PlanError> {
-    let service_path = config
-        .output_path
-        .as_deref()
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from);
-    match (service_path, out) {
+/// Where the service is to write by itself.
+fn output_path(config: &TraceConfig) -> Option<PathBuf> {
+    let path = config.output_path.as_deref().filter(|path| !path.is_empty());
+    path.map(PathBuf::from)
+}
+
+fn check_output_path(config: &TraceConfig, out: Option<&OsString>) -> Result<(), PlanError> {
+    match (output_path(config), out) {
         (Some(_), Some(_)) => Err(PlanError::TwoOutputs),
         (Some(path), None) if path.exists() => Err(PlanError::OutputPathExists(path)),
+        _ => Ok(()),
+    }
+}
+
+/// Of a config whose `output_path` was checked.
+fn sink(config: &TraceConfig, out: Option<OsString>) -> Result<Sink, PlanError> {
+    match (output_path(config), out) {
         (Some(path), None) if config.write_into_file == Some(true) => Ok(Sink::OpenedByService(path)),
         (_, None) => Err(PlanError::NoOutput),
-        (None, Some(out)) if out == "-" => Ok(Sink::Stdout),
-        (None, Some(out)) => Ok(Sink::File(PathBuf::from(out))),
+        (_, Some(out)) if out == "-" => Ok(Sink::Stdout),
+        (_, Some(out)) => Ok(Sink::File(PathBuf::from(out))),
     }
 }
 

@@ -28,7 +28,7 @@ use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, TraceFil
 use super::progress::{Summary, progress_line};
 use super::service::{FindService, Service, unreachable};
 use super::session::{Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step, Writer};
-use super::{FAILURE, NOT_ATTACHED, SUCCESS};
+use super::{FAILURE, NOT_ATTACHED, SUCCESS, triggers};
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
 const FLUSH_FLAGS: u64 = 2 << 4 | 2;
@@ -73,12 +73,14 @@ pub(super) fn record(
         Job::Attach(_, AfterAttach::DetachAgain) => Purpose::Probe,
         Job::Clone(..) => Purpose::Clone,
     };
+    let awaited = triggers::awaited(&recording.config);
     let parameters = Parameters::from_config(purpose, &recording.config, delay, observer, period);
     let mut recorder = Recorder {
         job: recording.job,
         session: Session::new(parameters, now()),
         config: recording.config.encode_to_vec(),
         sink: recording.sink,
+        awaited,
         output,
         reports,
         console,
@@ -104,6 +106,8 @@ struct Recorder<'a> {
     config: Vec<u8>,
     job: Job,
     sink: Sink,
+    /// What the recording waits for.
+    awaited: Option<String>,
     /// `None` when the service opens the file.
     output: Option<Output>,
     /// Who still waits for the start.
@@ -358,6 +362,9 @@ impl Recorder<'_> {
                 self.console.say(format_args!(
                     "Connected to the Perfetto traced service, TTL: {seconds}s"
                 ));
+                if let Some(awaited) = &self.awaited {
+                    self.console.say(awaited);
+                }
             }
             Notice::Recording(None) => {
                 self.console

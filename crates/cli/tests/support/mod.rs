@@ -85,7 +85,8 @@ impl Programs {
         Some(Programs { upstream })
     }
 
-    fn path(&self, side: Side, program: Program) -> PathBuf {
+    /// The file of a program.
+    pub(crate) fn path(&self, side: Side, program: Program) -> PathBuf {
         match (side, program) {
             (Side::Ours, Program::Traced) => env!("CARGO_BIN_EXE_traced").into(),
             (Side::Ours, Program::TracedProbes) => env!("CARGO_BIN_EXE_traced_probes").into(),

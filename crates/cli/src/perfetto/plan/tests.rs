@@ -93,7 +93,6 @@ fn configs_that_need_android_or_a_later_version_are_refused() {
             "cmd_trace_start_delay { min_delay_ms: 5 max_delay_ms: 4 }",
             "swap them",
         ),
-        ("activate_triggers: \"x\"", "triggers"),
         (
             "trigger_config { trigger_mode: CLONE_SNAPSHOT }",
             "CLONE_SNAPSHOT",
@@ -105,6 +104,38 @@ fn configs_that_need_android_or_a_later_version_are_refused() {
         let message = refused(&format!("{} -o x", with_config(&dir, config)));
         assert!(message.contains(reason), "{config}: {message}");
     }
+}
+
+#[test]
+fn a_config_that_activates_triggers_records_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "activate_triggers: \"a\" activate_triggers: \"b\" write_into_file: true";
+    let flags = with_config(&dir, text);
+    let activation = |process, notify_fd| Activation {
+        triggers: vec!["a".into(), "b".into()],
+        process,
+        notify_fd,
+    };
+    let cases = [
+        ("", activation(Process::Foreground, None)),
+        // What is for a recording is ignored, as upstream does.
+        ("-o /nonexistent/x", activation(Process::Foreground, None)),
+        ("--detach k", activation(Process::Foreground, None)),
+        ("--clone 3", activation(Process::Foreground, None)),
+        ("-d", activation(Process::Background, None)),
+        (
+            "-D --notify-fd 9",
+            activation(Process::BackgroundOnceStarted, Some(9)),
+        ),
+    ];
+    for (more, expected) in cases {
+        match try_plan(&format!("{flags} {more}")) {
+            Ok(Plan::Activate(activation)) => assert_eq!(activation, expected, "{more}"),
+            other => panic!("{more}: {other:?}"),
+        }
+    }
+    let existing = format!("{text} output_path: \"{}\"", dir.path().display());
+    assert!(refused(&with_config(&dir, &existing)).contains("exists"));
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! `trigger_perfetto`: activates triggers, and so starts, stops or snapshots the recordings that wait for them.
+//!
+//! Called by [`applet`](crate::applet); [`sender`] also by `perfetto`, for configs with `activate_triggers`. Exit codes are upstream's:
+//! 0 when the triggers are with the service, whether or not anything waits for them, 1 otherwise, and for `--help`.
+
+pub(crate) mod sender;
+
+use std::ffi::OsString;
+
+const NAME: &str = "trigger_perfetto";
+
+const USAGE: &str = "
+Usage: trigger_perfetto TRIGGER...
+  -h|--help  Show this message
+";
+
+/// What a command line asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    help: bool,
+    /// There are options that this version does not know.
+    unknown_options: bool,
+    triggers: Vec<String>,
+}
+
+/// Runs with the words after the program's name; gives the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let arguments = parse(words);
+    if arguments.help {
+        eprint!("{USAGE}");
+        return 1;
+    }
+    if arguments.unknown_options {
+        eprintln!("{NAME}: Ignoring unknown arguments. See --help for usage.");
+    }
+    if arguments.triggers.is_empty() {
+        eprintln!("{NAME}: At least one trigger must be specified.");
+        eprint!("{USAGE}");
+        return 1;
+    }
+    match sender::send(&arguments.triggers) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{NAME}: {error}");
+            1
+        }
+    }
+}
+
+/// Reads the command line as `getopt_long` does. Options that are not known are ignored, since apps call this program on
+/// systems older than they are: options may come that this version lacks. Because of that clap is no help here.
+fn parse(words: Vec<OsString>) -> Arguments {
+    let mut arguments = Arguments::default();
+    let mut options_end = false;
+    for word in words {
+        // Names travel as text; what is none can match no trigger.
+        let word = word.to_string_lossy().into_owned();
+        match word.strip_prefix('-') {
+            None | Some("") => arguments.triggers.push(word),
+            Some(_) if options_end => arguments.triggers.push(word),
+            Some("-") => options_end = true,
+            Some(option) => match option.strip_prefix('-') {
+                // Long options may be cut short.
+                Some(long) if "help".starts_with(long) => arguments.help = true,
+                Some(_) => arguments.unknown_options = true,
+                None => {
+                    arguments.help |= option.contains('h');
+                    arguments.unknown_options |= option.chars().any(|letter| letter != 'h');
+                }
+            },
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Arguments {
+        parse(line.split_whitespace().map(OsString::from).collect())
+    }
+
+    fn triggers(names: &[&str]) -> Arguments {
+        Arguments {
+            triggers: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Arguments::default()
+        }
+    }
+
+    #[test]
+    fn words_are_triggers() {
+        assert_eq!(parsed("a b.c a"), triggers(&["a", "b.c", "a"]));
+        assert_eq!(parsed(""), triggers(&[]));
+        assert_eq!(parsed("-"), triggers(&["-"]));
+    }
+
+    #[test]
+    fn options_may_stand_anywhere_and_end_with_two_dashes() {
+        for line in ["-h", "a -h", "--help a", "a --he", "-xh"] {
+            assert!(parsed(line).help, "{line}");
+        }
+        assert_eq!(
+            parsed("a -- -h --help --"),
+            triggers(&["a", "-h", "--help", "--"])
+        );
+    }
+
+    #[test]
+    fn unknown_options_are_noted_and_skipped() {
+        for line in [
+            "--future a",
+            "a -x",
+            "--help=yes a",
+            "--future=b a",
+            "--helpful a",
+        ] {
+            let arguments = parsed(line);
+            assert!(arguments.unknown_options && !arguments.help, "{line}");
+            assert_eq!(arguments.triggers, ["a"], "{line}");
+        }
+    }
+}

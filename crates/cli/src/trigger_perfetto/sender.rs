@@ -1,0 +1,134 @@
+//! A producer that has no data: it activates triggers and goes.
+
+use std::time::Duration;
+
+use ferretto_client::producer::{
+    ConnectError, Disconnect, ProducerEndpoint, ProducerEvent, ProducerOptions, RequestError,
+};
+use ferretto_ipc::Address;
+use ferretto_ipc::client::InvokeError;
+use ferretto_ipc::frame::MAX_PAYLOAD;
+use ferretto_ipc::ports::ProducerMethod;
+use ferretto_ipc::reactor::{Deadline, Events, Reactor, ReactorError, Token, monotonic_now};
+use ferretto_ipc::socket_names::{SocketNameError, producer_address};
+
+/// As traces name the sender, and a trigger's `producer_name_regex` may ask for it. Upstream's.
+const PRODUCER_NAME: &str = "perfetto_cmd_producer";
+/// How long the service may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+const SERVICE: Token = Token(0);
+
+/// Why the triggers are not with the service, or may not be.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    #[error(transparent)]
+    Name(#[from] SocketNameError),
+    #[error("no tracing service listens for producers at {0}: nothing waits for triggers")]
+    NoService(Address),
+    #[error("cannot connect to the tracing service: {0}")]
+    Connect(ConnectError),
+    #[error("cannot activate the triggers: {0}")]
+    Invoke(#[from] InvokeError),
+    #[error("cannot activate the triggers: {0}")]
+    Request(RequestError),
+    #[error("cannot activate the triggers: {0}")]
+    Disconnected(Disconnect),
+    #[error("the tracing service has not taken the triggers within {} s", PATIENCE.as_secs())]
+    TimedOut,
+    #[error(transparent)]
+    Reactor(#[from] ReactorError),
+}
+
+/// Activates triggers, by the service that listens at the usual place or where `PERFETTO_PRODUCER_SOCK_NAME` says. It has seen them
+/// when this returns.
+pub(crate) fn send(triggers: &[String]) -> Result<(), SendError> {
+    let address = producer_address()?;
+    let options = ProducerOptions {
+        name: PRODUCER_NAME.to_owned(),
+        sdk_version: crate::VERSION.to_owned(),
+        ..ProducerOptions::default()
+    };
+    let mut endpoint = ProducerEndpoint::connect(&address, options).map_err(|error| match error {
+        ConnectError::Transport(transport) if transport.is_unreachable() => SendError::NoService(address),
+        error => SendError::Connect(error),
+    })?;
+    for request in requests(triggers) {
+        endpoint.activate_triggers(request)?;
+    }
+    let last = endpoint.sync()?;
+    endpoint.flush();
+
+    let mut reactor = Reactor::new()?;
+    let mut events = Events::new();
+    let deadline = Deadline::after(PATIENCE);
+    reactor.register(&endpoint, SERVICE, endpoint.interest())?;
+    loop {
+        while let Some(event) = endpoint.next_event() {
+            match event {
+                ProducerEvent::Synced(call) if call == last => return Ok(()),
+                ProducerEvent::RequestFailed {
+                    method: ProducerMethod::ActivateTriggers,
+                    reason,
+                } => return Err(SendError::Request(reason)),
+                ProducerEvent::Disconnected(reason) => return Err(SendError::Disconnected(reason)),
+                ProducerEvent::Connected(_)
+                | ProducerEvent::Command(_)
+                | ProducerEvent::Synced(_)
+                | ProducerEvent::Committed(_)
+                | ProducerEvent::RequestFailed { .. } => {}
+            }
+        }
+        if matches!(deadline, Deadline::Monotonic(at) if monotonic_now() >= at) {
+            return Err(SendError::TimedOut);
+        }
+        reactor.reregister(&endpoint, SERVICE, endpoint.interest())?;
+        reactor.wait(&mut events, Some(deadline))?;
+        for ready in events.ready() {
+            if ready.readable || ready.hung_up {
+                endpoint.on_readable();
+            }
+        }
+        endpoint.flush();
+    }
+}
+
+/// Divides the triggers so that each part fits into a request, but for names that fit into none.
+fn requests(triggers: &[String]) -> Vec<&[String]> {
+    /// Tag and length of a name.
+    const OVERHEAD: usize = 8;
+    let mut parts = Vec::new();
+    let (mut start, mut size) = (0, 0);
+    for (index, trigger) in triggers.iter().enumerate() {
+        let more = trigger.len() + OVERHEAD;
+        if size + more > MAX_PAYLOAD && index > start {
+            parts.push(&triggers[start..index]);
+            (start, size) = (index, 0);
+        }
+        size += more;
+    }
+    parts.push(&triggers[start..]);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_are_sent_in_several_requests_in_order() {
+        let names: Vec<String> = (0..300).map(|number| format!("{number:01000}")).collect();
+        let parts = requests(&names);
+        assert_eq!(parts.concat(), names);
+        assert_eq!(parts.len(), 3);
+        for part in parts {
+            let bytes: usize = part.iter().map(|name| name.len() + 3).sum();
+            assert!(bytes <= MAX_PAYLOAD);
+        }
+    }
+
+    #[test]
+    fn a_name_too_long_for_a_request_holds_up_no_other() {
+        let names = ["a".to_owned(), "b".repeat(MAX_PAYLOAD), "c".to_owned()];
+        assert_eq!(requests(&names), [&names[..1], &names[1..2], &names[2..]]);
+    }
+}

@@ -1,0 +1,363 @@
+//! Triggers with real processes: recordings that start and stop with one, on our and upstream's service, made by our and upstream's
+//! `perfetto`, activated by our `trigger_perfetto` and by either's `perfetto` with `activate_triggers`. The traces say the same.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use buffa::Message;
+use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
+use ferretto_proto::messages::{Trace, TracingServiceState, trace_packet};
+use support::trace::{LOSSES, Rows, TraceProcessor};
+use support::{PATIENCE, Program, Programs, Running, Side, System};
+
+const SIDES: [Side; 2] = [Side::Upstream, Side::Ours];
+
+/// Who activates a trigger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    TriggerPerfetto,
+    Perfetto(Side),
+}
+
+const SENDERS: [Sender; 3] = [
+    Sender::Perfetto(Side::Upstream),
+    Sender::TriggerPerfetto,
+    Sender::Perfetto(Side::Ours),
+];
+
+fn config(mode: &str, timeout_ms: u32, triggers: &str) -> String {
+    format!(
+        r#"
+buffers {{ size_kb: 1024 }}
+data_sources {{ config {{ name: "linux.sys_stats" sys_stats_config {{ meminfo_period_ms: 10 }} }} }}
+trigger_config {{ trigger_mode: {mode} trigger_timeout_ms: {timeout_ms} {triggers} }}
+"#
+    )
+}
+
+fn trigger_perfetto(system: &System<'_>, words: &[&str]) -> Output {
+    let program = Path::new(env!("CARGO_BIN_EXE_trigger_perfetto"));
+    let mut command = system.command(program, "trigger_perfetto.log");
+    command.args(words).stderr(Stdio::piped()).output().unwrap()
+}
+
+fn perfetto(programs: &Programs, system: &System<'_>, side: Side, config: &str, more: &[&str]) -> Command {
+    let file = system.path("config");
+    std::fs::write(&file, config).unwrap();
+    let mut command = system.command(&programs.path(side, Program::Perfetto), "perfetto.log");
+    command.arg("--txt").arg("-c").arg(file).args(more);
+    command
+}
+
+fn activate(programs: &Programs, system: &System<'_>, sender: Sender, names: &[&str]) {
+    let status = match sender {
+        Sender::TriggerPerfetto => trigger_perfetto(system, names).status,
+        Sender::Perfetto(side) => {
+            let lines: Vec<String> = names
+                .iter()
+                .map(|name| format!("activate_triggers: \"{name}\"\n"))
+                .collect();
+            let mut command = perfetto(programs, system, side, &lines.concat(), &[]);
+            command.status().unwrap()
+        }
+    };
+    assert!(status.success(), "{sender:?}: {status}");
+}
+
+/// A `perfetto` that records, and its trace.
+struct Recording {
+    process: Running,
+    trace: PathBuf,
+}
+
+impl Recording {
+    /// Begins one; it is in this state when this returns.
+    fn begin(
+        programs: &Programs,
+        system: &System<'_>,
+        side: Side,
+        config: &str,
+        reached: impl Fn(&TracingServiceState) -> bool,
+    ) -> Recording {
+        let trace = system.path("trace");
+        let mut command = perfetto(programs, system, side, config, &["-o", trace.to_str().unwrap()]);
+        let process = Running(command.spawn().unwrap());
+        system.await_state(reached);
+        Recording { process, trace }
+    }
+
+    fn finish(mut self, system: &System<'_>) -> Trace {
+        let status = self.process.wait(PATIENCE);
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "{status:?}\n{}",
+            system.log("perfetto.log")
+        );
+        system.await_state(|state| state.num_sessions == Some(0));
+        Trace::decode_from_slice(&std::fs::read(self.trace).unwrap()).unwrap()
+    }
+}
+
+fn is_configured(state: &TracingServiceState) -> bool {
+    state.num_sessions == Some(1)
+}
+
+fn is_started(state: &TracingServiceState) -> bool {
+    state.num_sessions_started == Some(1)
+}
+
+/// What a trace says of triggers.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    /// Trigger, producer, its user, and the delay.
+    triggers: Vec<(String, String, i32, u64)>,
+    mode: Option<TriggerMode>,
+    duration_ms: Option<u32>,
+}
+
+impl Said {
+    fn of(trace: &Trace) -> Said {
+        let mut said = Said {
+            triggers: Vec::new(),
+            mode: None,
+            duration_ms: None,
+        };
+        for packet in &trace.packet {
+            match &packet.data {
+                Some(trace_packet::Data::Trigger(trigger)) => {
+                    assert!(packet.timestamp.is_some_and(|at| at > 0));
+                    said.triggers.push((
+                        trigger.trigger_name.clone().unwrap(),
+                        trigger.producer_name.clone().unwrap(),
+                        trigger.trusted_producer_uid.unwrap(),
+                        trigger.stop_delay_ms.unwrap(),
+                    ));
+                }
+                Some(trace_packet::Data::TraceConfig(config)) => {
+                    said.mode = config.trigger_config.trigger_mode;
+                    said.duration_ms = config.duration_ms;
+                }
+                _ => {}
+            }
+        }
+        said
+    }
+}
+
+const NAMED: &str = r#"
+triggers { name: "slow_frame" stop_delay_ms: 100 producer_name_regex: "perfetto_cmd_.*" }
+triggers { name: "crash" stop_delay_ms: 60000 }
+triggers { name: "not_for_us" producer_name_regex: "perfetto_cmd" }
+"#;
+
+#[test]
+fn the_trace_says_the_same_whoever_serves_records_and_activates() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let uid = rustix::process::getuid().as_raw() as i32;
+    let hit = |name: &str, delay| (name.to_owned(), "perfetto_cmd_producer".to_owned(), uid, delay);
+    for traced in SIDES {
+        let mut system = System::with_daemons(&programs, traced, Side::Ours);
+        for perfetto in SIDES {
+            for sender in SENDERS {
+                let mixture = format!("traced: {traced}, perfetto: {perfetto}, sender: {sender:?}");
+                for (mode, number, reached, duration_ms) in [
+                    (
+                        "START_TRACING",
+                        TriggerMode::START_TRACING,
+                        is_configured as fn(&_) -> _,
+                        100,
+                    ),
+                    ("STOP_TRACING", TriggerMode::STOP_TRACING, is_started, 60_000),
+                ] {
+                    let config = config(mode, 60_000, NAMED);
+                    let recording = Recording::begin(&programs, &system, perfetto, &config, reached);
+                    let names = ["unknown", "not_for_us", "slow_frame", "crash"];
+                    activate(&programs, &system, sender, &names);
+                    let path = recording.trace.clone();
+                    let trace = recording.finish(&system);
+                    let expected = Said {
+                        triggers: vec![hit("slow_frame", 100), hit("crash", 60_000)],
+                        mode: Some(number),
+                        duration_ms: Some(duration_ms),
+                    };
+                    assert_eq!(Said::of(&trace), expected, "{mixture}, {mode}");
+                    let [losses, shown, counters] = processor.query(
+                        &path,
+                        [
+                            LOSSES,
+                            "select s.name from slice s join track t on s.track_id = t.id
+                             where t.name = 'Trace Triggers' order by s.ts, s.id",
+                            "select count(*) > 1 from counter",
+                        ],
+                    );
+                    // Upstream's service writes the clocks of the trigger after those of the start that it caused.
+                    if traced == Side::Ours || mode == "STOP_TRACING" {
+                        assert_eq!(losses, Rows::new(), "{mixture}, {mode}");
+                    }
+                    assert_eq!(shown, [["slow_frame"], ["crash"]], "{mixture}, {mode}");
+                    assert_eq!(counters, [["1"]], "{mixture}, {mode}: data were recorded");
+                }
+            }
+        }
+        system.assert_running();
+    }
+}
+
+#[test]
+fn without_its_trigger_a_recording_ends_well_and_leaves_an_empty_file() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    for traced in SIDES {
+        let mut system = System::with_daemons(&programs, traced, Side::Ours);
+        for perfetto in SIDES {
+            for mode in ["START_TRACING", "STOP_TRACING"] {
+                let config = config(mode, 300, "triggers { name: \"never\" stop_delay_ms: 60000 }");
+                let recording = Recording::begin(&programs, &system, perfetto, &config, |_| true);
+                let trace = recording.trace.clone();
+                recording.finish(&system);
+                let size = std::fs::metadata(trace).unwrap().len();
+                assert_eq!(size, 0, "traced: {traced}, perfetto: {perfetto}, {mode}");
+                let said = system.log("perfetto.log");
+                assert!(said.contains("Wrote 0 bytes into"), "{said}");
+            }
+        }
+        system.assert_running();
+    }
+}
+
+#[test]
+fn a_limit_of_one_a_day_holds_for_the_next_recording_too() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    for traced in SIDES {
+        let system = System::with_daemons(&programs, traced, Side::Ours);
+        let triggers = "triggers { name: \"once\" max_per_24_h: 1 stop_delay_ms: 10 }";
+        let mut said = Vec::new();
+        for timeout_ms in [60_000, 1000] {
+            let config = config("STOP_TRACING", timeout_ms, triggers);
+            let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_started);
+            activate(&programs, &system, Sender::TriggerPerfetto, &["once"]);
+            said.push(Said::of(&recording.finish(&system)).triggers.len());
+        }
+        assert_eq!(said, [1, 0], "traced: {traced}");
+    }
+}
+
+#[test]
+fn a_service_refuses_an_expression_that_does_not_compile_and_lives() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let config = config(
+        "STOP_TRACING",
+        1000,
+        "triggers { name: \"t\" producer_name_regex: \"(\" }",
+    );
+    let trace = system.path("trace");
+    let status = perfetto(
+        &programs,
+        &system,
+        Side::Ours,
+        &config,
+        &["-o", trace.to_str().unwrap()],
+    )
+    .status()
+    .unwrap();
+    assert!(!status.success());
+    let said = system.log("perfetto.log");
+    assert!(said.contains("producer_name_regex"), "{said}");
+    assert!(!trace.exists());
+    system.assert_running();
+    assert_eq!(system.state().num_sessions, Some(0));
+}
+
+#[test]
+fn a_recording_that_waits_says_for_what() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let config = config(
+        "START_TRACING",
+        60_000,
+        "triggers { name: \"slow_frame\" stop_delay_ms: 1 }",
+    );
+    let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_configured);
+    activate(&programs, &system, Sender::TriggerPerfetto, &["slow_frame"]);
+    recording.finish(&system);
+    let said = system.log("perfetto.log");
+    assert!(
+        said.contains("recording starts when a trigger is activated (slow_frame)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn in_the_background_triggers_are_activated_too() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let config = config(
+        "START_TRACING",
+        60_000,
+        "triggers { name: \"slow_frame\" stop_delay_ms: 1 }",
+    );
+    let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_configured);
+    let activation = "activate_triggers: \"slow_frame\"";
+    let output = perfetto(&programs, &system, Side::Ours, activation, &["-D"])
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let pid = String::from_utf8(output.stdout).unwrap();
+    assert!(pid.trim().parse::<u32>().is_ok(), "{pid:?}");
+    let said = Said::of(&recording.finish(&system));
+    assert_eq!(said.triggers.len(), 1);
+}
+
+#[test]
+fn exit_codes_and_messages_are_those_that_apps_know() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let without_service = trigger_perfetto(&system, &["t"]);
+    assert_eq!(without_service.status.code(), Some(1));
+    let said = String::from_utf8(without_service.stderr).unwrap();
+    assert!(said.contains("no tracing service listens"), "{said}");
+
+    system.start(Side::Ours, Program::Traced);
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["t"], 0, ""),
+        (
+            &["--from-the-future", "t"],
+            0,
+            "Ignoring unknown arguments. See --help for usage.",
+        ),
+        (&[], 1, "At least one trigger must be specified."),
+        (&["--help"], 1, "Usage: trigger_perfetto TRIGGER..."),
+        (&["t", "-h"], 1, "Usage: trigger_perfetto TRIGGER..."),
+    ];
+    for (words, code, message) in cases {
+        let output = trigger_perfetto(&system, words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
+        assert_eq!(output.stdout, b"");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(message), "{words:?}: {said}");
+        assert_eq!(said.is_empty(), message.is_empty(), "{words:?}: {said}");
+    }
+    let as_applet = system
+        .command(Path::new(env!("CARGO_BIN_EXE_ferretto")), "ferretto.log")
+        .args(["trigger_perfetto", "t"])
+        .status()
+        .unwrap();
+    assert!(as_applet.success());
+}
