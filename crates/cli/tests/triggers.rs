@@ -229,6 +229,9 @@ fn without_its_trigger_a_recording_ends_well_and_leaves_an_empty_file() {
                 assert_eq!(size, 0, "traced: {traced}, perfetto: {perfetto}, {mode}");
                 let said = system.log("perfetto.log");
                 assert!(said.contains("Wrote 0 bytes into"), "{said}");
+                if perfetto == Side::Ours {
+                    assert!(said.contains("no trigger came"), "{said}");
+                }
             }
         }
         system.assert_running();

@@ -633,6 +633,10 @@ pub(crate) fn only_filters_differ(old: &TraceConfig, new: &TraceConfig) -> bool 
             source.producer_name_filter.clear();
             source.producer_name_regex_filter.clear();
         }
+        // Triggers set the duration of a session, whose config has none.
+        if config.trigger_config.is_set() {
+            config.duration_ms = None;
+        }
         config
     };
     without_filters(old) == without_filters(new)

@@ -284,7 +284,11 @@ impl Service {
                 "a changed config differs in more than producer filters: only those take effect".into();
             self.log(LogLevel::Warning, line);
         } else {
+            let duration = session.config.duration_ms;
             session.config_bytes = input.bytes.clone();
+            if let Some(set_by_trigger) = duration.filter(|_| duration != input.config.duration_ms) {
+                session.set_duration(set_by_trigger);
+            }
         }
         for name in names {
             for offer in self.offers.get(&name).cloned().unwrap_or_default() {

@@ -14,7 +14,6 @@ use crate::readback::Readout;
 use crate::service::{Identity, Service};
 use crate::session::{SERVICE_SEQUENCE_ID, Session, SlowKind};
 use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
-use crate::triggers::Hit;
 
 /// Content of `TracePacket.synchronization_marker`, by which readers find packet borders in a damaged file.
 const SYNC_MARKER: [u8; 16] = [
@@ -81,28 +80,18 @@ fn write_trace_config(session: &Session, uid: u32, out: &mut Readout) {
     });
 }
 
-/// Writes the triggers that came since the last read-back; in a clone, after the one that had it made.
+/// Writes the triggers that came since the last read-back.
 fn write_triggers(session: &mut Session, uid: u32, out: &mut Readout) {
-    let fill = |trigger: &mut write::Trigger<'_>, hit: &Hit| {
-        trigger
-            .trigger_name(&*hit.trigger)
-            .producer_name(&*hit.producer)
-            .trusted_producer_uid(hit.producer_uid as i32)
-            .stop_delay_ms(hit.delay_ms);
-    };
-    if let Some(hit) = session.triggers.take_cause() {
-        out.own_packet(|packet| {
-            let mut packet = write::TracePacket::new(packet);
-            packet
-                .clone_snapshot_trigger(|trigger| fill(trigger, &hit))
-                .timestamp(hit.at);
-            service_header(&mut packet, uid);
-        });
-    }
     for hit in session.triggers.take_unwritten() {
         out.own_packet(|packet| {
             let mut packet = write::TracePacket::new(packet);
-            packet.trigger(|trigger| fill(trigger, hit)).timestamp(hit.at);
+            packet.timestamp(hit.at).trigger(|trigger| {
+                trigger
+                    .trigger_name(&*hit.trigger)
+                    .producer_name(&*hit.producer)
+                    .trusted_producer_uid(hit.producer_uid as i32)
+                    .stop_delay_ms(hit.delay_ms.into());
+            });
             service_header(&mut packet, uid);
         });
     }

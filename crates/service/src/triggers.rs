@@ -30,8 +30,8 @@ pub(crate) use budget::TriggerBudget;
 use config::Mode;
 pub(crate) use config::TriggerConfig;
 use history::History;
-use received::Kept;
-pub(crate) use received::{Hit, Triggers};
+pub(crate) use received::Triggers;
+use received::{Hit, Kept, Postponed};
 
 /// Who waits for which trigger, and how often each came.
 #[derive(Debug, Default)]
@@ -161,7 +161,7 @@ impl Service {
                 trigger: name.clone(),
                 producer: sender_name.clone(),
                 producer_uid: sender_uid,
-                delay_ms: definition.delay_ms.into(),
+                delay_ms: definition.delay_ms,
             };
             self.trigger_hit(id, hit, now);
         }
@@ -175,20 +175,11 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let delay = Duration::from_millis(hit.delay_ms);
+        let delay = Duration::from_millis(hit.delay_ms.into());
         let (mode, state, is_first) = (
             session.triggers.mode(),
             session.state,
             !session.triggers.was_hit(),
-        );
-        let activated = format!(
-            "trigger activated: {:?} of producer {:?}, trigger_mode {}, tracing session {} {:?}, trace {:032x}",
-            hit.trigger,
-            hit.producer,
-            mode.name(),
-            id.0,
-            session.config.unique_session_name.as_deref().unwrap_or_default(),
-            session.uuid
         );
         // The clocks as they were at the trigger, lest its time be translated by a later snapshot only. Before the start
         // there is none to be taken: the one of the start comes first in the trace, and readers want them in order.
@@ -202,33 +193,34 @@ impl Service {
                 id.0,
                 limits::MAX_TRIGGERS_RECEIVED
             );
-            self.log(LogLevel::Warning, line);
+            self.outputs.push_back(Output::Log(LogLevel::Warning, line));
         }
         match mode {
             Mode::Unspecified => {}
             Mode::StartTracing if state == State::Configured => {
-                self.log(LogLevel::Info, activated);
-                if let Some(session) = self.sessions.get_mut(&id) {
-                    session.set_duration(u32::try_from(hit.delay_ms).unwrap_or(u32::MAX));
-                }
+                session.set_duration(hit.delay_ms);
+                let line = activation(session, &hit);
+                self.log(LogLevel::Info, line);
                 self.start_tracing(id, now);
             }
             Mode::StopTracing if is_first => {
-                self.log(LogLevel::Info, activated);
+                let line = activation(session, &hit);
+                self.log(LogLevel::Info, line);
                 self.timers.set(after(now, delay), Timer::TriggeredStop(id));
             }
             // It has started, or will stop, by an earlier one.
             Mode::StartTracing | Mode::StopTracing => {}
             Mode::CloneSnapshot => {
-                let session = self.sessions.get_mut(&id);
-                match session.and_then(|session| session.triggers.postpone(hit)) {
-                    Some(number) => {
-                        self.log(LogLevel::Info, activated);
+                let line = activation(session, &hit);
+                match session.triggers.postpone(hit) {
+                    Postponed::As(number) => {
+                        self.log(LogLevel::Info, line);
                         self.timers
                             .set(after(now, delay), Timer::TriggeredSnapshot(id, number));
                     }
-                    None => {
-                        let line = format!("{activated}: ignored, too many snapshots of it are due already");
+                    Postponed::TooMany => {}
+                    Postponed::TooManyForTheFirstTime => {
+                        let line = format!("{line}: ignored, too many snapshots of it are due already");
                         self.log(LogLevel::Warning, line);
                     }
                 }
@@ -266,7 +258,7 @@ impl Service {
             // It was triggered before it was started: there is nothing to flush.
             (State::Configured, Some(_)) => self.disable(id, now),
             (State::Configured, None) => self.free_session(id, now),
-            (State::DisablingWaitingStopAcks | State::Disabled, _) => {}
+            _ => {}
         }
     }
 
@@ -294,7 +286,7 @@ impl Service {
             producer_name: Some(hit.producer.to_string()),
             producer_uid: Some(hit.producer_uid),
             boot_time_ns: Some(hit.at),
-            trigger_delay_ms: Some(hit.delay_ms),
+            trigger_delay_ms: Some(hit.delay_ms.into()),
             ..Default::default()
         }
         .into();
@@ -302,6 +294,19 @@ impl Service {
             self.output(Output::Observed { consumer, events });
         }
     }
+}
+
+/// The line in the log about a trigger that does something.
+fn activation(session: &Session, hit: &Hit) -> String {
+    format!(
+        "trigger {:?} of producer {:?} activated: {} in tracing session {}, name {:?}, trace {:032x}",
+        hit.trigger,
+        hit.producer,
+        session.triggers.mode().name(),
+        session.id.0,
+        session.config.unique_session_name.as_deref().unwrap_or_default(),
+        session.uuid
+    )
 }
 
 /// At most so many bytes of a text.

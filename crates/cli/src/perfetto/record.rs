@@ -491,6 +491,9 @@ impl Recorder<'_> {
                 self.look_through(size)
             }
         };
+        if self.awaited.is_some() && size == Some(0) {
+            return self.console.say("no trigger came: the trace is empty");
+        }
         let summary = Summary {
             file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),
             size,

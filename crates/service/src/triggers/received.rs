@@ -16,12 +16,12 @@ pub(crate) struct Hit {
     pub(crate) producer: Arc<str>,
     pub(crate) producer_uid: u32,
     /// How long after the activation it takes effect.
-    pub(crate) delay_ms: u64,
+    pub(crate) delay_ms: u32,
 }
 
 /// The triggers of a session.
 ///
-/// A clone takes over, with [`Triggers::for_clone`], what has come so far, and waits for nothing itself.
+/// A clone of the session takes over, with [`Triggers::for_clone`], what has come so far, and waits for nothing itself.
 #[derive(Debug, Default)]
 pub(crate) struct Triggers {
     config: TriggerConfig,
@@ -35,8 +35,19 @@ pub(crate) struct Triggers {
     /// Hits of `CloneSnapshot` that have not taken effect yet.
     pending: BTreeMap<u64, Hit>,
     last_pending: u64,
-    /// For a clone, the trigger that had it made, until that is written.
-    cause: Option<Hit>,
+    /// The log was told that more are wanted than may wait, and that is so still.
+    pending_overflow_told: bool,
+}
+
+/// Whether a snapshot was put off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Postponed {
+    /// Under this number.
+    As(u64),
+    /// It will not be made: too many wait already.
+    TooMany,
+    /// Likewise, and the log is to be told.
+    TooManyForTheFirstTime,
 }
 
 /// Whether a hit was kept.
@@ -108,31 +119,30 @@ impl Triggers {
         self.received.range(from..)
     }
 
-    /// For a clone, the trigger that had it made, once.
-    pub(crate) fn take_cause(&mut self) -> Option<Hit> {
-        self.cause.take()
-    }
-
-    /// What a clone of this session has: the triggers that came since the last clone, all of them still to be written, and
-    /// the one that had the clone made. They are not in later clones.
+    /// What a clone of this session has: the triggers that came since the last clone, all of them still to be written.
+    /// They are not in later clones.
     #[allow(dead_code)] // Until sessions can be cloned.
-    pub(crate) fn for_clone(&mut self, cause: Option<Hit>) -> Triggers {
+    pub(crate) fn for_clone(&mut self) -> Triggers {
         self.written = 0;
         Triggers {
             received: std::mem::take(&mut self.received),
-            cause,
             ..Triggers::default()
         }
     }
 
-    /// A snapshot is due later. Its number, or `None` if too many are already.
-    pub(crate) fn postpone(&mut self, hit: Hit) -> Option<u64> {
+    /// A snapshot is due later.
+    pub(crate) fn postpone(&mut self, hit: Hit) -> Postponed {
         if self.pending.len() >= limits::MAX_PENDING_SNAPSHOTS {
-            return None;
+            return if std::mem::replace(&mut self.pending_overflow_told, true) {
+                Postponed::TooMany
+            } else {
+                Postponed::TooManyForTheFirstTime
+            };
         }
+        self.pending_overflow_told = false;
         self.last_pending += 1;
         self.pending.insert(self.last_pending, hit);
-        Some(self.last_pending)
+        Postponed::As(self.last_pending)
     }
 
     /// The snapshot of this number is due now.
@@ -178,9 +188,7 @@ mod tests {
         triggers.receive(hit(1));
         assert_eq!(unwritten(&mut triggers), [1]);
         triggers.receive(hit(2));
-        let mut clone = triggers.for_clone(Some(hit(2)));
-        assert_eq!(clone.take_cause(), Some(hit(2)));
-        assert_eq!(clone.take_cause(), None);
+        let mut clone = triggers.for_clone();
         assert!(!clone.hides_trace());
         assert_eq!(unwritten(&mut clone), [1, 2]);
         assert!(
@@ -188,7 +196,7 @@ mod tests {
             "cloning takes nothing from the original but its list"
         );
         triggers.receive(hit(3));
-        assert_eq!(unwritten(&mut triggers.for_clone(None)), [3]);
+        assert_eq!(unwritten(&mut triggers.for_clone()), [3]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Triggers: what starts, stops or snapshots a session, who may, how often, and what the trace says of it.
 
+mod model;
+
 use buffa::Message;
 use ferretto_proto::messages::{
     TraceConfig, TracePacket, observable_events, trace_config,
@@ -831,6 +833,31 @@ mod in_the_trace {
         let trace = world.read(consumer);
         assert!(!trace.is_empty());
         assert!(triggers(&trace).is_empty());
+    }
+
+    #[test]
+    fn a_changed_config_keeps_the_duration_that_triggers_set() {
+        let (mut world, producer, consumer) = world();
+        let original = triggered(TriggerMode::STOP_TRACING, DAY, &[trigger("t", 1)]);
+        world.enable(consumer, &original);
+        let mut changed = original.clone();
+        changed.data_sources[0].producer_name_filter = vec!["mock_producer".into()];
+        let input = ConfigInput {
+            bytes: changed.encode_to_vec().into(),
+            config: changed,
+        };
+        let now = world.now;
+        world.service.change_config(consumer, &input, &now);
+        world.activate(producer, &["t"]);
+        let trace = world.read(consumer);
+        let config = trace_config_of(&trace);
+        assert_eq!(config.data_sources[0].producer_name_filter, ["mock_producer"]);
+        assert_eq!(config.duration_ms, Some(DAY));
+        assert!(
+            !world.log.iter().any(|line| line.contains("differs")),
+            "{:?}",
+            world.log
+        );
     }
 
     #[test]
