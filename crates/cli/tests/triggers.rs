@@ -5,12 +5,18 @@
 
 mod support;
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use buffa::Message;
+use ferretto_client::producer::{ProducerEndpoint, ProducerOptions};
+use ferretto_ipc::Address;
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
 use ferretto_proto::messages::{Trace, TracingServiceState, trace_packet};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use support::trace::{LOSSES, Rows, TraceProcessor};
 use support::{PATIENCE, Program, Programs, Running, Side, System};
 
@@ -190,6 +196,10 @@ fn the_trace_says_the_same_whoever_serves_records_and_activates() {
                         duration_ms: Some(duration_ms),
                     };
                     assert_eq!(Said::of(&trace), expected, "{mixture}, {mode}");
+                    // The others say the same, and the trace processor takes its time.
+                    if (perfetto, sender) != (Side::Ours, Sender::TriggerPerfetto) {
+                        continue;
+                    }
                     let [losses, shown, counters] = processor.query(
                         &path,
                         [
@@ -283,6 +293,62 @@ fn a_service_refuses_an_expression_that_does_not_compile_and_lives() {
     assert!(!trace.exists());
     system.assert_running();
     assert_eq!(system.state().num_sessions, Some(0));
+}
+
+#[test]
+fn a_flood_of_triggers_holds_up_nobody_and_is_one_line_in_the_log() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let config = config(
+        "STOP_TRACING",
+        60_000,
+        "triggers { name: \"slow_frame\" stop_delay_ms: 1 }",
+    );
+    let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_started);
+    let options = ProducerOptions {
+        name: "flood".into(),
+        ..Default::default()
+    };
+    let socket = Address::Unix(system.producer_socket());
+    let mut flood = ProducerEndpoint::connect(&socket, options).unwrap();
+    // As many as fit into a frame.
+    let names = vec!["x"; 40_000];
+    let over = AtomicBool::new(false);
+    let said = std::thread::scope(|scope| {
+        let sent = scope.spawn(|| {
+            let mut sent = 0;
+            while !over.load(Ordering::Relaxed) {
+                while flood.activate_triggers(&names).is_ok() {
+                    sent += 1;
+                }
+                flood.flush();
+                flood.on_readable();
+                while flood.next_event().is_some() {}
+                let mut socket = [PollFd::from_borrowed_fd(flood.as_fd(), PollFlags::OUT)];
+                let at_most = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 10_000_000,
+                };
+                rustix::event::poll(&mut socket, Some(&at_most)).unwrap();
+            }
+            sent
+        });
+        // The flood has reached the service.
+        let until = Instant::now() + PATIENCE;
+        while !system.log("traced.log").contains("at once") && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        activate(&programs, &system, Sender::TriggerPerfetto, &["slow_frame"]);
+        let said = Said::of(&recording.finish(&system));
+        over.store(true, Ordering::Relaxed);
+        assert!(sent.join().unwrap() > 0);
+        said
+    });
+    assert_eq!(said.triggers.len(), 1);
+    let log = system.log("traced.log");
+    assert_eq!(log.matches("at once").count(), 1, "{log}");
+    system.assert_running();
 }
 
 #[test]
