@@ -31,13 +31,8 @@ pub(super) fn token(payload: &[u8], at: usize) -> Token {
     };
     let (length, prefix) = match rest {
         [] => return Token::End,
-        // Short packets, and the padded form that trace writers reserve before they know the length.
-        [byte, ..] if *byte < 0x80 => (u64::from(*byte), 1),
-        [a, b, c, d, ..] if a & b & c & 0x80 != 0 && *d < 0x80 => {
-            let low = |byte: u8| u64::from(byte & 0x7f);
-            (low(*a) | low(*b) << 7 | low(*c) << 14 | u64::from(*d) << 21, 4)
-        }
-        _ => match varint(rest) {
+        [byte @ 0..0x80, ..] => (u64::from(*byte), 1),
+        _ => match short_varint(rest).or_else(|| varint(rest)) {
             Some(decoded) => decoded,
             None => return Token::Malformed,
         },
@@ -52,6 +47,24 @@ pub(super) fn token(payload: &[u8], at: usize) -> Token {
         Token::DropMarker
     } else {
         Token::Malformed
+    }
+}
+
+/// The same as [`varint`], for those of two to four bytes: the lengths of longer packets, and the padded form that trace
+/// writers reserve before they know the length. All four bytes are loaded at once; the length of one fragment is what
+/// the place of the next depends on.
+#[inline]
+fn short_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let word = u32::from_le_bytes(*bytes.first_chunk()?);
+    let low = |byte: u32| u64::from(word >> (8 * byte) & 0x7f) << (7 * byte);
+    if word & 0x8080_8080 == 0x0080_8080 {
+        Some((low(0) | low(1) | low(2) | low(3), 4))
+    } else if word & 0x8080 == 0x0080 {
+        Some((low(0) | low(1), 2))
+    } else if word & 0x80_8080 == 0x00_8080 {
+        Some((low(0) | low(1) | low(2), 3))
+    } else {
+        None
     }
 }
 
