@@ -164,7 +164,7 @@ impl Service {
     }
 
     /// What a consumer observed since it was last told.
-    fn take_events(&mut self, consumer: ConsumerId) -> Option<Output> {
+    pub(crate) fn take_events(&mut self, consumer: ConsumerId) -> Option<Output> {
         self.observers_due.remove(&consumer);
         let events = self.consumers.get_mut(&consumer)?.events.take()?;
         Some(Output::Observed { consumer, events })

@@ -254,11 +254,9 @@ impl Service {
             return;
         };
         match (session.state, session.consumer) {
-            (State::Started, _) => self.flush_and_disable(id, now),
             // It was triggered before it was started: there is nothing to flush.
             (State::Configured, Some(_)) => self.disable(id, now),
-            (State::Configured, None) => self.free_session(id, now),
-            _ => {}
+            _ => self.flush_and_disable(id, now),
         }
     }
 
@@ -272,14 +270,18 @@ impl Service {
         let (Some(hit), Some(consumer)) = (hit, consumer) else {
             return;
         };
-        let Some(events) = self.events_for(consumer, Type::TYPE_CLONE_TRIGGER_HIT) else {
+        // A message has room for one; what waits with an earlier one goes ahead.
+        let observed = Type::TYPE_CLONE_TRIGGER_HIT;
+        if self
+            .events_for(consumer, observed)
+            .is_some_and(|events| events.clone_trigger_hit.is_set())
+        {
+            let earlier = self.take_events(consumer);
+            self.outputs.extend(earlier);
+        }
+        let Some(events) = self.events_for(consumer, observed) else {
             return;
         };
-        // A message has room for one; what waits with an earlier one goes ahead.
-        let earlier = events
-            .clone_trigger_hit
-            .is_set()
-            .then(|| Box::new(std::mem::take(events)));
         events.clone_trigger_hit = CloneTriggerHit {
             tracing_session_id: Some(id.0 as i64),
             trigger_name: Some(hit.trigger.to_string()),
@@ -290,9 +292,6 @@ impl Service {
             ..Default::default()
         }
         .into();
-        if let Some(events) = earlier {
-            self.output(Output::Observed { consumer, events });
-        }
     }
 }
 

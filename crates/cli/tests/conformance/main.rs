@@ -13,3 +13,4 @@ mod states;
 mod stories;
 #[path = "../support/mod.rs"]
 mod support;
+mod triggers;

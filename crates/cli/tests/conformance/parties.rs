@@ -169,6 +169,14 @@ impl Consumer {
                     if events.all_data_sources_started == Some(true) {
                         self.log.push("all started".into());
                     }
+                    if let Some(hit) = events.clone_trigger_hit.as_option() {
+                        let name = hit.trigger_name.as_deref().unwrap_or_default();
+                        let producer = hit.producer_name.as_deref().unwrap_or_default();
+                        let delay = hit.trigger_delay_ms.unwrap_or_default();
+                        self.log.push(format!(
+                            "a snapshot is due: {name} of {producer}, after {delay} ms"
+                        ));
+                    }
                 }
                 Ok(ConsumerReply::ObservationEnded) => self.log.push("no more is told".into()),
                 Ok(ConsumerReply::TraceData { packets, more }) => {

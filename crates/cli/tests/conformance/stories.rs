@@ -10,7 +10,7 @@ use ferretto_proto::messages::{CommitDataRequest, DataSourceConfig, DataSourceDe
 use crate::parties::{Consumer, Service, alike, config, plain, skeleton};
 
 /// Whether the service takes this config.
-fn taken(consumer: &mut Consumer, config: &TraceConfig) -> &'static str {
+pub(crate) fn taken(consumer: &mut Consumer, config: &TraceConfig) -> &'static str {
     consumer.log.clear();
     consumer.enable(config);
     let refused = consumer.log.iter().any(|told| told == "disabled: refused");

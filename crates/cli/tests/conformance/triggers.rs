@@ -1,0 +1,289 @@
+//! Stories of triggers: which configs are refused, what starts and stops when, what the trace says of it.
+
+use ferretto_proto::messages::observable_events::Type as ObservableEventType;
+use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
+use ferretto_proto::messages::trace_config::{BuiltinDataSource, TriggerConfig};
+use ferretto_proto::messages::{Message, TraceConfig, TracePacket, trace_packet};
+
+use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton};
+use crate::stories::taken;
+
+const WEEK_MS: u32 = 7 * 24 * 3600 * 1000;
+const LONG: u32 = 600_000;
+
+fn trigger(name: &str, stop_delay_ms: u32) -> Trigger {
+    Trigger {
+        name: Some(name.into()),
+        stop_delay_ms: Some(stop_delay_ms),
+        ..Default::default()
+    }
+}
+
+/// Clocks and events are left out: how many there are depends on the time that steps take.
+fn triggered(mode: TriggerMode, timeout_ms: u32, triggers: &[Trigger]) -> TraceConfig {
+    TraceConfig {
+        trigger_config: TriggerConfig {
+            trigger_mode: Some(mode),
+            trigger_timeout_ms: Some(timeout_ms),
+            triggers: triggers.to_vec(),
+            ..Default::default()
+        }
+        .into(),
+        builtin_data_sources: BuiltinDataSource {
+            disable_clock_snapshotting: Some(true),
+            disable_service_events: Some(true),
+            ..Default::default()
+        }
+        .into(),
+        ..config("d")
+    }
+}
+
+fn activate(producer: &mut Producer, triggers: &[&str]) {
+    producer.endpoint.activate_triggers(triggers).unwrap();
+    producer.settle();
+}
+
+/// Reads, and tells the kinds of packets, the triggers in full and the duration in the config.
+fn read(consumer: &mut Consumer) -> Vec<String> {
+    let mut told: Vec<String> = Vec::new();
+    for packet in consumer.read() {
+        told.push(skeleton(&packet));
+        match TracePacket::decode_from_slice(&packet).unwrap().data {
+            Some(trace_packet::Data::Trigger(trigger)) => told.push(format!("{trigger:?}")),
+            Some(trace_packet::Data::TraceConfig(config)) => {
+                told.push(format!("{:?}, {:?}", config.duration_ms, config.trigger_config));
+            }
+            _ => {}
+        }
+    }
+    told.push("read".into());
+    told
+}
+
+/// Has a producer with the data source `d` answer whatever flush comes, until the consumer is told of the end.
+fn until_disabled(producer: &mut Producer, consumer: &mut Consumer) {
+    while !consumer.log.iter().any(|told| told == "disabled") {
+        producer.settle();
+        for flush in std::mem::take(&mut producer.flushes) {
+            producer.endpoint.acknowledge_flush(flush).unwrap();
+        }
+        consumer.state();
+    }
+    producer.settle();
+}
+
+/// What a producer was told since this was last asked.
+fn heard(producer: &mut Producer) -> Vec<String> {
+    producer.settle();
+    std::mem::take(&mut producer.log)
+}
+
+#[test]
+fn the_same_configs_with_triggers_are_refused() {
+    let modes = [
+        TriggerMode::UNSPECIFIED,
+        TriggerMode::START_TRACING,
+        TriggerMode::STOP_TRACING,
+        TriggerMode::CLONE_SNAPSHOT,
+    ];
+    let mut configs = Vec::new();
+    for mode in modes {
+        let good = triggered(mode, 1, &[trigger("t", 1)]);
+        let mut add = |what: &str, config: TraceConfig| configs.push((format!("{mode:?}, {what}"), config));
+        add("good", good.clone());
+        add("without triggers", triggered(mode, 1, &[]));
+        add("without a timeout", triggered(mode, 0, &[trigger("t", 1)]));
+        add("a week", triggered(mode, WEEK_MS, &[trigger("t", 1)]));
+        add("longer", triggered(mode, WEEK_MS + 1, &[trigger("t", 1)]));
+        add(
+            "a name twice",
+            triggered(mode, 1, &[trigger("t", 1), trigger("t", 2)]),
+        );
+        add("no names", triggered(mode, 1, &[Trigger::default()]));
+        add(
+            "with a duration",
+            TraceConfig {
+                duration_ms: Some(1),
+                ..good.clone()
+            },
+        );
+        add(
+            "into a file that is not passed",
+            TraceConfig {
+                write_into_file: Some(true),
+                ..good.clone()
+            },
+        );
+        let mut fallback = good.clone();
+        fallback
+            .trigger_config
+            .get_or_insert_default()
+            .use_clone_snapshot_if_available = Some(true);
+        add("with a fallback", fallback);
+    }
+    let story = |service: &Service<'_>| {
+        let mut told = Vec::new();
+        for (what, config) in &configs {
+            let mut consumer = service.consumer();
+            told.push(format!("{what}: {}", taken(&mut consumer, config)));
+            drop(consumer);
+            service.await_quiet();
+        }
+        told
+    };
+    alike(story, &[]);
+}
+
+#[test]
+fn a_trigger_starts_a_session_alike() {
+    let story = |service: &Service<'_>| {
+        let (mut p, mut q) = (service.producer("p"), service.producer("q"));
+        p.register(plain("d"));
+        let mut consumer = service.consumer();
+        let only_q = Trigger {
+            producer_name_regex: Some("q|r".into()),
+            ..trigger("only q", 50)
+        };
+        let config = triggered(
+            TriggerMode::START_TRACING,
+            LONG,
+            &[only_q, trigger("other", LONG)],
+        );
+        consumer.enable(&config);
+        let mut told = heard(&mut p);
+        told.extend(read(&mut consumer));
+        activate(&mut p, &["only q", "unknown"]);
+        told.extend(heard(&mut p));
+        activate(&mut q, &["unknown", "only q", "other", "only q"]);
+        told.extend(heard(&mut p));
+        // One that comes now is told how long the session lasts.
+        let mut late = service.producer("late");
+        late.register(plain("d"));
+        late.settle();
+        told.push(format!("late: {:?}", late.configs[0].trace_duration_ms));
+        drop(late);
+        until_disabled(&mut p, &mut consumer);
+        told.extend(heard(&mut p));
+        told.extend(read(&mut consumer));
+        told
+    };
+    alike(story, &[]);
+}
+
+#[test]
+fn a_session_without_its_trigger_ends_alike() {
+    for mode in [TriggerMode::START_TRACING, TriggerMode::STOP_TRACING] {
+        let story = |service: &Service<'_>| {
+            let mut p = service.producer("p");
+            p.register(plain("d"));
+            let mut consumer = service.consumer();
+            consumer.enable(&triggered(mode, 100, &[trigger("t", 1)]));
+            let mut told = heard(&mut p);
+            until_disabled(&mut p, &mut consumer);
+            told.extend(heard(&mut p));
+            told.extend(read(&mut consumer));
+            told
+        };
+        alike(story, &[]);
+    }
+}
+
+#[test]
+fn a_trigger_stops_a_session_alike() {
+    let story = |service: &Service<'_>| {
+        let mut p = service.producer("p");
+        p.register(plain("d"));
+        let mut consumer = service.consumer();
+        let triggers = [trigger("t", 300), trigger("u", LONG), trigger("v", 0)];
+        consumer.enable(&triggered(TriggerMode::STOP_TRACING, LONG, &triggers));
+        let mut told = heard(&mut p);
+        told.extend(read(&mut consumer));
+        let state = consumer.state();
+        told.push(format!("{:?}", state.tracing_sessions[0].duration_ms));
+        activate(&mut p, &["t", "u"]);
+        told.extend(read(&mut consumer));
+        activate(&mut p, &["v"]);
+        told.extend(read(&mut consumer));
+        told.extend(heard(&mut p));
+        until_disabled(&mut p, &mut consumer);
+        told.extend(heard(&mut p));
+        told.extend(read(&mut consumer));
+        told
+    };
+    alike(story, &[]);
+}
+
+#[test]
+fn a_trigger_asks_for_a_snapshot_alike() {
+    let story = |service: &Service<'_>| {
+        let mut p = service.producer("p");
+        p.register(plain("d"));
+        let mut consumer = service.consumer();
+        consumer
+            .endpoint
+            .observe_events(&[ObservableEventType::TYPE_CLONE_TRIGGER_HIT])
+            .unwrap();
+        let triggers = [trigger("t", 20), trigger("u", 5)];
+        consumer.enable(&triggered(TriggerMode::CLONE_SNAPSHOT, LONG, &triggers));
+        let mut told = heard(&mut p);
+        for name in ["t", "u", "t"] {
+            activate(&mut p, &[name]);
+            let due = format!(
+                "a snapshot is due: {name} of p, after {} ms",
+                if name == "t" { 20 } else { 5 }
+            );
+            consumer.until_told(&due);
+            told.append(&mut consumer.log);
+            told.extend(read(&mut consumer));
+        }
+        told.extend(heard(&mut p));
+        told
+    };
+    alike(story, &[]);
+}
+
+#[test]
+fn a_trigger_without_a_mode_is_noted_alike() {
+    let story = |service: &Service<'_>| {
+        let mut p = service.producer("p");
+        p.register(plain("d"));
+        let mut consumer = service.consumer();
+        consumer.enable(&triggered(TriggerMode::UNSPECIFIED, 0, &[trigger("t", 1)]));
+        let mut told = heard(&mut p);
+        told.extend(read(&mut consumer));
+        activate(&mut p, &["t"]);
+        told.extend(read(&mut consumer));
+        told.extend(heard(&mut p));
+        told
+    };
+    alike(story, &[]);
+}
+
+#[test]
+fn limits_of_a_day_are_held_alike() {
+    let story = |service: &Service<'_>| {
+        let mut p = service.producer("p");
+        let limited = |max| {
+            let trigger = Trigger {
+                max_per_24_h: Some(max),
+                ..trigger("t", LONG)
+            };
+            triggered(TriggerMode::STOP_TRACING, LONG, &[trigger])
+        };
+        let (mut a, mut b) = (service.consumer(), service.consumer());
+        a.enable(&limited(2));
+        b.enable(&limited(3));
+        for _ in 0..5 {
+            activate(&mut p, &["t"]);
+        }
+        let mut told = read(&mut a);
+        told.extend(read(&mut b));
+        let mut c = service.consumer();
+        c.enable(&limited(1));
+        activate(&mut p, &["t"]);
+        told.extend(read(&mut c));
+        told
+    };
+    alike(story, &[]);
+}
