@@ -1,7 +1,7 @@
 //! From a config to a session: every check that a config must pass, then its buffers and data source instances.
 //!
 //! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
-//! do yet is refused as well: a trace without the filter that was asked for is a wrong one.
+//! do yet is refused as well: a trace without what was asked for is a wrong one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::session::{
     Beginning, Drain, FileSink, FlushStrategy, Instance, InstanceState, Session, State, millis_or,
 };
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
+use crate::trace_filter::{SessionFilter, TraceFilter};
 use crate::triggers::{TriggerConfig, Triggers};
 
 /// A config as it came and as it was decoded.
@@ -81,6 +82,7 @@ impl Service {
         check_bugreport_filename(&config)?;
         let targets = resolve_targets(&config)?;
         check_filters(&config)?;
+        let filter = trace_filter(&config)?;
         self.check_concurrency(&config, uid)?;
         let file = file_sink(&config, file)?;
         let buffers = make_buffers(&config)?;
@@ -116,6 +118,7 @@ impl Service {
             buffers: ids,
             file,
             triggers: Triggers::new(triggers),
+            filter,
         });
         let line = format!(
             "configured tracing session {}: {} data sources, duration {} ms, {} buffers of {} KB in all, uid {}, \
@@ -403,8 +406,7 @@ pub(crate) fn check_filters(config: &TraceConfig) -> Result<(), String> {
 }
 
 fn refuse_unsupported(config: &TraceConfig) -> Result<(), String> {
-    let fields: [(&str, bool); 7] = [
-        ("trace_filter", config.trace_filter.is_set()),
+    let fields: [(&str, bool); 6] = [
         (
             "persist_trace_across_reboots",
             config.persist_trace_across_reboots.unwrap_or_default(),
@@ -430,6 +432,15 @@ fn refuse_unsupported(config: &TraceConfig) -> Result<(), String> {
         )),
         None => Ok(()),
     }
+}
+
+/// The filter that the config asks for.
+fn trace_filter(config: &TraceConfig) -> Result<Option<Box<SessionFilter>>, String> {
+    let Some(config) = config.trace_filter.as_option() else {
+        return Ok(None);
+    };
+    let filter = TraceFilter::new(config).map_err(|error| error.to_string())?;
+    Ok(Some(Box::new(SessionFilter::new(filter.into()))))
 }
 
 fn check_duration(config: &TraceConfig) -> Result<(), String> {

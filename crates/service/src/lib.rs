@@ -23,6 +23,7 @@ mod service;
 mod session;
 mod timers;
 pub mod trace_buffer;
+pub mod trace_filter;
 mod triggers;
 
 pub use clock::Now;

@@ -75,3 +75,16 @@ pub const MAX_TRIGGERS_REMEMBERED: usize = 1024;
 pub const MAX_REGEX_LENGTH: usize = 4096;
 /// See [`MAX_REGEX_LENGTH`].
 pub const MAX_REGEX_MEMORY: usize = 1 << 20;
+
+/// Messages, fields and ranges of fields in a trace filter (upstream: no limit). The filter that lets the whole schema pass
+/// has some 30,000.
+pub const MAX_FILTER_TABLE_ENTRIES: usize = 1 << 20;
+/// How deep messages may be nested in a packet that is filtered (upstream: no limit). Protobuf's own readers stop at 100.
+pub const MAX_FILTER_DEPTH: usize = 1000;
+/// Rules for strings in a trace filter (upstream: no limit).
+pub const MAX_STRING_FILTER_RULES: usize = 512;
+/// Memory that the automaton for the pattern of such a rule may take, and its cache.
+pub const MAX_FILTER_REGEX_MEMORY: usize = 256 * 1024;
+/// Bytes that may be looked at to search one string again and again (upstream: no limit): enough for 32 KiB, the largest
+/// chunk of a producer, whatever they hold.
+pub const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;

@@ -233,11 +233,14 @@ const TRACE_STATS: u32 = 35;
 impl Service {
     /// Writes the statistics of a session as a packet.
     pub(crate) fn write_stats(&mut self, session: crate::ids::SessionId, out: &mut Readout) {
-        let Some(stats) = self.trace_stats_of(session) else {
+        let Some(mut stats) = self.trace_stats_of(session) else {
             return;
         };
+        if let Some(filter) = out.filter() {
+            stats.filter_stats = filter.stats().into();
+        }
         let uid = self.identity.uid;
-        out.own_packet(|packet| {
+        out.unfiltered_packet(|packet| {
             service_header(&mut write::TracePacket::new(packet), uid);
             packet.bytes_field(TRACE_STATS, &stats.encode_to_vec());
         });

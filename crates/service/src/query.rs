@@ -111,6 +111,7 @@ impl Service {
             flushes_succeeded: Some(session.flushes_succeeded),
             flushes_failed: Some(session.flushes_failed),
             final_flush_outcome: Some(session.final_flush_outcome),
+            filter_stats: session.filter.as_ref().map(|filter| filter.stats()).into(),
             ..Default::default()
         };
         let with_histograms = !session

@@ -5,7 +5,9 @@
 //! its own packets, the fields it adds to others'). The driver hands them to one vectored write.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::ops::Range;
+use std::time::Duration;
 
 use ferretto_wire::Writer;
 
@@ -19,6 +21,7 @@ use crate::service::Service;
 use crate::session::{BatchEnd, Drain, FlushStrategy, LifecycleEvent, State};
 use crate::timers::Timer;
 use crate::trace_buffer::{Span, TraceBuffer};
+use crate::trace_filter::{Origin, SessionFilter};
 
 /// A stretch of a packet.
 #[derive(Clone, Debug)]
@@ -57,6 +60,10 @@ pub(crate) struct Readout {
     packet_ends: Vec<PacketEnd>,
     bytes: usize,
     scratch: Writer,
+    /// The filter of the session that is read.
+    filter: Option<Box<SessionFilter>>,
+    /// Bytes that the filter has cut out of the batch.
+    cut: usize,
 }
 
 /// How much of a batch there was when a packet was complete.
@@ -73,15 +80,60 @@ impl Readout {
         self.pieces.clear();
         self.packet_ends.clear();
         self.bytes = 0;
+        self.cut = 0;
+    }
+
+    /// The filter of the session that is read.
+    pub(crate) fn filter(&self) -> Option<&SessionFilter> {
+        self.filter.as_deref()
     }
 
     /// Adds a packet of the service's own.
     pub(crate) fn own_packet(&mut self, fill: impl FnOnce(&mut Writer)) {
         self.scratch.clear();
         fill(&mut self.scratch);
-        self.frame(self.scratch.len());
+        let packet = std::mem::take(&mut self.scratch);
+        if self.filter.is_some() {
+            self.filtered_packet(iter::once(packet.as_slice()), packet.len(), Origin::Service);
+        } else {
+            self.whole_packet(packet.as_slice());
+        }
+        self.scratch = packet;
+    }
+
+    /// Adds a packet of the service's own that no filter applies to.
+    pub(crate) fn unfiltered_packet(&mut self, fill: impl FnOnce(&mut Writer)) {
+        let mut filter = self.filter.take();
+        self.own_packet(fill);
+        if let Some(filter) = &mut filter {
+            filter.passed_by(self.scratch.len());
+        }
+        self.filter = filter;
+    }
+
+    /// Adds what the filter lets stay of a packet of `size` bytes.
+    fn filtered_packet<'p>(&mut self, pieces: impl Iterator<Item = &'p [u8]>, size: usize, origin: Origin) {
+        let Some(mut filter) = self.filter.take() else {
+            return;
+        };
+        match filter.filter(pieces, size, origin) {
+            Some(packet) => {
+                self.cut += size - packet.len();
+                self.whole_packet(packet);
+            }
+            None => {
+                self.cut += size;
+                self.frame(0);
+                self.end_packet();
+            }
+        }
+        self.filter = Some(filter);
+    }
+
+    fn whole_packet(&mut self, packet: &[u8]) {
+        self.frame(packet.len());
         let start = self.own.len();
-        self.own.raw(self.scratch.as_slice());
+        self.own.raw(packet);
         self.push_own(start..self.own.len());
         self.end_packet();
     }
@@ -142,6 +194,9 @@ pub struct ReadBatch<'a> {
     buffers: &'a BTreeMap<BufferId, TraceBuffer>,
     /// Whether there is more to read.
     pub has_more: bool,
+    /// The session, if its packets were filtered: how long that took is to be reported with
+    /// [`Service::filtering_took`].
+    pub filtered: Option<SessionId>,
 }
 
 impl<'a> ReadBatch<'a> {
@@ -205,6 +260,7 @@ impl Service {
             );
             return None;
         }
+        let filtered = self.filtered(id);
         let end = self.read(
             id,
             Framing::Bare,
@@ -218,6 +274,7 @@ impl Service {
             readout: &self.readout,
             buffers: &self.buffers,
             has_more: end == BatchEnd::More,
+            filtered,
         })
     }
 
@@ -229,6 +286,7 @@ impl Service {
             return None;
         }
         let room = file.max_size.saturating_sub(file.written);
+        let filtered = self.filtered(id);
         let end = self.read(
             id,
             Framing::Trace,
@@ -243,6 +301,7 @@ impl Service {
             readout: &self.readout,
             buffers: &self.buffers,
             has_more: end == BatchEnd::More,
+            filtered,
         })
     }
 
@@ -355,11 +414,31 @@ impl Service {
         }
     }
 
+    fn filtered(&self, id: SessionId) -> Option<SessionId> {
+        self.sessions.get(&id)?.filter.is_some().then_some(id)
+    }
+
+    /// Putting together a batch of [`filtered`](ReadBatch::filtered) packets took this long: reading, filtering and
+    /// framing them. The service has no clock; what it is told goes into the statistics of the session.
+    pub fn filtering_took(&mut self, id: SessionId, time: Duration) {
+        let session = self.sessions.get_mut(&id);
+        if let Some(filter) = session.and_then(|session| session.filter.as_mut()) {
+            filter.took(time);
+        }
+    }
+
     /// Puts together one batch.
     fn read(&mut self, id: SessionId, framing: Framing, budget: &Budget, now: &Now) -> BatchEnd {
         let mut out = std::mem::take(&mut self.readout);
         out.start(framing);
+        out.filter = self
+            .sessions
+            .get_mut(&id)
+            .and_then(|session| session.filter.take());
         let end = self.read_into(id, &mut out, budget, now);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.filter = out.filter.take();
+        }
         self.readout = out;
         end
     }
@@ -383,7 +462,7 @@ impl Service {
             return BatchEnd::Drained;
         }
         write_leading_packets(session, &self.identity, &self.buffers, now, out);
-        for buffer_id in session.buffers.clone() {
+        for (index, buffer_id) in session.buffers.clone().into_iter().enumerate() {
             let Some(entry) = self.buffers.get_mut(&buffer_id) else {
                 continue;
             };
@@ -398,15 +477,24 @@ impl Service {
                     session.sequence_id(sequence.identity.machine, sequence.producer, sequence.writer);
                 out.scratch.clear();
                 write_trusted_fields(&mut out.scratch, &sequence, sequence_id, packet.losses);
-                out.frame(packet.size() + out.scratch.len());
-                out.bytes += packet.size();
-                out.pieces
-                    .extend(packet.spans().iter().map(|span| Piece::Buffer(buffer_id, *span)));
-                let start = out.own.len();
-                out.own.raw(out.scratch.as_slice());
-                out.push_own(start..out.own.len());
-                out.end_packet();
-                if out.bytes as u64 >= enough {
+                if out.filter.is_some() {
+                    let trusted = std::mem::take(&mut out.scratch);
+                    let size = packet.size() + trusted.len();
+                    let pieces = packet.fragments().chain(iter::once(trusted.as_slice()));
+                    out.filtered_packet(pieces, size, Origin::Buffer(index));
+                    out.scratch = trusted;
+                } else {
+                    out.frame(packet.size() + out.scratch.len());
+                    out.bytes += packet.size();
+                    out.pieces
+                        .extend(packet.spans().iter().map(|span| Piece::Buffer(buffer_id, *span)));
+                    let start = out.own.len();
+                    out.own.raw(out.scratch.as_slice());
+                    out.push_own(start..out.own.len());
+                    out.end_packet();
+                }
+                // What is cut out has been read too.
+                if (out.bytes + out.cut) as u64 >= enough {
                     return BatchEnd::More;
                 }
             }

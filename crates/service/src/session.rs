@@ -15,6 +15,7 @@ use crate::ids::{
 };
 use crate::limits;
 use crate::producer::RegistrationId;
+use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;
 
 /// Sequence id of the packets that the service itself writes.
@@ -187,6 +188,7 @@ pub(crate) struct Beginning {
     pub(crate) flush_strategy: FlushStrategy,
     pub(crate) file: Option<FileSink>,
     pub(crate) triggers: Triggers,
+    pub(crate) filter: Option<Box<SessionFilter>>,
 }
 
 pub(crate) struct Session {
@@ -230,6 +232,8 @@ pub(crate) struct Session {
     /// The one asked for last: packets come out of the buffer many of a sequence in a row.
     last_sequence_id: Option<((MachineId, ProducerId, WriterId), u32)>,
     pub(crate) invalid_packets: u64,
+    /// What leaves the service goes through this. Only absent while a batch is put together.
+    pub(crate) filter: Option<Box<SessionFilter>>,
 
     pub(crate) initial_clocks: Option<Now>,
     /// Wall clock at the start, kept for `QueryServiceState`.
@@ -273,6 +277,7 @@ impl Session {
             sequence_ids: BTreeMap::new(),
             last_sequence_id: None,
             invalid_packets: 0,
+            filter: beginning.filter,
             initial_clocks: None,
             start_realtime: None,
             clock_snapshots: VecDeque::new(),

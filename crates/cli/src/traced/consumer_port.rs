@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ferretto_ipc::frame::{MAX_FRAME, MAX_PAYLOAD};
 use ferretto_ipc::host::{Reply, ReplyTo, Request};
@@ -247,10 +248,12 @@ impl ConsumerLink {
     /// room there is for replies. Does nothing if there is no such call.
     pub(super) fn send_packets(&mut self, service: &mut Service, replies: &mut Replies, now: &Now) {
         let Some(to) = self.read else { return };
+        let begun = Instant::now();
         let Some(batch) = service.read_buffers(self.id, 2 * MAX_FRAME, now) else {
             self.read = None;
             return replies.push(to, Reply::last(Vec::new()));
         };
+        let (filtered, took) = (batch.filtered, begun.elapsed());
         let mut payloads = read_buffers_payloads(&batch);
         let last = (!batch.has_more).then(|| payloads.pop().unwrap_or_default());
         for payload in payloads {
@@ -259,6 +262,9 @@ impl ConsumerLink {
         if let Some(payload) = last {
             self.read = None;
             replies.push(to, Reply::last(payload));
+        }
+        if let Some(session) = filtered {
+            service.filtering_took(session, took);
         }
     }
 

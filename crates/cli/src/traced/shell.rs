@@ -5,7 +5,7 @@
 //! connection is served twice before all others had their turn, and nothing here waits for a peer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::host::{HostConnection, HostLimits, PeerIdentitySource, Reply};
@@ -396,14 +396,19 @@ impl Shell {
 
     /// Hands the next batch for a file to its thread.
     fn write_file(&mut self, session: SessionId, now: &Now) {
+        let begun = Instant::now();
         let Some(batch) = self.service.read_for_file(session, FILE_BATCH, now) else {
             return;
         };
+        let (filtered, took) = (batch.filtered, begun.elapsed());
         match self.writers.get_mut(&session) {
             Some(file) => file.write(batch.slices()),
             None => self
                 .service
                 .file_written(session, Err("it could not be opened".into()), now),
+        }
+        if filtered.is_some() {
+            self.service.filtering_took(session, took);
         }
     }
 

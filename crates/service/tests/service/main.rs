@@ -4,6 +4,9 @@
 mod data;
 mod data_sources;
 mod files;
+#[path = "../support/filter_bytecode.rs"]
+mod filter_bytecode;
+mod filters;
 mod flushes;
 mod lifecycle;
 mod refusals;

@@ -96,13 +96,6 @@ fn more_data_sources_than_a_config_may_have() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_and_named() {
-    let mut filtered = config(&[]);
-    filtered.trace_filter = trace_config::TraceFilter::default().into();
-    assert!(refused(&filtered).contains("trace_filter"));
-}
-
-#[test]
 fn a_file_that_is_not_there() {
     let mut world = World::new();
     let consumer = world.consumer();

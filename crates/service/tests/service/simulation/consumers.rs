@@ -9,6 +9,7 @@ use ferretto_service::{ConfigInput, ConsumerId, StateScope};
 
 use super::checks::Told;
 use super::{CONSUMERS, Owned, Simulation};
+use crate::filter_bytecode::{Rule, bytecode};
 
 impl Simulation {
     pub(super) fn join_consumer(&mut self) {
@@ -142,6 +143,8 @@ impl Simulation {
                 ..Default::default()
             }
             .into(),
+            // Everything stays, but goes through it.
+            trace_filter: random.one_in(4).then(everything).into(),
             ..Default::default()
         }
     }
@@ -204,5 +207,14 @@ impl Simulation {
             }
             None => assert!(packets.is_empty(), "there is nothing to read"),
         }
+    }
+}
+
+/// A filter that lets every field of a packet stay.
+fn everything() -> trace_config::TraceFilter {
+    let packet = &[Rule::KeepRange(1, 10_000)];
+    trace_config::TraceFilter {
+        bytecode_v2: Some(bytecode(&[&[Rule::Nested(1, 1)], packet])),
+        ..Default::default()
     }
 }

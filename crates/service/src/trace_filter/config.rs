@@ -1,0 +1,167 @@
+//! From `TraceConfig.trace_filter` to a filter: everything that must hold of the config, with a reason if it does not.
+
+use buffa::{ExtensionSet, UnknownFieldData};
+use ferretto_proto::messages::trace_config::TraceFilter as Config;
+use ferretto_proto::messages::trace_config::trace_filter::{StringFilterPolicy, StringFilterRule};
+use thiserror::Error;
+
+use crate::limits;
+use crate::trace_filter::bytecode::{self, Action, BytecodeError, FieldTable, Overlay};
+use crate::trace_filter::pattern::PatternError;
+use crate::trace_filter::strings::{Policy, SemanticTypes, StringFilter};
+
+/// Why a filter is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FilterError {
+    /// Bytecode is not what it should be.
+    #[error("trace_filter.{field}: {error}")]
+    Bytecode {
+        /// The field that holds it.
+        field: &'static str,
+        /// What is wrong.
+        error: BytecodeError,
+    },
+    /// The filter is not one for traces.
+    #[error(
+        "trace_filter: the root message has no nested field 1 (packet); make the filter for perfetto.protos.Trace"
+    )]
+    NotForTraces,
+    /// There are too many rules for strings.
+    #[error(
+        "trace_filter: more than {} rules for strings",
+        limits::MAX_STRING_FILTER_RULES
+    )]
+    TooManyRules,
+    /// A rule for strings is not what it should be.
+    #[error("trace_filter.{chain}.rules[{index}]{}: {error}", quoted(.name))]
+    Rule {
+        /// The field that holds it.
+        chain: &'static str,
+        /// Its index there.
+        index: usize,
+        /// Its name, if it has one.
+        name: String,
+        /// What is wrong.
+        error: RuleError,
+    },
+}
+
+fn quoted(name: &str) -> String {
+    if name.is_empty() {
+        String::new()
+    } else {
+        format!(" ({name:?})")
+    }
+}
+
+/// Why a rule for strings is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RuleError {
+    /// It has no policy, or one that this version does not know.
+    #[error("policy is missing or not known to this version of the service")]
+    NoPolicy,
+    /// It names a semantic type that no field can have.
+    #[error("semantic_type {0} is no type; types are below 128")]
+    BadSemanticType(i64),
+    /// Its pattern cannot be used.
+    #[error("regex_pattern {pattern:?}: {error}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong.
+        error: PatternError,
+    },
+}
+
+/// The rules for strings that the config has: those of the first chain, replaced and followed by those of the second.
+pub(super) fn string_filter(config: &Config) -> Result<StringFilter, FilterError> {
+    let mut filter = StringFilter::default();
+    for (chain, rules) in [
+        ("string_filter_chain", &config.string_filter_chain.rules),
+        ("string_filter_chain_v54", &config.string_filter_chain_v54.rules),
+    ] {
+        for (index, rule) in rules.iter().enumerate() {
+            add_rule(&mut filter, rule).map_err(|error| FilterError::Rule {
+                chain,
+                index,
+                name: rule.name.clone().unwrap_or_default(),
+                error,
+            })?;
+            if filter.len() > limits::MAX_STRING_FILTER_RULES {
+                return Err(FilterError::TooManyRules);
+            }
+        }
+    }
+    Ok(filter)
+}
+
+fn add_rule(filter: &mut StringFilter, rule: &StringFilterRule) -> Result<(), RuleError> {
+    let policy = match rule.policy.unwrap_or_default() {
+        StringFilterPolicy::SFP_UNSPECIFIED => return Err(RuleError::NoPolicy),
+        StringFilterPolicy::SFP_MATCH_REDACT_GROUPS => Policy::MatchRedactGroups,
+        StringFilterPolicy::SFP_ATRACE_MATCH_REDACT_GROUPS => Policy::AtraceMatchRedactGroups,
+        StringFilterPolicy::SFP_MATCH_BREAK => Policy::MatchBreak,
+        StringFilterPolicy::SFP_ATRACE_MATCH_BREAK => Policy::AtraceMatchBreak,
+        StringFilterPolicy::SFP_ATRACE_REPEATED_SEARCH_REDACT_GROUPS => {
+            Policy::AtraceRepeatedSearchRedactGroups
+        }
+    };
+    let pattern = rule.regex_pattern.as_deref().unwrap_or_default();
+    filter
+        .add(
+            policy,
+            pattern,
+            rule.atrace_payload_starts_with.as_deref().unwrap_or_default(),
+            rule.name.as_deref().unwrap_or_default(),
+            semantic_types(rule)?,
+        )
+        .map_err(|error| RuleError::Pattern {
+            pattern: pattern.into(),
+            error,
+        })
+}
+
+/// The semantic types that a rule names, those too that a later schema has.
+fn semantic_types(rule: &StringFilterRule) -> Result<SemanticTypes, RuleError> {
+    const SEMANTIC_TYPE: u32 = 5;
+    let known = rule.semantic_type.iter().map(|known| i64::from(*known as i32));
+    let unknown = rule.unknown_fields().iter().filter_map(|field| match field.data {
+        UnknownFieldData::Varint(value) if field.number == SEMANTIC_TYPE => Some(value as i64),
+        _ => None,
+    });
+    let mut types: Option<SemanticTypes> = None;
+    for number in known.chain(unknown) {
+        let with = |number| types.unwrap_or_default().with(number);
+        let added = u32::try_from(number).ok().and_then(with);
+        types = Some(added.ok_or(RuleError::BadSemanticType(number))?);
+    }
+    Ok(types.unwrap_or(SemanticTypes::UNSPECIFIED))
+}
+
+/// The table of fields that the config has, and which message a packet is.
+pub(super) fn field_table(config: &Config) -> Result<(FieldTable, u32), FilterError> {
+    const PACKET: u32 = 1;
+    let [v1, v2, overlay] = [
+        &config.bytecode,
+        &config.bytecode_v2,
+        &config.bytecode_overlay_v54,
+    ]
+    .map(|bytes| bytes.as_deref().unwrap_or_default());
+    let (field, bytes) = if v2.is_empty() {
+        ("bytecode", v1)
+    } else {
+        ("bytecode_v2", v2)
+    };
+    let of = |field| move |error| FilterError::Bytecode { field, error };
+    let words = bytecode::decode(bytes).map_err(of(field))?;
+    let overlay = match overlay {
+        [] => Ok(Overlay::default()),
+        bytes => bytecode::decode(bytes).and_then(|words| Overlay::new(&words)),
+    }
+    .map_err(of("bytecode_overlay_v54"))?;
+    let table = FieldTable::new(&words, &overlay).map_err(of(field))?;
+    match table.action(0, PACKET) {
+        Action::Message(packet) => Ok((table, packet)),
+        _ => Err(FilterError::NotForTraces),
+    }
+}

@@ -1,0 +1,227 @@
+//! Filters one encoded message in place: what may not stay is cut out and the rest moves together.
+//!
+//! What stays is encoded as upstream encodes it, byte for byte: tags, numbers and lengths take as few bytes as they can,
+//! but for the length of a nested message, which takes as many as the length before filtering needs. So nothing ever
+//! grows, and a message that keeps everything is not touched at all. Called for each packet that is read back from a
+//! session with a filter; total on any bytes, in time linear in them (strings: see [`StringFilter`]), without
+//! allocation once its memory is warm.
+
+use std::ops::Range;
+
+use ferretto_wire::{MAX_FIELD_NUMBER, varint_len};
+use thiserror::Error;
+
+use crate::limits;
+use crate::trace_filter::bytecode::{Action, FieldTable};
+use crate::trace_filter::strings::{Groups, SearchTooLong, StringFilter};
+
+/// Why a packet cannot be filtered. Nothing of it may stay then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Unfilterable {
+    /// It, or a nested message that would stay, is not a message.
+    #[error("it is no protobuf message, or holds one that is none")]
+    Malformed,
+    /// Messages in it are nested too deep.
+    #[error("messages are nested more than {} deep", limits::MAX_FILTER_DEPTH)]
+    TooDeep,
+    /// A string in it takes too long to be searched.
+    #[error("searching a string in it takes too long")]
+    SearchTooLong,
+}
+
+impl From<SearchTooLong> for Unfilterable {
+    fn from(_: SearchTooLong) -> Self {
+        Unfilterable::SearchTooLong
+    }
+}
+
+/// A message whose nested message is being filtered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outer {
+    message: u32,
+    /// Where it ends.
+    end: usize,
+    /// Bytes of the nested message before filtering.
+    nested_size: usize,
+    /// Where the length of the nested message and then its content are, in what stays.
+    kept_length: usize,
+    kept_nested: usize,
+}
+
+/// Filters the message of number `root` that is encoded in `packet`, whose beginning is then what stays of it: so many
+/// bytes. `stack` and `groups` are memory to work in.
+pub(super) fn filter_in_place(
+    table: &FieldTable,
+    strings: &StringFilter,
+    root: u32,
+    packet: &mut [u8],
+    stack: &mut Vec<Outer>,
+    groups: &mut Groups,
+) -> Result<usize, Unfilterable> {
+    use Unfilterable::Malformed;
+    stack.clear();
+    let mut message = root;
+    let mut end = packet.len();
+    let mut read = 0;
+    let mut kept = Kept::default();
+    loop {
+        while read == end {
+            let Some(outer) = stack.pop() else {
+                kept.cut(packet, read..read);
+                return Ok(kept.bytes);
+            };
+            let size = kept.size_at(read) - outer.kept_nested;
+            if size != outer.nested_size {
+                // What was cut out of the nested message has moved its head to where it stays.
+                put_padded_varint(&mut packet[outer.kept_length..outer.kept_nested], size as u64);
+            }
+            (message, end) = (outer.message, outer.end);
+        }
+        let field_start = read;
+        let (tag, value_start) = varint_at(&packet[..end], field_start).ok_or(Malformed)?;
+        // Numbers that no field can have are never allowed, even if a decoder would cut bits off until they are.
+        let action = match u32::try_from(tag >> 3) {
+            Ok(field @ 1..=MAX_FIELD_NUMBER) => table.action(message, field),
+            _ => Action::Drop,
+        };
+        match tag & 7 {
+            0 => {
+                let (value, next) = varint_at(&packet[..end], value_start).ok_or(Malformed)?;
+                read = next;
+                match action {
+                    Action::Keep => kept.keep_head(packet, field_start..next, tag, Some(value)),
+                    _ => kept.cut(packet, field_start..next),
+                }
+            }
+            wire_type @ (1 | 5) => {
+                let size = if wire_type == 1 { 8 } else { 4 };
+                if end - value_start < size {
+                    return Err(Malformed);
+                }
+                read = value_start + size;
+                match action {
+                    Action::Keep => kept.keep_head(packet, field_start..value_start, tag, None),
+                    _ => kept.cut(packet, field_start..read),
+                }
+            }
+            2 => {
+                let (length, body) = varint_at(&packet[..end], value_start).ok_or(Malformed)?;
+                let length = usize::try_from(length)
+                    .ok()
+                    .filter(|length| *length <= end - body)
+                    .ok_or(Malformed)?;
+                read = body + length;
+                if action == Action::Drop {
+                    kept.cut(packet, field_start..read);
+                    continue;
+                }
+                kept.keep_head(packet, field_start..body, tag, Some(length as u64));
+                match action {
+                    Action::Message(nested) if length > 0 => {
+                        if stack.len() >= limits::MAX_FILTER_DEPTH {
+                            return Err(Unfilterable::TooDeep);
+                        }
+                        let kept_nested = kept.size_at(body);
+                        stack.push(Outer {
+                            message,
+                            end,
+                            nested_size: length,
+                            kept_length: kept_nested - varint_len(length as u64),
+                            kept_nested,
+                        });
+                        (message, end, read) = (nested, read, body);
+                    }
+                    Action::Text(semantic_type) => {
+                        strings.apply(&mut packet[body..read], semantic_type, groups)?;
+                    }
+                    _ => {}
+                }
+            }
+            _ => return Err(Malformed),
+        }
+    }
+}
+
+/// What stays of a message up to where it has been read: the first `bytes`, and what follows `run`, which is only moved
+/// there when something is cut out behind it.
+#[derive(Default)]
+struct Kept {
+    bytes: usize,
+    run: usize,
+}
+
+impl Kept {
+    /// Bytes that stay if everything from the run up to `read` does.
+    fn size_at(&self, read: usize) -> usize {
+        self.bytes + (read - self.run)
+    }
+
+    /// This does not stay, but all between the run and this does.
+    #[inline]
+    fn cut(&mut self, packet: &mut [u8], cut: Range<usize>) {
+        if self.bytes != self.run {
+            packet.copy_within(self.run..cut.start, self.bytes);
+        }
+        self.bytes = self.size_at(cut.start);
+        self.run = cut.end;
+    }
+
+    /// A tag and a number, or the tag alone, stay. If they take more bytes than they need they are encoded anew.
+    #[inline]
+    fn keep_head(&mut self, packet: &mut [u8], head: Range<usize>, tag: u64, number: Option<u64>) {
+        let varints = 1 + usize::from(number.is_some());
+        if head.len() != varints {
+            let needed = varint_len(tag) + number.map_or(0, varint_len);
+            // The tenth byte of a number may hold bits that a number has no room for.
+            if head.len() != needed || needed > 10 && packet[head.end - 1] > 1 {
+                self.shorten_head(packet, head, tag, number);
+            }
+        }
+    }
+
+    #[cold]
+    fn shorten_head(&mut self, packet: &mut [u8], head: Range<usize>, tag: u64, number: Option<u64>) {
+        self.cut(packet, head);
+        for varint in std::iter::once(tag).chain(number) {
+            let end = self.bytes + varint_len(varint);
+            put_padded_varint(&mut packet[self.bytes..end], varint);
+            self.bytes = end;
+        }
+    }
+}
+
+/// Writes a number as a varint that takes all of `place`.
+fn put_padded_varint(place: &mut [u8], mut value: u64) {
+    let Some((last, others)) = place.split_last_mut() else {
+        return;
+    };
+    for byte in others {
+        *byte = value as u8 | 0x80;
+        value >>= 7;
+    }
+    *last = value as u8;
+}
+
+/// The varint at `at` and where it ends; `None` if it is cut off or longer than ten bytes. Bits beyond the 64th are cut
+/// off, as upstream does.
+#[inline]
+pub(super) fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    match bytes.get(at) {
+        Some(byte @ 0..0x80) => Some((u64::from(*byte), at + 1)),
+        _ => long_varint_at(bytes, at),
+    }
+}
+
+fn long_varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    let mut value = 0;
+    for (index, byte) in bytes.get(at..)?.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Some((value, at + index + 1));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

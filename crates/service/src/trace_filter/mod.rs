@@ -1,0 +1,195 @@
+//! The trace filter: which fields leave the service, and what is hidden in strings.
+//!
+//! A config says so with bytecode, which lists for each message the fields that may stay, and with rules for strings. The
+//! filter is made when the session begins ([`TraceFilter::new`]) and applied at read-back to every packet, the service's
+//! own among them but for the statistics. It never changes and can be shared, by a clone of the session for example.
+//!
+//! A packet of which nothing may stay becomes an empty packet. One that cannot be filtered, because it holds what is no
+//! message, becomes an empty packet too and is counted as an error: rather nothing leaves than too much.
+
+mod bytecode;
+mod config;
+mod message;
+mod pattern;
+mod strings;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_proto::messages::{trace_config, trace_stats};
+
+pub use bytecode::BytecodeError;
+pub use config::{FilterError, RuleError};
+pub use message::Unfilterable;
+pub use pattern::PatternError;
+
+use bytecode::FieldTable;
+use message::{Outer, filter_in_place};
+use strings::{Groups, StringFilter};
+
+/// What a config says that may stay in a trace.
+#[derive(Debug)]
+pub struct TraceFilter {
+    table: FieldTable,
+    strings: StringFilter,
+    /// The message that a packet is.
+    packet: u32,
+}
+
+impl TraceFilter {
+    /// The filter of a config.
+    ///
+    /// # Errors
+    /// What is wrong in it, and where.
+    pub fn new(config: &trace_config::TraceFilter) -> Result<TraceFilter, FilterError> {
+        let strings = config::string_filter(config)?;
+        let (table, packet) = config::field_table(config)?;
+        Ok(TraceFilter {
+            table,
+            strings,
+            packet,
+        })
+    }
+}
+
+/// A filter with memory to work in, which is kept from packet to packet.
+#[derive(Debug)]
+pub struct PacketFilter {
+    filter: Arc<TraceFilter>,
+    packet: Vec<u8>,
+    stack: Vec<Outer>,
+    groups: Groups,
+}
+
+impl PacketFilter {
+    /// Memory of a packet that is kept; what a larger one took is given back with the next one.
+    const KEPT_MEMORY: usize = 1 << 20;
+
+    /// Applies `filter` to packets.
+    pub fn new(filter: Arc<TraceFilter>) -> PacketFilter {
+        PacketFilter {
+            packet: Vec::new(),
+            stack: Vec::new(),
+            groups: filter.strings.groups(),
+            filter,
+        }
+    }
+
+    /// The filter that is applied, to be shared with a clone of the session for example.
+    pub fn shared(&self) -> Arc<TraceFilter> {
+        self.filter.clone()
+    }
+
+    /// What stays of the packet that these pieces are, cut wherever they may be.
+    ///
+    /// # Errors
+    /// Why nothing of it may stay.
+    pub fn filter<'p>(&mut self, pieces: impl IntoIterator<Item = &'p [u8]>) -> Result<&[u8], Unfilterable> {
+        self.packet.clear();
+        self.packet.shrink_to(Self::KEPT_MEMORY);
+        for piece in pieces {
+            self.packet.extend_from_slice(piece);
+        }
+        let TraceFilter {
+            table,
+            strings,
+            packet,
+        } = &*self.filter;
+        let size = filter_in_place(
+            table,
+            strings,
+            *packet,
+            &mut self.packet,
+            &mut self.stack,
+            &mut self.groups,
+        )?;
+        Ok(&self.packet[..size])
+    }
+}
+
+/// The filter of a session and what it has done.
+#[derive(Debug)]
+pub(crate) struct SessionFilter {
+    pub(crate) packets: PacketFilter,
+    input_packets: u64,
+    input_bytes: u64,
+    output_bytes: u64,
+    errors: u64,
+    time_taken: Option<Duration>,
+    discarded_per_buffer: Vec<u64>,
+}
+
+/// Where a packet comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The service itself.
+    Service,
+    /// The buffer of this index in the config.
+    Buffer(usize),
+}
+
+impl SessionFilter {
+    /// A session's filter, which has done nothing yet.
+    pub(crate) fn new(filter: Arc<TraceFilter>) -> SessionFilter {
+        SessionFilter {
+            packets: PacketFilter::new(filter),
+            input_packets: 0,
+            input_bytes: 0,
+            output_bytes: 0,
+            errors: 0,
+            time_taken: None,
+            discarded_per_buffer: Vec::new(),
+        }
+    }
+
+    /// What stays of a packet of `size` bytes; `None` if it cannot be filtered, so that nothing does.
+    pub(crate) fn filter<'p>(
+        &mut self,
+        pieces: impl IntoIterator<Item = &'p [u8]>,
+        size: usize,
+        origin: Origin,
+    ) -> Option<&[u8]> {
+        self.input_packets += 1;
+        self.input_bytes += size as u64;
+        let Ok(kept) = self.packets.filter(pieces) else {
+            self.errors += 1;
+            return None;
+        };
+        self.output_bytes += kept.len() as u64;
+        if let Origin::Buffer(index) = origin {
+            if self.discarded_per_buffer.len() <= index {
+                self.discarded_per_buffer.resize(index + 1, 0);
+            }
+            self.discarded_per_buffer[index] += (size - kept.len()) as u64;
+        }
+        Some(kept)
+    }
+
+    /// A packet of `size` bytes was written without being filtered.
+    pub(crate) fn passed_by(&mut self, size: usize) {
+        self.input_packets += 1;
+        self.input_bytes += size as u64;
+        self.output_bytes += size as u64;
+    }
+
+    /// Making a batch of filtered packets took this long.
+    pub(crate) fn took(&mut self, time: Duration) {
+        *self.time_taken.get_or_insert_default() += time;
+    }
+
+    /// What it has done, for the statistics of the session.
+    pub(crate) fn stats(&self) -> trace_stats::FilterStats {
+        trace_stats::FilterStats {
+            input_packets: Some(self.input_packets),
+            input_bytes: Some(self.input_bytes),
+            output_bytes: Some(self.output_bytes),
+            errors: Some(self.errors),
+            time_taken_ns: self.time_taken.map(|time| time.as_nanos() as u64),
+            bytes_discarded_per_buffer: self.discarded_per_buffer.clone(),
+            ..Default::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! Rules for strings: what in them is to be hidden, and how that is found.
+//!
+//! A chain of rules is tried in order on each string that the bytecode marks, until one applies. Most policies exist in two
+//! forms: on any string, and on what Android's atrace writes (`B|pid|payload`), where the payload's beginning is compared
+//! before the pattern is tried. Hiding keeps the length: what the pattern's groups matched is overwritten.
+//!
+//! Called by the message filter; strings are bytes, whatever their encoding. Patterns take time linear in the string; only
+//! searching it repeatedly does not, and is bounded by [`MAX_FILTER_SEARCH_BYTES`](limits::MAX_FILTER_SEARCH_BYTES).
+
+use regex::bytes::{CaptureLocations, Regex};
+use thiserror::Error;
+
+use crate::limits;
+use crate::trace_filter::pattern::{Extent, PatternError, compile};
+
+/// How a rule is applied. The values are those of the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// A string that the pattern matches has its groups hidden; no further rule is tried.
+    MatchRedactGroups,
+    /// The same, for atrace strings with the right payload.
+    AtraceMatchRedactGroups,
+    /// A string that the pattern matches stays; no further rule is tried.
+    MatchBreak,
+    /// The same, for atrace strings with the right payload.
+    AtraceMatchBreak,
+    /// In atrace strings with the right payload the groups of all matches of the pattern are hidden; if there are any, no
+    /// further rule is tried.
+    AtraceRepeatedSearchRedactGroups,
+}
+
+impl Policy {
+    fn extent(self) -> Extent {
+        match self {
+            Policy::AtraceRepeatedSearchRedactGroups => Extent::Part,
+            _ => Extent::Whole,
+        }
+    }
+
+    fn is_for_atrace(self) -> bool {
+        !matches!(self, Policy::MatchRedactGroups | Policy::MatchBreak)
+    }
+}
+
+/// The semantic types that a rule applies to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SemanticTypes(u128);
+
+impl SemanticTypes {
+    /// Strings without a type, which are a type of their own.
+    pub(super) const UNSPECIFIED: SemanticTypes = SemanticTypes(1);
+
+    /// Adds a type; `None` if it is not below 128.
+    pub(super) fn with(self, semantic_type: u32) -> Option<SemanticTypes> {
+        Some(SemanticTypes(self.0 | 1u128.checked_shl(semantic_type)?))
+    }
+
+    /// Types that no rule can name are in all sets: rather hide too much.
+    fn contain(self, semantic_type: u16) -> bool {
+        let bit = 1u128.checked_shl(semantic_type.into());
+        bit.is_none_or(|bit| self.0 & bit != 0)
+    }
+}
+
+/// One rule of a chain.
+#[derive(Debug)]
+struct Rule {
+    name: String,
+    policy: Policy,
+    pattern: Regex,
+    atrace_payload_starts_with: Vec<u8>,
+    semantic_types: SemanticTypes,
+}
+
+/// A chain of rules.
+#[derive(Debug, Default)]
+pub(super) struct StringFilter {
+    rules: Vec<Rule>,
+}
+
+/// Memory for what the groups of each rule of a chain matched.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Vec<CaptureLocations>);
+
+/// A string would have to be searched for longer than is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a string takes too long to be searched")]
+pub(super) struct SearchTooLong;
+
+impl StringFilter {
+    /// Adds a rule: in place of the one of this name, else, and always without a name, at the end.
+    pub(super) fn add(
+        &mut self,
+        policy: Policy,
+        pattern: &str,
+        atrace_payload_starts_with: &str,
+        name: &str,
+        semantic_types: SemanticTypes,
+    ) -> Result<(), PatternError> {
+        let rule = Rule {
+            name: name.into(),
+            policy,
+            pattern: compile(pattern, policy.extent())?,
+            atrace_payload_starts_with: atrace_payload_starts_with.into(),
+            semantic_types,
+        };
+        let same_name = |other: &&mut Rule| !name.is_empty() && other.name == name;
+        match self.rules.iter_mut().find(same_name) {
+            Some(other) => *other = rule,
+            None => self.rules.push(rule),
+        }
+        Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Memory to work in.
+    pub(super) fn groups(&self) -> Groups {
+        let locations = self.rules.iter().map(|rule| rule.pattern.capture_locations());
+        Groups(locations.collect())
+    }
+
+    /// Applies the rules to a string of this semantic type. `groups` is of this filter.
+    pub(super) fn apply(
+        &self,
+        text: &mut [u8],
+        semantic_type: u16,
+        groups: &mut Groups,
+    ) -> Result<Outcome, SearchTooLong> {
+        if text.is_empty() {
+            return Ok(Outcome::Unchanged);
+        }
+        let mut payload = None;
+        for (rule, groups) in self.rules.iter().zip(&mut groups.0) {
+            if !rule.semantic_types.contain(semantic_type) {
+                continue;
+            }
+            if rule.policy.is_for_atrace() {
+                let payload: Option<usize> = *payload.get_or_insert_with(|| atrace_payload(text));
+                let concerned = |start| text[start..].starts_with(&rule.atrace_payload_starts_with);
+                if !payload.is_some_and(concerned) {
+                    continue;
+                }
+            }
+            match rule.policy {
+                Policy::MatchBreak | Policy::AtraceMatchBreak => {
+                    if rule.pattern.is_match(text) {
+                        return Ok(Outcome::Unchanged);
+                    }
+                }
+                Policy::MatchRedactGroups | Policy::AtraceMatchRedactGroups => {
+                    if rule.pattern.captures_read(groups, text).is_some() {
+                        redact(text, groups);
+                        return Ok(Outcome::Redacted);
+                    }
+                }
+                Policy::AtraceRepeatedSearchRedactGroups => {
+                    if search_and_redact(text, &rule.pattern, groups)? {
+                        return Ok(Outcome::Redacted);
+                    }
+                }
+            }
+        }
+        Ok(Outcome::Unchanged)
+    }
+}
+
+/// What became of a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// No rule applied, or one that lets it stay.
+    Unchanged,
+    /// A rule applied that hides parts of it, if only parts of no length.
+    Redacted,
+}
+
+/// Where the payload of an atrace string (`B|pid|payload`) begins, if it has any. Those that end an event (`E|pid`) have
+/// none.
+fn atrace_payload(text: &[u8]) -> Option<usize> {
+    const BEHIND_FIRST_BAR: usize = 2;
+    if text.first() == Some(&b'E') {
+        return None;
+    }
+    let bar = text
+        .get(BEHIND_FIRST_BAR..)?
+        .iter()
+        .position(|byte| *byte == b'|')?;
+    Some(BEHIND_FIRST_BAR + bar + 1)
+}
+
+/// Hides the groups of all matches; whether there were any. Each search sees what was hidden before.
+fn search_and_redact(
+    text: &mut [u8],
+    pattern: &Regex,
+    groups: &mut CaptureLocations,
+) -> Result<bool, SearchTooLong> {
+    let mut budget = limits::MAX_FILTER_SEARCH_BYTES;
+    let mut found = false;
+    let mut at = 0;
+    while at <= text.len() {
+        budget = budget
+            .checked_sub((text.len() - at) as u64)
+            .ok_or(SearchTooLong)?;
+        let Some(range) = pattern
+            .captures_read_at(groups, text, at)
+            .map(|found| found.range())
+        else {
+            break;
+        };
+        found = true;
+        redact(text, groups);
+        at = range.end + usize::from(range.is_empty());
+    }
+    Ok(found)
+}
+
+/// Overwrites what the groups matched, one after the other.
+fn redact(text: &mut [u8], groups: &CaptureLocations) {
+    const MARK: &[u8] = b"P60REDACTED";
+    for index in 1..groups.len() {
+        if let Some((start, end)) = groups.get(index) {
+            let hidden = &mut text[start..end];
+            hidden.fill(b'-');
+            let marked = hidden.len().min(MARK.len());
+            hidden[..marked].copy_from_slice(&MARK[..marked]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
