@@ -271,15 +271,15 @@ impl Service {
             return;
         };
         // A message has room for one; what waits with an earlier one goes ahead.
-        let observed = Type::TYPE_CLONE_TRIGGER_HIT;
-        if self
-            .events_for(consumer, observed)
-            .is_some_and(|events| events.clone_trigger_hit.is_set())
-        {
+        let waiting = self
+            .consumers
+            .get(&consumer)
+            .and_then(|observer| observer.events.as_ref());
+        if waiting.is_some_and(|events| events.clone_trigger_hit.is_set()) {
             let earlier = self.take_events(consumer);
             self.outputs.extend(earlier);
         }
-        let Some(events) = self.events_for(consumer, observed) else {
+        let Some(events) = self.events_for(consumer, Type::TYPE_CLONE_TRIGGER_HIT) else {
             return;
         };
         events.clone_trigger_hit = CloneTriggerHit {
