@@ -153,6 +153,31 @@ impl Deadline {
     }
 }
 
+/// When to stop waiting at the latest, on either clock: whichever comes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deadlines {
+    /// On `CLOCK_MONOTONIC`, in nanoseconds.
+    pub monotonic: Option<u64>,
+    /// On `CLOCK_BOOTTIME`, in nanoseconds.
+    pub boot: Option<u64>,
+}
+
+impl From<Deadline> for Deadlines {
+    fn from(deadline: Deadline) -> Deadlines {
+        let (monotonic, boot) = match deadline {
+            Deadline::Monotonic(at) => (Some(at), None),
+            Deadline::Boot(at) => (None, Some(at)),
+        };
+        Deadlines { monotonic, boot }
+    }
+}
+
+impl From<Option<Deadline>> for Deadlines {
+    fn from(deadline: Option<Deadline>) -> Deadlines {
+        deadline.map_or_else(Deadlines::default, Deadlines::from)
+    }
+}
+
 /// Now on `CLOCK_MONOTONIC`, in nanoseconds.
 pub fn monotonic_now() -> u64 {
     nanoseconds(ClockId::Monotonic)
@@ -347,25 +372,17 @@ impl Reactor {
         Ok(())
     }
 
-    /// Sleeps until something happens or `deadline` has passed, and says in `events` what did: nothing, when it was the
-    /// deadline.
-    pub fn wait(&mut self, events: &mut Events, deadline: Option<Deadline>) -> Result<(), ReactorError> {
+    /// Sleeps until something happens or one of the deadlines has passed, and says in `events` what did: nothing, when
+    /// it was a deadline.
+    pub fn wait(&mut self, events: &mut Events, deadlines: impl Into<Deadlines>) -> Result<(), ReactorError> {
         events.clear();
-        let timeout = match deadline {
-            None => {
-                self.disarm()?;
-                None
-            }
-            Some(Deadline::Monotonic(at)) => {
-                self.disarm()?;
-                Some(timespec(at.saturating_sub(monotonic_now())))
-            }
-            Some(Deadline::Boot(at)) if at <= boot_now() => Some(timespec(0)),
-            Some(Deadline::Boot(at)) => {
-                self.arm(at)?;
-                None
-            }
-        };
+        let Deadlines { monotonic, boot } = deadlines.into();
+        let mut timeout = monotonic.map(|at| timespec(at.saturating_sub(monotonic_now())));
+        match boot {
+            None => self.disarm()?,
+            Some(at) if at <= boot_now() => timeout = Some(timespec(0)),
+            Some(at) => self.arm(at)?,
+        }
         self.buffer.clear();
         match epoll::wait(
             &self.epoll,

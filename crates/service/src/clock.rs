@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::timers::Clock;
+
 /// One reading of every clock that traces refer to, taken together, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
@@ -68,9 +70,12 @@ impl Now {
         })
     }
 
-    /// `CLOCK_MONOTONIC` in whole milliseconds.
-    pub(crate) fn monotonic_ms(&self) -> u64 {
-        self.monotonic / 1_000_000
+    /// The reading of a clock that timers count.
+    pub(crate) fn on(&self, clock: Clock) -> u64 {
+        match clock {
+            Clock::Monotonic => self.monotonic,
+            Clock::Boot => self.boot,
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use crate::session::{
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
 use crate::trace_filter::{SessionFilter, TraceFilter};
 use crate::triggers::{TriggerConfig, Triggers};
+use crate::{admission, boost};
 
 /// A config as it came and as it was decoded.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub enum OutputFile {
     Passed,
     /// The driver made the file that `output_path` names.
     Created,
+    /// The consumer passed a descriptor and the config has an `output_path`: the driver made no file.
+    Both,
     /// The driver could not make it, for this reason.
     CannotCreate(String),
 }
@@ -76,16 +79,22 @@ impl Service {
         {
             return Err("this consumer has a tracing session already; free its buffers first".into());
         }
-        refuse_unsupported(&config)?;
-        check_duration(&config)?;
-        let triggers = TriggerConfig::check(&config, &bytes, limits::MAX_DURATION)?;
+        admission::check_config(&config)?;
+        let triggers = TriggerConfig::check(&config, &bytes, admission::max_duration(&config))?;
         check_bugreport_filename(&config)?;
         let targets = resolve_targets(&config)?;
         check_filters(&config)?;
         let filter = trace_filter(&config)?;
-        self.check_concurrency(&config, uid)?;
+        let boost = match config.priority_boost.is_set() {
+            true => Some(boost::requested(&config.priority_boost)?),
+            false => None,
+        };
+        let data_source_configs = data_source_configs(&bytes);
+        check_data_source_configs(&data_source_configs)?;
+        self.admit(&config, uid, now)?;
         let file = file_sink(&config, file)?;
         let buffers = make_buffers(&config)?;
+        self.make_way(&config, now);
 
         let ids: Vec<BufferId> = self.allocate_buffer_ids(buffers.len())?;
         self.last_session += 1;
@@ -112,13 +121,14 @@ impl Service {
             uid,
             flush_strategy: flush_strategy(&config, file.as_ref()),
             config,
-            data_source_configs: data_source_configs(&bytes),
+            data_source_configs,
             config_bytes: bytes,
             uuid,
             buffers: ids,
             file,
             triggers: Triggers::new(triggers),
             filter,
+            boost,
         });
         let line = format!(
             "configured tracing session {}: {} data sources, duration {} ms, {} buffers of {} KB in all, uid {}, \
@@ -133,14 +143,24 @@ impl Service {
             self.sessions.len() + 1,
         );
         let deferred = session.config.deferred_start.unwrap_or_default();
+        let surplus = surplus_flush_period(&session.config);
         self.sessions.insert(id, session);
+        self.record_other_sessions(id);
+        // First of all: if it cannot be done, the session does not begin.
+        self.adjust_boost(Some(id));
         if let Some(consumer) = self.consumers.get_mut(&consumer) {
             consumer.session = Some(id);
         }
         for (index, target) in targets.into_iter().enumerate() {
             self.set_up_data_source(id, index, target);
         }
+        self.enter_state(id, State::Configured, now);
         self.log(LogLevel::Info, line);
+        if surplus {
+            let line = "flush_period_ms is ignored: write_flush_mode decides when producers are flushed; set it to \
+                        WRITE_FLUSH_DISABLED to use flush_period_ms";
+            self.log(LogLevel::Warning, line.into());
+        }
         let starts_with_trigger = self.await_triggers(id, now);
         if !deferred && !starts_with_trigger {
             self.start_tracing(id, now);
@@ -154,35 +174,6 @@ impl Service {
             Some(trace_config::LockdownModeOperation::LOCKDOWN_CLEAR) => self.lockdown = false,
             _ => {}
         }
-    }
-
-    fn check_concurrency(&self, config: &TraceConfig, uid: u32) -> Result<(), String> {
-        let name = config.unique_session_name.as_deref().unwrap_or_default();
-        let taken = |session: &Session| session.config.unique_session_name.as_deref() == Some(name);
-        if !name.is_empty() && self.sessions.values().any(taken) {
-            return Err(format!(
-                "a trace with this unique session name ({name}) already exists"
-            ));
-        }
-        let of_uid = self
-            .sessions
-            .values()
-            .filter(|session| session.uid == uid)
-            .count();
-        if of_uid >= limits::MAX_SESSIONS_PER_UID {
-            return Err(format!(
-                "too many concurrent tracing sessions ({of_uid}) for uid {uid}, the limit is {}",
-                limits::MAX_SESSIONS_PER_UID
-            ));
-        }
-        if self.sessions.len() >= limits::MAX_SESSIONS {
-            return Err(format!(
-                "too many concurrent tracing sessions ({}), the limit is {}",
-                self.sessions.len(),
-                limits::MAX_SESSIONS
-            ));
-        }
-        Ok(())
     }
 
     fn allocate_buffer_ids(&mut self, count: usize) -> Result<Vec<BufferId>, String> {
@@ -405,35 +396,6 @@ pub(crate) fn check_filters(config: &TraceConfig) -> Result<(), String> {
     Ok(())
 }
 
-fn refuse_unsupported(config: &TraceConfig) -> Result<(), String> {
-    let fields: [(&str, bool); 6] = [
-        (
-            "persist_trace_across_reboots",
-            config.persist_trace_across_reboots.unwrap_or_default(),
-        ),
-        ("session_semaphores", !config.session_semaphores.is_empty()),
-        ("exclusive_prio", config.exclusive_prio.unwrap_or_default() != 0),
-        ("priority_boost", config.priority_boost.is_set()),
-        (
-            "enable_extra_guardrails",
-            config.enable_extra_guardrails.unwrap_or_default(),
-        ),
-        (
-            "builtin_data_sources.enable_concurrent_session_events",
-            config
-                .builtin_data_sources
-                .enable_concurrent_session_events
-                .unwrap_or_default(),
-        ),
-    ];
-    match fields.iter().find(|(_, used)| *used) {
-        Some((field, _)) => Err(format!(
-            "{field} is not supported by this version of Ferretto; remove it"
-        )),
-        None => Ok(()),
-    }
-}
-
 /// The filter that the config asks for.
 fn trace_filter(config: &TraceConfig) -> Result<Option<Box<SessionFilter>>, String> {
     let Some(config) = config.trace_filter.as_option() else {
@@ -441,18 +403,6 @@ fn trace_filter(config: &TraceConfig) -> Result<Option<Box<SessionFilter>>, Stri
     };
     let filter = TraceFilter::new(config).map_err(|error| error.to_string())?;
     Ok(Some(Box::new(SessionFilter::new(filter.into()))))
-}
-
-fn check_duration(config: &TraceConfig) -> Result<(), String> {
-    let duration = Duration::from_millis(config.duration_ms.unwrap_or_default().into());
-    if duration > limits::MAX_DURATION {
-        return Err(format!(
-            "duration_ms: {} ms is more than the limit of {} ms (7 days)",
-            duration.as_millis(),
-            limits::MAX_DURATION.as_millis()
-        ));
-    }
-    Ok(())
 }
 
 fn check_bugreport_filename(config: &TraceConfig) -> Result<(), String> {
@@ -531,6 +481,12 @@ fn file_sink(config: &TraceConfig, file: &OutputFile) -> Result<Option<FileSink>
                 "write_into_file needs either a file descriptor or an output_path, and has neither".into(),
             );
         }
+        OutputFile::Both => {
+            return Err(
+                "write_into_file needs either a file descriptor or an output_path, and has both: drop one"
+                    .into(),
+            );
+        }
         OutputFile::CannotCreate(error) => return Err(error.clone()),
     }
     Ok(Some(FileSink {
@@ -561,6 +517,13 @@ fn flush_strategy(config: &TraceConfig, file: Option<&FileSink>) -> FlushStrateg
         }
         _ => FlushStrategy::BeforeEachFileWrite,
     }
+}
+
+/// Whether `flush_period_ms` is set and does nothing: `write_flush_mode` has its own idea.
+fn surplus_flush_period(config: &TraceConfig) -> bool {
+    config.flush_period_ms.unwrap_or_default() != 0
+        && config.write_into_file.unwrap_or_default()
+        && config.write_flush_mode != Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED)
 }
 
 fn make_buffers(config: &TraceConfig) -> Result<Vec<TraceBuffer>, String> {
@@ -597,6 +560,20 @@ fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
     bytes_of(trace_config, DATA_SOURCES)
         .map(|source| bytes_of(source, CONFIG).flatten().copied().collect())
         .collect()
+}
+
+fn check_data_source_configs(configs: &[Vec<u8>]) -> Result<(), String> {
+    let too_large = configs
+        .iter()
+        .position(|config| config.len() > limits::MAX_DATA_SOURCE_CONFIG_BYTES);
+    match too_large {
+        Some(index) => Err(format!(
+            "data_sources[{index}].config has {} bytes, and {} are what fits into a message to a producer: shorten it",
+            configs[index].len(),
+            limits::MAX_DATA_SOURCE_CONFIG_BYTES
+        )),
+        None => Ok(()),
+    }
 }
 
 /// The config that a producer gets: the consumer's bytes untouched, then what the service sets. A field that comes

@@ -6,8 +6,11 @@
 //! The daemon, an in-process backend and a simulator are drivers of this one machine.
 #![forbid(unsafe_code)]
 
+mod admission;
+mod boost;
 mod clock;
 mod commit_request;
+mod concurrent;
 mod enable;
 mod flush;
 mod ids;
@@ -26,6 +29,7 @@ pub mod trace_buffer;
 pub mod trace_filter;
 mod triggers;
 
+pub use boost::PriorityBoost;
 pub use clock::Now;
 pub use commit_request::MalformedCommit;
 pub use enable::{ConfigInput, OutputFile};
@@ -37,4 +41,4 @@ pub use output::{FlushOutcome, LogLevel, Output, ProducerCommand};
 pub use producer::{Credentials, Introduction, Scraping, SmbOrigin};
 pub use query::StateScope;
 pub use readback::ReadBatch;
-pub use service::{Identity, Service, SystemFacts};
+pub use service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service, SystemFacts};

@@ -14,7 +14,7 @@ use crate::service::Service;
 use crate::session::{
     Drain, FlushStrategy, InstanceState, LifecycleEvent, Session, SlowDataSources, SlowKind, State,
 };
-use crate::timers::Timer;
+use crate::timers::{Clock, Timer};
 
 /// Whether producers get time to acknowledge that they stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,10 @@ impl Service {
             );
             return self.log(LogLevel::Warning, line);
         }
-        session.state = State::Started;
+        self.enter_state(id, State::Started, now);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
         session.start_realtime = Some(now.realtime);
         // Kept apart from later snapshots, which may replace each other: without the first one nothing in the trace
         // could be placed in time.
@@ -58,7 +61,9 @@ impl Service {
 
         let duration = Duration::from_millis(session.config.duration_ms.unwrap_or_default().into());
         if !duration.is_zero() {
-            self.timers.set(after(now, duration), Timer::Duration(id));
+            let clock = session.duration_clock();
+            self.timers
+                .set_on(clock, after_on(clock, now, duration), Timer::Duration(id));
         }
         if let Some(file) = &session.file {
             self.timers
@@ -96,10 +101,9 @@ impl Service {
         session.sync_marker_due = true;
         session.stats_due = true;
         session.snapshot_clocks(now);
-        self.timers.set(
-            next_multiple(now, session.snapshot_interval()),
-            Timer::Snapshot(id),
-        );
+        let (clock, interval) = (session.snapshot_clock(), session.snapshot_interval());
+        self.timers
+            .set_on(clock, next_multiple_on(clock, now, interval), Timer::Snapshot(id));
     }
 
     pub(crate) fn start_instance(&mut self, id: SessionId, instance_id: DataSourceInstanceId, now: &Now) {
@@ -329,6 +333,7 @@ impl Service {
             State::Started => stop,
         };
         let timeout = session.stop_timeout();
+        // Only told to others if there is something to wait for.
         session.state = State::DisablingWaitingStopAcks;
         for instance in self.instance_ids(id) {
             self.stop_instance(id, instance, stop);
@@ -340,6 +345,7 @@ impl Service {
         {
             self.disabled(id, now);
         } else {
+            self.enter_state(id, State::DisablingWaitingStopAcks, now);
             self.timers.set(after(now, timeout), Timer::StopTimeout(id));
         }
     }
@@ -409,10 +415,10 @@ impl Service {
 
     /// Nothing records any more: saves what producers did not return, completes the file, tells the consumer.
     fn disabled(&mut self, id: SessionId, now: &Now) {
+        self.enter_state(id, State::Disabled, now);
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        session.state = State::Disabled;
         let unfinished: Vec<DataSourceInstanceId> = session
             .instances
             .iter_mut()
@@ -536,6 +542,7 @@ impl Service {
             self.sessions.len()
         );
         self.log(LogLevel::Info, line);
+        self.adjust_boost(None);
     }
 
     pub(crate) fn instance_ids(&self, id: SessionId) -> Vec<DataSourceInstanceId> {
@@ -594,12 +601,20 @@ fn clear_period(session: &Session) -> Option<Duration> {
 }
 
 pub(crate) fn after(now: &Now, delay: Duration) -> u64 {
-    now.monotonic.saturating_add(delay.as_nanos() as u64)
+    after_on(Clock::Monotonic, now, delay)
+}
+
+fn after_on(clock: Clock, now: &Now, delay: Duration) -> u64 {
+    now.on(clock).saturating_add(delay.as_nanos() as u64)
 }
 
 /// The next instant that is a multiple of the period: sessions with the same period wake producers together.
 pub(crate) fn next_multiple(now: &Now, period: Duration) -> u64 {
+    next_multiple_on(Clock::Monotonic, now, period)
+}
+
+fn next_multiple_on(clock: Clock, now: &Now, period: Duration) -> u64 {
     let period_ms = (period.as_millis() as u64).max(1);
-    let wait_ms = period_ms - now.monotonic_ms() % period_ms;
-    now.monotonic.saturating_add(wait_ms * 1_000_000)
+    let wait_ms = period_ms - now.on(clock) / 1_000_000 % period_ms;
+    now.on(clock).saturating_add(wait_ms * 1_000_000)
 }

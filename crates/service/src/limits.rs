@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const MAX_SESSIONS: usize = 15;
 /// Sessions at once that consumers of one user may own.
 pub const MAX_SESSIONS_PER_UID: usize = 5;
+/// Sessions that were given up and still complete their files (upstream: none, its only thread writes them at once).
+pub const MAX_COMPLETING_SESSIONS: usize = 15;
 /// Trace buffers in one config.
 pub const MAX_BUFFERS_PER_SESSION: usize = 128;
 /// Data sources in one config. Upstream has no limit and can be made to spend minutes on one config.
@@ -18,6 +20,21 @@ pub const MAX_DESCRIPTOR_BYTES_PER_PRODUCER: usize = 8 * 1024 * 1024;
 pub const MAX_PRODUCERS: usize = 0xffff;
 /// Longest session.
 pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Bytes of one data source's config (upstream: none): producers get it in one frame, of 128 KB with all around it.
+pub const MAX_DATA_SOURCE_CONFIG_BYTES: usize = 127 * 1024;
+
+/// Longest session with `enable_extra_guardrails`.
+pub const GUARDRAIL_MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
+/// KB of all buffers of a session with `enable_extra_guardrails`, unless `guardrail_overrides` allows more.
+pub const GUARDRAIL_MAX_BUFFERS_KB: u32 = 128 * 1024;
+/// After so many whole seconds, a session of the same name with `enable_extra_guardrails` may not begin yet.
+pub const GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS: u64 = 5 * 60;
+/// Sessions with `enable_extra_guardrails` and different names that may begin within that time (upstream: none).
+pub const MAX_GUARDED_STARTS: usize = 128;
+/// Highest `priority_boost` of the ordinary policy: 20 above the usual `nice` value 0.
+pub const MAX_BOOST_OTHER: u32 = 20;
+/// Highest `priority_boost` of the real-time policy.
+pub const MAX_BOOST_FIFO: u32 = 99;
 
 /// Shared memory of a producer that states no wish.
 pub const DEFAULT_SMB_SIZE: usize = 256 * 1024;
@@ -46,6 +63,10 @@ pub const MAX_LISTED_DATA_SOURCES: usize = 32;
 pub const DEFAULT_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(10);
 /// Clock snapshots that wait for the next read-back.
 pub const MAX_PENDING_CLOCK_SNAPSHOTS: usize = 16;
+/// Changes of other sessions that wait for the next read-back; those that follow are not recorded.
+pub const MAX_CONCURRENT_SESSION_EVENTS: usize = 4096;
+/// Bytes of names in them (upstream: no limit).
+pub const MAX_CONCURRENT_SESSION_NAME_BYTES: usize = 4 * 1024 * 1024;
 /// Interval of writes into the output file when the config does not say.
 pub const DEFAULT_FILE_WRITE_PERIOD: Duration = Duration::from_millis(5000);
 /// Shortest such interval.

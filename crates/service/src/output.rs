@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ferretto_proto::messages::ObservableEvents;
 
+use crate::boost::PriorityBoost;
 use crate::ids::{ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
 
 /// Something the driver of the service has to do.
@@ -54,6 +55,14 @@ pub enum Output {
     /// The session's file is complete: push it to the disk, close it, and report with
     /// [`file_closed`](crate::Service::file_closed).
     CloseFile(SessionId),
+    /// Run the service at this priority, `None` for the usual one. If that cannot be done, say so with
+    /// [`priority_not_set`](crate::Service::priority_not_set).
+    SetPriority {
+        /// The policy and priority.
+        boost: Option<PriorityBoost>,
+        /// The session that has just begun and wants it.
+        on_behalf_of: Option<SessionId>,
+    },
     /// A line for the log.
     Log(LogLevel, String),
 }

@@ -9,9 +9,10 @@ use ferretto_proto::write;
 use ferretto_wire::Writer;
 
 use crate::clock::{Now, clock_id};
+use crate::concurrent::write_other_sessions;
 use crate::ids::{BufferId, MachineId};
 use crate::readback::Readout;
-use crate::service::{Identity, Service};
+use crate::service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service};
 use crate::session::{SERVICE_SEQUENCE_ID, Session, SlowKind};
 use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
 
@@ -71,6 +72,7 @@ pub(crate) fn write_leading_packets(
         write_initial_packets(session, identity, buffers, now, out);
     }
     write_lifecycle_events(session, uid, out);
+    write_other_sessions(session, uid, out);
 }
 
 fn write_trace_config(session: &Session, uid: u32, out: &mut Readout) {
@@ -113,6 +115,15 @@ fn write_initial_packets(
             message.msb((uuid >> 64) as i64).lsb(uuid as i64);
         });
     });
+    if !session
+        .builtin()
+        .disable_extension_descriptors
+        .unwrap_or_default()
+    {
+        for descriptor in &identity.extension_descriptors {
+            out.own_packet(|packet| write_extension_descriptor(packet, descriptor, uid));
+        }
+    }
     // Which writers of which producers have filled each buffer so far.
     let writers: Vec<Vec<(u32, i32)>> = session
         .buffers
@@ -151,6 +162,21 @@ fn write_initial_packets(
     if !session.builtin().disable_system_info.unwrap_or_default() {
         out.own_packet(|packet| write_system_info(packet, identity));
     }
+}
+
+fn write_extension_descriptor(packet: &mut Writer, descriptor: &ExtensionDescriptor, uid: u32) {
+    let mut packet = write::TracePacket::new(packet);
+    service_header(&mut packet, uid);
+    packet.extension_descriptor(|message| {
+        let field = match descriptor.encoding {
+            DescriptorEncoding::Plain => write::ExtensionDescriptor::EXTENSION_SET,
+            DescriptorEncoding::Gzip => write::ExtensionDescriptor::EXTENSION_SET_GZIP,
+        };
+        message.writer().bytes_field(field, &descriptor.bytes);
+        if !descriptor.name.is_empty() {
+            message.file_name(&descriptor.name);
+        }
+    });
 }
 
 fn write_system_info(packet: &mut Writer, identity: &Identity) {
@@ -248,7 +274,7 @@ impl Service {
 }
 
 /// What marks a packet as the service's own. Its timestamps are boot time whatever the trace's primary clock is.
-fn service_header(packet: &mut write::TracePacket<'_>, uid: u32) {
+pub(crate) fn service_header(packet: &mut write::TracePacket<'_>, uid: u32) {
     packet
         .trusted_uid(uid as i32)
         .trusted_packet_sequence_id(SERVICE_SEQUENCE_ID)

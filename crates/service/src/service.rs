@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ferretto_proto::messages::{CommitDataRequest, ObservableEvents, observable_events};
 
+use crate::admission::GuardedStarts;
+use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::producer::{Offer, Producer};
 use crate::session::{Session, State};
-use crate::timers::{Timer, Timers};
+use crate::timers::{Clock, Timer, Timers};
 use crate::trace_buffer::TraceBuffer;
 
 /// What the service says about itself and the machine in every trace.
@@ -28,6 +30,28 @@ pub struct Identity {
     pub machine_name: String,
     /// Facts for the `SystemInfo` packet.
     pub system: SystemFacts,
+    /// Schemas of extensions that are written into every trace.
+    pub extension_descriptors: Vec<ExtensionDescriptor>,
+}
+
+/// The schema of extensions that producers of this machine use, so that the trace can be understood without them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtensionDescriptor {
+    /// Where it comes from; may be empty.
+    pub name: String,
+    /// A `FileDescriptorSet`.
+    pub bytes: Vec<u8>,
+    /// How `bytes` are to be taken.
+    pub encoding: DescriptorEncoding,
+}
+
+/// How the bytes of an [`ExtensionDescriptor`] are to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorEncoding {
+    /// As they are.
+    Plain,
+    /// Compressed, as `gzip` does it.
+    Gzip,
 }
 
 /// What `SystemInfo` says of the machine; absent facts are left out.
@@ -69,6 +93,9 @@ pub struct Service {
     pub(crate) instances: BTreeMap<DataSourceInstanceId, SessionId>,
     pub(crate) lockdown: bool,
     pub(crate) triggers: crate::triggers::Registry,
+    pub(crate) guarded_starts: GuardedStarts,
+    /// What the driver was last asked to run the service at.
+    pub(crate) boost: Option<PriorityBoost>,
 
     pub(crate) timers: Timers,
     pub(crate) outputs: VecDeque<Output>,
@@ -106,6 +133,8 @@ impl Service {
             instances: BTreeMap::new(),
             lockdown: false,
             triggers: crate::triggers::Registry::default(),
+            guarded_starts: GuardedStarts::default(),
+            boost: None,
             timers: Timers::default(),
             outputs: VecDeque::new(),
             observers_due: BTreeSet::new(),
@@ -172,12 +201,18 @@ impl Service {
 
     /// When [`Service::handle_timeout`] wants to be called next: nanoseconds on the monotonic clock.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.timers.next_deadline()
+        self.timers.next_deadline(Clock::Monotonic)
+    }
+
+    /// When it wants to be called at the latest on the clock that goes on while the machine sleeps: nanoseconds of
+    /// `CLOCK_BOOTTIME`.
+    pub fn next_boot_deadline(&self) -> Option<u64> {
+        self.timers.next_deadline(Clock::Boot)
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: &Now) {
-        while let Some(timer) = self.timers.pop_due(now.monotonic) {
+        while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Duration(session) => self.duration_over(session, now),
                 Timer::Snapshot(session) => self.snapshot(session, now),

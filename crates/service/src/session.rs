@@ -9,12 +9,15 @@ use std::time::Duration;
 use ferretto_proto::messages::{TraceConfig, trace_config, trace_stats};
 use ferretto_wire::Writer;
 
+use crate::boost::PriorityBoost;
 use crate::clock::Now;
+use crate::concurrent::OtherSessions;
 use crate::ids::{
     BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
 };
 use crate::limits;
 use crate::producer::RegistrationId;
+use crate::timers::Clock;
 use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;
 
@@ -189,6 +192,7 @@ pub(crate) struct Beginning {
     pub(crate) file: Option<FileSink>,
     pub(crate) triggers: Triggers,
     pub(crate) filter: Option<Box<SessionFilter>>,
+    pub(crate) boost: Option<PriorityBoost>,
 }
 
 pub(crate) struct Session {
@@ -245,6 +249,13 @@ pub(crate) struct Session {
     pub(crate) stats_due: bool,
     pub(crate) sync_marker_due: bool,
     pub(crate) initial_packets_written: bool,
+
+    /// Boot time at which it came into its state, in nanoseconds.
+    pub(crate) state_since: u64,
+    /// What its trace is still to tell of other sessions.
+    pub(crate) other_sessions: OtherSessions,
+    /// At what priority the service is to run while the session is there.
+    pub(crate) boost: Option<PriorityBoost>,
 }
 
 impl Session {
@@ -286,6 +297,9 @@ impl Session {
             stats_due: false,
             sync_marker_due: false,
             initial_packets_written: false,
+            state_since: 0,
+            other_sessions: OtherSessions::default(),
+            boost: beginning.boost,
         }
     }
 
@@ -320,6 +334,28 @@ impl Session {
             self.builtin().snapshot_interval_ms,
             limits::DEFAULT_SNAPSHOT_INTERVAL,
         )
+    }
+
+    /// The clock that counts `duration_ms`.
+    pub(crate) fn duration_clock(&self) -> Clock {
+        if self.config.prefer_suspend_clock_for_duration.unwrap_or_default() {
+            Clock::Boot
+        } else {
+            Clock::Monotonic
+        }
+    }
+
+    /// The clock that counts the interval of snapshots.
+    pub(crate) fn snapshot_clock(&self) -> Clock {
+        if self
+            .builtin()
+            .prefer_suspend_clock_for_snapshot
+            .unwrap_or_default()
+        {
+            Clock::Boot
+        } else {
+            Clock::Monotonic
+        }
     }
 
     pub(crate) fn all_instances(&self, state: InstanceState) -> bool {

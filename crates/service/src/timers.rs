@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::clock::Now;
 use crate::ids::{FlushRequestId, SessionId};
 
 /// What a deadline is for.
@@ -53,38 +54,76 @@ impl Timer {
     }
 }
 
-/// Deadlines on the monotonic clock, in nanoseconds; equal ones fire in the order in which they were set.
+/// Which clock a deadline is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// Stands still while the machine sleeps.
+    Monotonic,
+    /// Goes on meanwhile.
+    Boot,
+}
+
+/// Deadlines in nanoseconds of their clocks; those of one clock that are equal fire in the order in which they were
+/// set.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    queue: BTreeMap<(u64, u64), Timer>,
+    monotonic: BTreeMap<(u64, u64), Timer>,
+    boot: BTreeMap<(u64, u64), Timer>,
     last_number: u64,
 }
 
 impl Timers {
+    /// Sets a timer on the monotonic clock.
     pub(crate) fn set(&mut self, deadline: u64, timer: Timer) {
+        self.set_on(Clock::Monotonic, deadline, timer);
+    }
+
+    pub(crate) fn set_on(&mut self, clock: Clock, deadline: u64, timer: Timer) {
         self.last_number += 1;
-        self.queue.insert((deadline, self.last_number), timer);
+        let key = (deadline, self.last_number);
+        match clock {
+            Clock::Monotonic => self.monotonic.insert(key, timer),
+            Clock::Boot => self.boot.insert(key, timer),
+        };
     }
 
     /// Sweeps out the timers that nobody needs any more.
     pub(crate) fn forget(&mut self, is_over: impl Fn(&Timer) -> bool) {
-        self.queue.retain(|_, timer| !is_over(timer));
+        self.monotonic.retain(|_, timer| !is_over(timer));
+        self.boot.retain(|_, timer| !is_over(timer));
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<u64> {
-        self.queue.first_key_value().map(|((deadline, _), _)| *deadline)
+    /// The earliest deadline on this clock.
+    pub(crate) fn next_deadline(&self, clock: Clock) -> Option<u64> {
+        let queue = match clock {
+            Clock::Monotonic => &self.monotonic,
+            Clock::Boot => &self.boot,
+        };
+        queue.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
     /// Takes out one timer that is due.
-    pub(crate) fn pop_due(&mut self, now: u64) -> Option<Timer> {
-        let entry = self.queue.first_entry()?;
-        (entry.key().0 <= now).then(|| entry.remove())
+    pub(crate) fn pop_due(&mut self, now: &Now) -> Option<Timer> {
+        [(&mut self.monotonic, now.monotonic), (&mut self.boot, now.boot)]
+            .into_iter()
+            .find_map(|(queue, now)| {
+                let entry = queue.first_entry()?;
+                (entry.key().0 <= now).then(|| entry.remove())
+            })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn at(monotonic: u64, boot: u64) -> Now {
+        Now {
+            monotonic,
+            boot,
+            ..Default::default()
+        }
+    }
 
     #[test]
     fn timers_fire_in_order_of_deadline_then_of_setting() {
@@ -93,11 +132,24 @@ mod tests {
         timers.set(20, Timer::Duration(a));
         timers.set(10, Timer::Duration(b));
         timers.set(20, Timer::Duration(c));
-        assert_eq!(timers.next_deadline(), Some(10));
-        assert_eq!(timers.pop_due(9), None);
-        assert_eq!(timers.pop_due(30), Some(Timer::Duration(b)));
-        assert_eq!(timers.pop_due(30), Some(Timer::Duration(a)));
-        assert_eq!(timers.pop_due(30), Some(Timer::Duration(c)));
-        assert_eq!(timers.pop_due(30), None);
+        assert_eq!(timers.next_deadline(Clock::Monotonic), Some(10));
+        assert_eq!(timers.pop_due(&at(9, 9)), None);
+        assert_eq!(timers.pop_due(&at(30, 30)), Some(Timer::Duration(b)));
+        assert_eq!(timers.pop_due(&at(30, 30)), Some(Timer::Duration(a)));
+        assert_eq!(timers.pop_due(&at(30, 30)), Some(Timer::Duration(c)));
+        assert_eq!(timers.pop_due(&at(30, 30)), None);
+    }
+
+    #[test]
+    fn each_timer_is_due_by_its_own_clock() {
+        let mut timers = Timers::default();
+        let (awake, asleep) = (Timer::Duration(SessionId(1)), Timer::Duration(SessionId(2)));
+        timers.set_on(Clock::Monotonic, 10, awake);
+        timers.set_on(Clock::Boot, 20, asleep);
+        assert_eq!(timers.next_deadline(Clock::Monotonic), Some(10));
+        assert_eq!(timers.next_deadline(Clock::Boot), Some(20));
+        assert_eq!(timers.pop_due(&at(9, 20)), Some(asleep));
+        assert_eq!(timers.pop_due(&at(9, 99)), None);
+        assert_eq!(timers.pop_due(&at(10, 99)), Some(awake));
     }
 }

@@ -310,13 +310,9 @@ fn rejected(error: &str) -> Reply {
 }
 
 fn trace_stats(service: &mut Service, consumer: ConsumerId) -> Reply {
-    let Some(mut stats) = service.trace_stats(consumer) else {
+    let Some(stats) = service.trace_stats_within(consumer, MAX_PAYLOAD - 16) else {
         return Reply::rejected();
     };
-    if stats.encoded_len() as usize > MAX_PAYLOAD - 16 {
-        // Thousands of writers: what they wrote each does not fit into a reply.
-        stats.writer_stats.clear();
-    }
     message(&GetTraceStatsResponse {
         trace_stats: stats.into(),
         ..Default::default()
@@ -355,6 +351,7 @@ fn output_file(config: &TraceConfig, fd: Option<OwnedFd>) -> (OutputFile, Option
         return (OutputFile::None, None);
     }
     match config.output_path.as_deref().filter(|path| !path.is_empty()) {
+        Some(_) if fd.is_some() => (OutputFile::Both, None),
         Some(path) => match TraceFile::create(Path::new(path)) {
             Ok(file) => (OutputFile::Created, Some(file)),
             Err(error) => (OutputFile::CannotCreate(error), None),

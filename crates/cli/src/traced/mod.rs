@@ -5,7 +5,9 @@
 mod clocks;
 mod connection;
 mod consumer_port;
+mod descriptors;
 mod files;
+mod priority;
 mod producer_port;
 mod shell;
 mod system;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::host::{HostConnection, HostLimits, PeerIdentitySource, Reply};
 use ferretto_ipc::ports::{CONSUMER_PORT, ConsumerMethod, PRODUCER_PORT, ProducerMethod, ServiceDescriptor};
-use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Signal, Token};
+use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Interest, ReactorError, Signal, Token};
 use ferretto_ipc::transport::PeerCredentials;
 use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_service::{
@@ -20,6 +20,7 @@ use ferretto_service::{
 use super::connection::{Connection, Role};
 use super::consumer_port::{ConsumerLink, Effect};
 use super::files::{Done, FileWriter, Files, TraceFile};
+use super::priority::ThreadPriority;
 use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
 use super::{clocks, system};
 
@@ -55,6 +56,7 @@ pub(super) struct Shell {
     consumers: BTreeMap<ConsumerId, Token>,
     files: Files,
     writers: BTreeMap<SessionId, FileWriter>,
+    priority: ThreadPriority,
     /// Connections with work that does not need the socket to become ready.
     busy: BTreeSet<Token>,
     /// Connections with something to send or a changed interest.
@@ -79,6 +81,7 @@ impl Shell {
             consumers: BTreeMap::new(),
             files: Files::new(waker),
             writers: BTreeMap::new(),
+            priority: ThreadPriority::of_this_thread(),
             busy: BTreeSet::new(),
             touched: BTreeSet::new(),
             last_token: 0,
@@ -96,7 +99,7 @@ impl Shell {
     pub(super) fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Events::new();
         loop {
-            self.reactor.wait(&mut events, self.deadline())?;
+            self.reactor.wait(&mut events, self.deadlines())?;
             if !events.signals().is_empty() {
                 self.end();
                 return Ok(());
@@ -105,15 +108,15 @@ impl Shell {
         }
     }
 
-    fn deadline(&self) -> Option<Deadline> {
+    fn deadlines(&self) -> Deadlines {
         if !self.busy.is_empty() {
-            return Some(Deadline::Monotonic(0));
+            return Deadline::Monotonic(0).into();
         }
-        [self.service.next_deadline(), self.resting]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(Deadline::Monotonic)
+        let monotonic = [self.service.next_deadline(), self.resting];
+        Deadlines {
+            monotonic: monotonic.into_iter().flatten().min(),
+            boot: self.service.next_boot_deadline(),
+        }
     }
 
     fn turn(&mut self, events: &Events) -> Result<(), ReactorError> {
@@ -316,6 +319,12 @@ impl Shell {
                     Some(file) => file.close(),
                     None => self.service.file_closed(session, Ok(())),
                 },
+                Output::SetPriority { boost, on_behalf_of } => {
+                    if let Err(error) = self.priority.set(boost) {
+                        self.service
+                            .priority_not_set(boost, on_behalf_of, &error.to_string(), now);
+                    }
+                }
                 Output::Log(LogLevel::Info, line) => crate::log::info(format_args!("{line}")),
                 Output::Log(LogLevel::Warning, line) => crate::log::warning(format_args!("{line}")),
             }

@@ -12,6 +12,7 @@ pub(super) fn identity() -> Identity {
         uid: rustix::process::geteuid().as_raw(),
         version: crate::VERSION.to_owned(),
         machine_name,
+        extension_descriptors: super::descriptors::load(),
         system: SystemFacts {
             utsname: Some([
                 text(uname.sysname()),

@@ -117,6 +117,24 @@ fn a_boot_time_deadline_given_up_does_not_fire_later() {
 }
 
 #[test]
+fn of_two_deadlines_the_first_ends_the_wait() {
+    let (mut reactor, mut events) = reactor();
+    let soon = 3_000_000;
+    let late = 60_000_000_000;
+    for (monotonic, boot) in [(soon, late), (late, soon), (soon, late)] {
+        let start = monotonic_now();
+        let deadlines = Deadlines {
+            monotonic: Some(start + monotonic),
+            boot: Some(boot_now() + boot),
+        };
+        reactor.wait(&mut events, deadlines).unwrap();
+        let waited = monotonic_now() - start;
+        assert!((2_900_000..30_000_000_000).contains(&waited), "{waited} ns");
+        assert!(events.ready().is_empty());
+    }
+}
+
+#[test]
 fn signals_are_events() {
     let (mut reactor, mut events) = reactor();
     reactor

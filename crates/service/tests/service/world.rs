@@ -10,8 +10,8 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::{
     ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome, FlushRequestId, Identity,
-    Introduction, Now, Output, OutputFile, ProducerCommand, ProducerId, Scraping, Service, SessionId,
-    SmbOrigin, StateScope,
+    Introduction, Now, Output, OutputFile, PriorityBoost, ProducerCommand, ProducerId, Scraping, Service,
+    SessionId, SmbOrigin, StateScope,
 };
 use ferretto_smb::{
     ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
@@ -68,16 +68,23 @@ pub(crate) struct World {
     being_written: Vec<(SessionId, u64)>,
     being_closed: Vec<SessionId>,
     pub(crate) log: Vec<String>,
+    /// The priorities that it was run at, one after the other.
+    pub(crate) boosts: Vec<Option<PriorityBoost>>,
+    /// Whether its priority can be changed.
+    pub(crate) may_boost: bool,
 }
 
 impl World {
     pub(crate) fn new() -> World {
-        let identity = Identity {
+        World::with_identity(Identity {
             uid: 42,
             version: "test".into(),
             machine_name: "testbed".into(),
             ..Default::default()
-        };
+        })
+    }
+
+    pub(crate) fn with_identity(identity: Identity) -> World {
         let start = 1_000_000_000;
         World {
             service: Service::new(identity),
@@ -96,6 +103,8 @@ impl World {
             being_written: Vec::new(),
             being_closed: Vec::new(),
             log: Vec::new(),
+            boosts: Vec::new(),
+            may_boost: true,
         }
     }
 
@@ -251,6 +260,12 @@ impl World {
                         Disk::Fast | Disk::Full => self.service.file_closed(session, Ok(())),
                     }
                 }
+                Output::SetPriority { boost, on_behalf_of } => match self.may_boost {
+                    true => self.boosts.push(boost),
+                    false => self
+                        .service
+                        .priority_not_set(boost, on_behalf_of, "not permitted", &self.now),
+                },
                 Output::Log(_, line) => self.log.push(line),
             }
         }
@@ -315,27 +330,37 @@ impl World {
     /// Lets time pass, timer by timer.
     pub(crate) fn advance(&mut self, ms: u64) {
         let end = self.now.monotonic + ms * 1_000_000;
-        while let Some(deadline) = self.service.next_deadline().filter(|deadline| *deadline <= end) {
-            self.set_time(deadline.max(self.now.monotonic));
+        while let Some(wait) = self.wait().filter(|wait| self.now.monotonic + wait <= end) {
+            self.pass(wait);
             self.service.handle_timeout(&self.now);
             self.run();
         }
-        self.set_time(end);
+        self.pass(end - self.now.monotonic);
         self.service.handle_timeout(&self.now);
         self.run();
     }
 
-    /// The machine slept, or the daemon did: time has passed and no timer was served meanwhile.
-    pub(crate) fn jump(&mut self, ms: u64) {
-        self.set_time(self.now.monotonic + ms * 1_000_000);
-        self.service.handle_timeout(&self.now);
-        self.run();
+    /// How long until something is due, in nanoseconds.
+    fn wait(&self) -> Option<u64> {
+        let left = |deadline: Option<u64>, now| deadline.map(|deadline: u64| deadline.saturating_sub(now));
+        let monotonic = left(self.service.next_deadline(), self.now.monotonic);
+        let boot = left(self.service.next_boot_deadline(), self.now.boot);
+        [monotonic, boot].into_iter().flatten().min()
     }
 
-    /// The machine slept: boot time went on, the monotonic clock did not.
+    /// The machine sleeps for so long: only boot time and the wall clock go on. Then what is due is done.
     pub(crate) fn suspend(&mut self, ms: u64) {
         self.now.boot += ms * 1_000_000;
         self.now.realtime += ms * 1_000_000;
+        self.service.handle_timeout(&self.now);
+        self.run();
+    }
+
+    /// The daemon did not run for so long: time has passed and no timer was served meanwhile.
+    pub(crate) fn jump(&mut self, ms: u64) {
+        self.pass(ms * 1_000_000);
+        self.service.handle_timeout(&self.now);
+        self.run();
     }
 
     /// Somebody set the wall clock.
@@ -343,14 +368,10 @@ impl World {
         self.now.realtime = ns;
     }
 
-    fn set_time(&mut self, ns: u64) {
-        let passed = ns - self.now.monotonic;
-        self.now = Now {
-            monotonic: ns,
-            boot: self.now.boot + passed,
-            realtime: self.now.realtime + passed,
-            ..self.now
-        };
+    fn pass(&mut self, ns: u64) {
+        self.now.monotonic += ns;
+        self.now.boot += ns;
+        self.now.realtime += ns;
     }
 
     /// The producer writes packets into one new chunk and commits it.

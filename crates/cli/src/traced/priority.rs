@@ -1,0 +1,155 @@
+//! The scheduling policy and priority of the daemon's thread, which `priority_boost` of a config raises.
+//!
+//! It takes `CAP_SYS_NICE` or resource limits (`RLIMIT_NICE`, `RLIMIT_RTPRIO`) that allow it.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use ferretto_service::PriorityBoost;
+
+/// What the scheduler knows of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Scheduling {
+    policy: i32,
+    /// Priority of real-time policies, else 0.
+    realtime: i32,
+    /// For the other policies.
+    nice: i32,
+}
+
+/// The priority of the thread that made this, which can be raised and put back.
+#[derive(Debug)]
+pub(super) struct ThreadPriority {
+    usual: Scheduling,
+}
+
+impl ThreadPriority {
+    /// Remembers what this thread runs at.
+    pub(super) fn of_this_thread() -> ThreadPriority {
+        ThreadPriority { usual: current() }
+    }
+
+    /// Runs this thread at that priority, or at its usual one.
+    ///
+    /// # Errors
+    /// What the kernel has against it; then nothing has changed.
+    pub(super) fn set(&self, boost: Option<PriorityBoost>) -> Result<(), PriorityError> {
+        let before = current();
+        apply(match boost {
+            None => self.usual,
+            Some(PriorityBoost::Other(priority)) => Scheduling {
+                policy: libc::SCHED_OTHER,
+                realtime: 0,
+                nice: -(priority as i32),
+            },
+            Some(PriorityBoost::Fifo(priority)) => Scheduling {
+                policy: libc::SCHED_FIFO,
+                realtime: priority as i32,
+                nice: 0,
+            },
+        })
+        .inspect_err(|_| {
+            // The policy may have been changed before the rest was refused. What was allowed once is allowed again.
+            let _ = apply(before);
+        })
+    }
+}
+
+/// The kernel does not change the priority.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PriorityError {
+    /// `sched_setscheduler` failed.
+    #[error(
+        "sched_setscheduler(policy {policy}, priority {priority}): {error}; the service needs CAP_SYS_NICE"
+    )]
+    Policy {
+        policy: i32,
+        priority: i32,
+        error: io::Error,
+    },
+    /// `setpriority` failed.
+    #[error("setpriority({nice}): {error}; the service needs CAP_SYS_NICE")]
+    Nice { nice: i32, error: io::Error },
+}
+
+fn current() -> Scheduling {
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread, and `parameters` is valid for the one value that is written. Neither fails for
+    // one's own thread.
+    let policy = unsafe {
+        libc::sched_getparam(0, &mut parameters);
+        libc::sched_getscheduler(0)
+    };
+    Scheduling {
+        policy,
+        realtime: parameters.sched_priority,
+        nice: rustix::process::getpriority_process(None).unwrap_or_default(),
+    }
+}
+
+fn apply(wanted: Scheduling) -> Result<(), PriorityError> {
+    let parameters = libc::sched_param {
+        sched_priority: wanted.realtime,
+    };
+    // SAFETY: 0 is the calling thread, and `parameters` is read only.
+    if unsafe { libc::sched_setscheduler(0, wanted.policy, &parameters) } == -1 {
+        return Err(PriorityError::Policy {
+            policy: wanted.policy,
+            priority: wanted.realtime,
+            error: io::Error::last_os_error(),
+        });
+    }
+    if wanted.realtime == 0 {
+        rustix::process::setpriority_process(None, wanted.nice).map_err(|error| PriorityError::Nice {
+            nice: wanted.nice,
+            error: error.into(),
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Runs a test in a thread of its own, whose priority is its own too.
+    fn in_a_thread(test: fn(ThreadPriority)) {
+        thread::spawn(move || test(ThreadPriority::of_this_thread()))
+            .join()
+            .unwrap();
+    }
+
+    #[test]
+    fn a_boost_is_applied_and_taken_back() {
+        in_a_thread(|priority| {
+            let usual = current();
+            if let Err(error) = priority.set(Some(PriorityBoost::Other(5))) {
+                println!("skipped: {error}");
+                assert_eq!(current(), usual, "a boost that failed changes nothing");
+                return;
+            }
+            assert_eq!((current().policy, current().nice), (libc::SCHED_OTHER, -5));
+            match priority.set(Some(PriorityBoost::Fifo(3))) {
+                Ok(()) => assert_eq!((current().policy, current().realtime), (libc::SCHED_FIFO, 3)),
+                Err(error) => {
+                    println!("skipped: {error}");
+                    assert_eq!((current().policy, current().nice), (libc::SCHED_OTHER, -5));
+                }
+            }
+            priority.set(None).unwrap();
+            assert_eq!(current(), usual);
+        });
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_changes_nothing() {
+        in_a_thread(|priority| {
+            let usual = current();
+            let error = priority.set(Some(PriorityBoost::Fifo(1000))).unwrap_err();
+            assert!(error.to_string().contains("sched_setscheduler"), "{error}");
+            assert_eq!(current(), usual);
+        });
+    }
+}

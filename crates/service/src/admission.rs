@@ -1,0 +1,280 @@
+//! Whether a session may begin beside those there are: exclusive sessions, semaphores, names, limits and guardrails.
+//!
+//! Called by `enable` before anything of a new session exists. A session that was given up and only completes its file
+//! stands in nobody's way, but such sessions are limited as well, for they hold memory.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ferretto_proto::messages::TraceConfig;
+
+use crate::clock::Now;
+use crate::ids::SessionId;
+use crate::limits;
+use crate::service::Service;
+use crate::session::{Session, State};
+
+/// When sessions with `enable_extra_guardrails` began, by name: nanoseconds of boot time. The same must not begin again
+/// too soon.
+#[derive(Debug, Default)]
+pub(crate) struct GuardedStarts(BTreeMap<String, u64>);
+
+impl GuardedStarts {
+    /// Seconds since a session of this name began, if that is too short a time ago.
+    fn too_recent(&self, name: &str, now: &Now) -> Option<u64> {
+        let began = *self.0.get(name)?;
+        let seconds = now.boot / NS_PER_S - began / NS_PER_S;
+        (seconds <= limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS).then_some(seconds)
+    }
+
+    fn forget_old(&mut self, now: &Now) {
+        self.0.retain(|_, began| {
+            now.boot / NS_PER_S - *began / NS_PER_S <= limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS
+        });
+    }
+}
+
+const NS_PER_S: u64 = 1_000_000_000;
+
+impl Service {
+    /// Checks a config of a consumer of this user against the sessions there are. Changes nothing.
+    ///
+    /// # Errors
+    /// Why the session may not begin.
+    pub(crate) fn admit(&self, config: &TraceConfig, uid: u32, now: &Now) -> Result<(), String> {
+        let completing = self.sessions.values().filter(|session| !is_live(session)).count();
+        if completing >= limits::MAX_COMPLETING_SESSIONS {
+            return Err(format!(
+                "{completing} ended tracing sessions still write into their files; wait until some are complete"
+            ));
+        }
+        self.check_exclusive(config)?;
+        // An exclusive session ends all others, so it cannot clash with them.
+        if config.exclusive_prio.unwrap_or_default() == 0 {
+            self.check_name(config)?;
+            self.check_semaphores(config)?;
+            self.check_counts(uid)?;
+        }
+        self.check_guarded_start(config, now)
+    }
+
+    fn live_sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.values().filter(|session| is_live(session))
+    }
+
+    fn check_exclusive(&self, config: &TraceConfig) -> Result<(), String> {
+        let wanted = config.exclusive_prio.unwrap_or_default();
+        let priority = |session: &Session| session.config.exclusive_prio.unwrap_or_default();
+        let current = self.live_sessions().map(priority).max().unwrap_or_default();
+        if current > 0 && current >= wanted {
+            return Err(format!(
+                "an exclusive session with exclusive_prio {current} is active: exclusive_prio {wanted} would have to \
+                 be higher; wait until that session ends"
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_name(&self, config: &TraceConfig) -> Result<(), String> {
+        let name = config.unique_session_name.as_deref().unwrap_or_default();
+        let mut names = self
+            .live_sessions()
+            .map(|session| session.config.unique_session_name.as_deref());
+        if !name.is_empty() && names.any(|taken| taken == Some(name)) {
+            return Err(format!(
+                "a trace with this unique session name ({name}) already exists"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Every session that names a semaphore says how many others it bears; the smallest such number counts.
+    fn check_semaphores(&self, config: &TraceConfig) -> Result<(), String> {
+        for semaphore in &config.session_semaphores {
+            let own = semaphore.max_other_session_count.unwrap_or_default();
+            let others = self
+                .live_sessions()
+                .filter(|session| session.state != State::Disabled)
+                .flat_map(|session| &session.config.session_semaphores)
+                .filter(|other| other.name == semaphore.name)
+                .map(|other| other.max_other_session_count.unwrap_or_default());
+            let (count, smallest) = others.fold((0u64, u64::MAX), |(count, smallest), max| {
+                (count + 1, smallest.min(max))
+            });
+            if count > 0 && count > own.min(smallest) {
+                return Err(format!(
+                    "semaphore {:?} exceeds maximum allowed other session count ({count} > min({own}, {smallest}))",
+                    semaphore.name.as_deref().unwrap_or_default()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self, uid: u32) -> Result<(), String> {
+        let of_uid = self.live_sessions().filter(|session| session.uid == uid).count();
+        if of_uid >= limits::MAX_SESSIONS_PER_UID {
+            return Err(format!(
+                "too many concurrent tracing sessions ({of_uid}) for uid {uid}, the limit is {}",
+                limits::MAX_SESSIONS_PER_UID
+            ));
+        }
+        let count = self.live_sessions().count();
+        if count >= limits::MAX_SESSIONS {
+            return Err(format!(
+                "too many concurrent tracing sessions ({count}), the limit is {}",
+                limits::MAX_SESSIONS
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_guarded_start(&self, config: &TraceConfig, now: &Now) -> Result<(), String> {
+        if !config.enable_extra_guardrails.unwrap_or_default() {
+            return Ok(());
+        }
+        let name = config.unique_session_name.as_deref().unwrap_or_default();
+        if let Some(seconds) = self.guarded_starts.too_recent(name, now) {
+            return Err(format!(
+                "enable_extra_guardrails: a trace with unique session name {name:?} began {seconds} s ago; wait until \
+                 that is more than {} s",
+                limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS
+            ));
+        }
+        let recent = self.guarded_starts.0.keys();
+        let recent = recent.filter(|name| self.guarded_starts.too_recent(name, now).is_some());
+        if recent.count() >= limits::MAX_GUARDED_STARTS {
+            return Err(format!(
+                "enable_extra_guardrails: {} sessions began within {} s, which is the limit",
+                limits::MAX_GUARDED_STARTS,
+                limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS
+            ));
+        }
+        Ok(())
+    }
+
+    /// The session was admitted and now begins: others make room if it is exclusive.
+    pub(crate) fn make_way(&mut self, config: &TraceConfig, now: &Now) {
+        if config.enable_extra_guardrails.unwrap_or_default() {
+            self.guarded_starts.forget_old(now);
+            let name = config.unique_session_name.clone().unwrap_or_default();
+            self.guarded_starts.0.insert(name, now.boot);
+        }
+        let priority = config.exclusive_prio.unwrap_or_default();
+        if priority == 0 {
+            return;
+        }
+        let others: Vec<SessionId> = self.live_sessions().map(|session| session.id).collect();
+        for other in others {
+            let reason = format!("aborted for an exclusive session of higher priority ({priority})");
+            self.abort_session(other, reason, now);
+        }
+    }
+
+    /// Ends a session at once and for good; its consumer is told why, and may begin another.
+    pub(crate) fn abort_session(&mut self, id: SessionId, reason: String, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.disabled_error.get_or_insert(reason);
+        if let Some(consumer) = session.consumer
+            && let Some(consumer) = self.consumers.get_mut(&consumer)
+        {
+            consumer.session = None;
+        }
+        self.free_session(id, now);
+    }
+}
+
+/// Whether it is more than a file that is being completed.
+fn is_live(session: &Session) -> bool {
+    !session.free_when_drained
+}
+
+/// Checks that concern the config alone: its duration, what `enable_extra_guardrails` forbids, and what this service
+/// does not do.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_config(config: &TraceConfig) -> Result<(), String> {
+    check_duration(config)?;
+    if config.enable_extra_guardrails == Some(true) {
+        check_guardrails(config)?;
+    }
+    if config.persist_trace_across_reboots.unwrap_or_default() {
+        return Err(
+            "persist_trace_across_reboots is not supported: the service keeps no sessions on disk; remove it, and have \
+             the session started again after a reboot"
+                .into(),
+        );
+    }
+    for source in &config.data_sources {
+        let source = &source.config;
+        if source.protovm_config.is_set() {
+            return Err(format!(
+                "data source {:?}: protovm_config is not supported: what is overwritten in a ring buffer would be lost \
+                 instead of being merged; remove it, and give the data source a buffer that is large enough",
+                source.name.as_deref().unwrap_or_default()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// How long a session of this config may last.
+pub(crate) fn max_duration(config: &TraceConfig) -> Duration {
+    match config.enable_extra_guardrails {
+        Some(true) => limits::GUARDRAIL_MAX_DURATION,
+        _ => limits::MAX_DURATION,
+    }
+}
+
+fn check_duration(config: &TraceConfig) -> Result<(), String> {
+    let limit = max_duration(config);
+    let whose = if limit == limits::GUARDRAIL_MAX_DURATION {
+        "24 hours with enable_extra_guardrails"
+    } else {
+        "7 days"
+    };
+    let duration = Duration::from_millis(config.duration_ms.unwrap_or_default().into());
+    if duration > limit {
+        return Err(format!(
+            "duration_ms: {} ms is more than the limit of {} ms ({whose})",
+            duration.as_millis(),
+            limit.as_millis()
+        ));
+    }
+    Ok(())
+}
+
+fn check_guardrails(config: &TraceConfig) -> Result<(), String> {
+    if config.deferred_start.unwrap_or_default() {
+        return Err(
+            "deferred_start is not supported with enable_extra_guardrails; remove one of them".into(),
+        );
+    }
+    let sizes = || {
+        config
+            .buffers
+            .iter()
+            .map(|buffer| buffer.size_kb.unwrap_or_default())
+    };
+    if let Some(size) = sizes().find(|size| size % 4 != 0) {
+        return Err(format!(
+            "buffers.size_kb must be a multiple of 4 with enable_extra_guardrails, got {size}"
+        ));
+    }
+    let sum: u64 = sizes().map(u64::from).sum();
+    let overridden = config
+        .guardrail_overrides
+        .max_tracing_buffer_size_kb
+        .unwrap_or_default();
+    let limit = u64::from(overridden.max(limits::GUARDRAIL_MAX_BUFFERS_KB));
+    if sum > limit {
+        return Err(format!(
+            "the buffers have {sum} KB in all, the limit with enable_extra_guardrails is {limit} KB; \
+             guardrail_overrides.max_tracing_buffer_size_kb raises it"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! `priority_boost`: the service runs at a higher scheduling priority while sessions that ask for it are there.
+//!
+//! Several sessions may ask; the highest counts. The driver carries it out ([`Output::SetPriority`]) and says if it
+//! could not: then the session that asked ends, for the trace would not be what was wanted.
+
+use ferretto_proto::messages::PriorityBoostConfig;
+use ferretto_proto::messages::priority_boost_config::BoostPolicy;
+
+use crate::clock::Now;
+use crate::ids::SessionId;
+use crate::limits;
+use crate::output::{LogLevel, Output};
+use crate::service::Service;
+
+/// A scheduling policy and priority; the order is by which outruns which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PriorityBoost {
+    /// `SCHED_OTHER` with this much subtracted from a `nice` value of 0: 0 to 20.
+    Other(u32),
+    /// `SCHED_FIFO` at this priority: 1 to 99.
+    Fifo(u32),
+}
+
+/// What a config asks for.
+///
+/// # Errors
+/// If there is no such policy or priority.
+pub(crate) fn requested(config: &PriorityBoostConfig) -> Result<PriorityBoost, String> {
+    let priority = config.priority.unwrap_or_default();
+    match config.policy {
+        Some(BoostPolicy::POLICY_SCHED_OTHER) if priority <= limits::MAX_BOOST_OTHER => {
+            Ok(PriorityBoost::Other(priority))
+        }
+        Some(BoostPolicy::POLICY_SCHED_OTHER) => Err(format!(
+            "priority_boost: priority {priority} is out of range for POLICY_SCHED_OTHER: use 0 to {}",
+            limits::MAX_BOOST_OTHER
+        )),
+        Some(BoostPolicy::POLICY_SCHED_FIFO) if (1..=limits::MAX_BOOST_FIFO).contains(&priority) => {
+            Ok(PriorityBoost::Fifo(priority))
+        }
+        Some(BoostPolicy::POLICY_SCHED_FIFO) => Err(format!(
+            "priority_boost: priority {priority} is out of range for POLICY_SCHED_FIFO: use 1 to {}",
+            limits::MAX_BOOST_FIFO
+        )),
+        None | Some(BoostPolicy::POLICY_UNSPECIFIED) => {
+            Err("priority_boost: set policy to POLICY_SCHED_OTHER or POLICY_SCHED_FIFO".into())
+        }
+    }
+}
+
+impl Service {
+    /// Has the driver run the service at the highest priority that any session asks for, if that is another than
+    /// before. `on_behalf_of` is the session that has just begun, if that is why.
+    pub(crate) fn adjust_boost(&mut self, on_behalf_of: Option<SessionId>) {
+        let highest = self.sessions.values().filter_map(|session| session.boost).max();
+        if highest != self.boost {
+            self.boost = highest;
+            self.output(Output::SetPriority {
+                boost: highest,
+                on_behalf_of,
+            });
+        }
+    }
+
+    /// What [`SetPriority`](Output::SetPriority) asked for could not be done, for this reason; the priority is what it was
+    /// before.
+    pub fn priority_not_set(
+        &mut self,
+        boost: Option<PriorityBoost>,
+        on_behalf_of: Option<SessionId>,
+        error: &str,
+        now: &Now,
+    ) {
+        let line = format!("cannot change the priority of the service: {error}");
+        self.log(LogLevel::Warning, line.clone());
+        match on_behalf_of.filter(|session| self.sessions.contains_key(session)) {
+            Some(session) => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.boost = None;
+                }
+                self.abort_session(session, line, now);
+            }
+            // It was in the shadow of a higher one so far. The session goes on without.
+            None => {
+                let others = self.sessions.values_mut();
+                others
+                    .filter(|session| session.boost.is_some() && session.boost == boost)
+                    .for_each(|session| session.boost = None);
+            }
+        }
+        self.adjust_boost(None);
+    }
+}

@@ -1,0 +1,146 @@
+//! What sessions know of each other: with `enable_concurrent_session_events` a trace tells which other sessions there
+//! were, and when they started and ended.
+//!
+//! Every change of a session's state goes through [`Service::enter_state`]. Changes wait in the sessions that want to
+//! know until they are read.
+
+use std::sync::Arc;
+
+use ferretto_proto::messages::concurrent_session_event;
+use ferretto_proto::write;
+
+use crate::clock::Now;
+use crate::ids::SessionId;
+use crate::limits;
+use crate::packets::service_header;
+use crate::readback::Readout;
+use crate::service::Service;
+use crate::session::{Session, State};
+
+/// Another session was found in a state, or came into it.
+#[derive(Clone, Debug)]
+struct Change {
+    /// Nanoseconds of boot time.
+    at: u64,
+    session: SessionId,
+    state: State,
+    uid: u32,
+    data_sources: u32,
+    name: Arc<str>,
+}
+
+/// The changes of other sessions that a session has not told yet.
+#[derive(Debug, Default)]
+pub(crate) struct OtherSessions {
+    changes: Vec<Change>,
+    /// Bytes of names in all: names may be long.
+    name_bytes: usize,
+}
+
+impl OtherSessions {
+    fn push(&mut self, change: Change) {
+        let name_bytes = self.name_bytes + change.name.len();
+        if self.changes.len() < limits::MAX_CONCURRENT_SESSION_EVENTS
+            && name_bytes <= limits::MAX_CONCURRENT_SESSION_NAME_BYTES
+        {
+            self.name_bytes = name_bytes;
+            self.changes.push(change);
+        }
+    }
+}
+
+impl Session {
+    fn change(&self) -> Change {
+        Change {
+            at: self.state_since,
+            session: self.id,
+            state: self.state,
+            uid: self.uid,
+            data_sources: self.instances.len() as u32,
+            name: self
+                .config
+                .unique_session_name
+                .as_deref()
+                .unwrap_or_default()
+                .into(),
+        }
+    }
+
+    /// Whether it is to be told of changes of this other session. The trace of a session that has ended is what it is.
+    fn listens_to(&self, other: SessionId) -> bool {
+        self.id != other && self.records_others() && self.state != State::Disabled
+    }
+
+    fn records_others(&self) -> bool {
+        self.builtin()
+            .enable_concurrent_session_events
+            .unwrap_or_default()
+    }
+}
+
+impl Service {
+    /// The session is in this state from now on, and those that want to know are told.
+    pub(crate) fn enter_state(&mut self, id: SessionId, state: State, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        (session.state, session.state_since) = (state, now.boot);
+        // Usually nobody listens.
+        if !self.sessions.values().any(|other| other.listens_to(id)) {
+            return;
+        }
+        let Some(change) = self.sessions.get(&id).map(Session::change) else {
+            return;
+        };
+        for other in self.sessions.values_mut().filter(|other| other.listens_to(id)) {
+            other.other_sessions.push(change.clone());
+        }
+    }
+
+    /// Has a new session begin with the state that each of the others is in.
+    pub(crate) fn record_other_sessions(&mut self, id: SessionId) {
+        if !self.sessions.get(&id).is_some_and(Session::records_others) {
+            return;
+        }
+        let others = self.sessions.values().filter(|other| other.id != id);
+        let changes: Vec<Change> = others.map(Session::change).collect();
+        if let Some(session) = self.sessions.get_mut(&id) {
+            changes
+                .into_iter()
+                .for_each(|change| session.other_sessions.push(change));
+        }
+    }
+}
+
+/// Writes what is known of other sessions since the last read-back, in the order in which it happened.
+pub(crate) fn write_other_sessions(session: &mut Session, uid: u32, out: &mut Readout) {
+    let mut changes = std::mem::take(&mut session.other_sessions).changes;
+    changes.sort_by_key(|change| change.at);
+    for change in changes {
+        out.own_packet(|packet| {
+            let mut packet = write::TracePacket::new(packet);
+            packet.timestamp(change.at);
+            service_header(&mut packet, uid);
+            packet.concurrent_session_event(|event| {
+                event.state(state_in_trace(change.state));
+                if !change.name.is_empty() {
+                    event.session_name(change.name.as_bytes());
+                }
+                event
+                    .session_id(change.session.0)
+                    .consumer_uid(change.uid as i32)
+                    .num_data_sources(change.data_sources);
+            });
+        });
+    }
+}
+
+fn state_in_trace(state: State) -> concurrent_session_event::State {
+    use concurrent_session_event::State as InTrace;
+    match state {
+        State::Configured => InTrace::STATE_CONFIGURED,
+        State::Started => InTrace::STATE_STARTED,
+        State::DisablingWaitingStopAcks => InTrace::STATE_DISABLING_WAITING_STOP_ACKS,
+        State::Disabled => InTrace::STATE_DISABLED,
+    }
+}
