@@ -1,14 +1,17 @@
 //! The service driven as a whole, in one thread and in simulated time: producers and consumers are values in a
 //! [`World`](world::World), their shared memory is real.
 
+mod configs;
 mod data;
 mod data_sources;
+mod events;
 mod files;
 #[path = "../support/filter_bytecode.rs"]
 mod filter_bytecode;
 mod filters;
 mod flushes;
 mod lifecycle;
+mod limits;
 mod refusals;
 mod scraping;
 mod service_packets;

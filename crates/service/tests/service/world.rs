@@ -70,7 +70,7 @@ pub(crate) struct World {
     pub(crate) log: Vec<String>,
     /// The priorities that it was run at, one after the other.
     pub(crate) boosts: Vec<Option<PriorityBoost>>,
-    /// Whether its priority can be changed.
+    /// Whether its priority can be raised.
     pub(crate) may_boost: bool,
 }
 
@@ -260,12 +260,15 @@ impl World {
                         Disk::Fast | Disk::Full => self.service.file_closed(session, Ok(())),
                     }
                 }
-                Output::SetPriority { boost, on_behalf_of } => match self.may_boost {
-                    true => self.boosts.push(boost),
-                    false => self
-                        .service
-                        .priority_not_set(boost, on_behalf_of, "not permitted", &self.now),
-                },
+                Output::SetPriority { boost, on_behalf_of } => {
+                    // Whoever may not raise it may still go back to the usual one.
+                    if self.may_boost || boost.is_none() {
+                        self.boosts.push(boost);
+                    } else {
+                        self.service
+                            .priority_not_set(boost, on_behalf_of, "not permitted", &self.now);
+                    }
+                }
                 Output::Log(_, line) => self.log.push(line),
             }
         }
@@ -399,6 +402,46 @@ impl World {
                 ..Default::default()
             }],
             ..Default::default()
+        }
+    }
+
+    /// The producer commits one packet, cut into fragments of at most this size, one in each of several chunks that it
+    /// sends along.
+    pub(crate) fn commit_in_fragments(
+        &mut self,
+        producer: ProducerId,
+        writer: u16,
+        target: u16,
+        packet: &[u8],
+        size: usize,
+    ) {
+        const CONTINUES_BEFORE: u8 = 1;
+        const CONTINUES_AFTER: u8 = 2;
+        let fragments: Vec<&[u8]> = packet.chunks(size).collect();
+        for (index, fragment) in fragments.iter().enumerate() {
+            let mut flags = 0;
+            if index > 0 {
+                flags |= CONTINUES_BEFORE;
+            }
+            if index + 1 < fragments.len() {
+                flags |= CONTINUES_AFTER;
+            }
+            let mut chunk = ferretto_wire::Writer::new();
+            chunk.raw(&(index as u32).to_le_bytes());
+            chunk.raw(&writer.to_le_bytes());
+            chunk.raw(&(1 | u16::from(flags) << 10).to_le_bytes());
+            chunk.varint(fragment.len() as u64);
+            chunk.raw(fragment);
+            let request = CommitDataRequest {
+                chunks_to_move: vec![commit_data_request::ChunksToMove {
+                    target_buffer: Some(target.into()),
+                    data: Some(chunk.as_slice().to_vec()),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            };
+            self.service.commit(producer, &request, &self.now);
+            self.run();
         }
     }
 

@@ -36,10 +36,13 @@ impl Simulation {
             self.world.service.next_deadline().is_none_or(|due| due > now),
             "{due:?} at {now}"
         );
+        let boot = self.world.now.boot;
+        assert!(self.world.service.next_boot_deadline().is_none_or(|due| due > boot));
         let state = self.world.state(self.root, StateScope::Sessions);
         if state.tracing_sessions.is_empty() {
             assert_eq!(self.world.service.buffer_bytes(), 0);
             assert_eq!(self.world.service.next_deadline(), None);
+            assert_eq!(self.world.service.next_boot_deadline(), None);
         }
         let alive: BTreeSet<u64> = state
             .tracing_sessions

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use buffa::Message;
+use ferretto_proto::messages::priority_boost_config::BoostPolicy;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
-use ferretto_proto::messages::{DataSourceConfig, TraceConfig, trace_config};
+use ferretto_proto::messages::{DataSourceConfig, PriorityBoostConfig, TraceConfig, trace_config};
 use ferretto_service::{ConfigInput, ConsumerId, StateScope};
 
 use super::checks::Told;
@@ -140,11 +141,31 @@ impl Simulation {
             builtin_data_sources: trace_config::BuiltinDataSource {
                 snapshot_interval_ms: interval,
                 disable_service_events: Some(random.one_in(4)),
+                enable_concurrent_session_events: Some(random.one_in(3)),
+                prefer_suspend_clock_for_snapshot: Some(random.one_in(3)),
                 ..Default::default()
             }
             .into(),
             // Everything stays, but goes through it.
             trace_filter: random.one_in(4).then(everything).into(),
+            prefer_suspend_clock_for_duration: Some(random.one_in(3)),
+            enable_extra_guardrails: Some(random.one_in(10)),
+            exclusive_prio: random.one_in(30).then(|| random.below(5) as u32),
+            session_semaphores: (0..random.below(8) / 6)
+                .map(|_| trace_config::SessionSemaphore {
+                    name: Some(format!("s{}", random.below(2))),
+                    max_other_session_count: Some(random.below(4)),
+                    ..Default::default()
+                })
+                .collect(),
+            priority_boost: random
+                .one_in(6)
+                .then(|| PriorityBoostConfig {
+                    policy: Some(BoostPolicy::POLICY_SCHED_FIFO),
+                    priority: Some(1 + random.below(3) as u32),
+                    ..Default::default()
+                })
+                .into(),
             ..Default::default()
         }
     }

@@ -118,6 +118,7 @@ impl Simulation {
             1 => self.world.suspend(self.random.below(100_000)),
             2 => self.world.set_wall_clock(self.random.below(1 << 60)),
             3..6 => self.world.advance(self.random.below(6000)),
+            6 => self.world.may_boost = !self.random.one_in(3),
             _ => self.world.advance(self.random.below(150)),
         }
     }
@@ -171,6 +172,9 @@ impl Simulation {
         assert!(state.data_sources.is_empty());
         assert_eq!(self.world.service.buffer_bytes(), 0);
         assert_eq!(self.world.service.next_deadline(), None);
+        assert_eq!(self.world.service.next_boot_deadline(), None);
+        let boosts = &self.world.boosts;
+        assert!(matches!(boosts.last(), None | Some(None)), "it runs as usual");
         [self.packets, self.losses, self.complete]
     }
 }

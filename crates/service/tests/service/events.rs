@@ -1,0 +1,330 @@
+//! What the service tells in a trace of the session itself and of others: service events and concurrent sessions.
+
+use ferretto_proto::messages::concurrent_session_event::State;
+use ferretto_proto::messages::trace_config::BuiltinDataSource;
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::tracing_service_event::EventType;
+use ferretto_proto::messages::{ConcurrentSessionEvent, DataSourceDescriptor, TraceConfig, TracePacket};
+use ferretto_service::ConsumerId;
+use ferretto_service::limits;
+
+use crate::world::{World, config, packet, texts};
+
+/// The names of service events in the order in which they come, each with its time in milliseconds.
+fn service_events(packets: &[TracePacket]) -> Vec<(&'static str, u64)> {
+    let name = |event: &EventType| match event {
+        EventType::TracingStarted(true) => "tracing started",
+        EventType::AllDataSourcesStarted(true) => "all started",
+        EventType::FlushStarted(true) => "flush started",
+        EventType::AllDataSourcesFlushed(true) => "all flushed",
+        EventType::ReadTracingBuffersCompleted(true) => "read",
+        EventType::TracingDisabled(true) => "disabled",
+        EventType::SlowStartingDataSources(_) => "slow to start",
+        EventType::LastFlushSlowDataSources(_) => "slow to flush",
+        other => panic!("{other:?}"),
+    };
+    packets
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(Data::ServiceEvent(event)) => Some((
+                name(event.event_type.as_ref()?),
+                packet.timestamp.unwrap() / 1_000_000,
+            )),
+            _ => None,
+        })
+        .collect()
+}
+
+fn concurrent_events(packets: &[TracePacket]) -> Vec<(u64, Box<ConcurrentSessionEvent>)> {
+    packets
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(Data::ConcurrentSessionEvent(event)) => {
+                Some((packet.timestamp.unwrap() / 1_000_000, event.clone()))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+/// State, session and name of each event.
+fn told(packets: &[TracePacket]) -> Vec<(State, u64, String)> {
+    concurrent_events(packets)
+        .into_iter()
+        .map(|(_, event)| {
+            (
+                event.state.unwrap(),
+                event.session_id.unwrap(),
+                event.session_name.clone().unwrap_or_default(),
+            )
+        })
+        .collect()
+}
+
+fn watching(name: &str, sources: &[&str]) -> TraceConfig {
+    TraceConfig {
+        unique_session_name: Some(name.into()),
+        builtin_data_sources: BuiltinDataSource {
+            enable_concurrent_session_events: Some(true),
+            ..Default::default()
+        }
+        .into(),
+        ..config(sources)
+    }
+}
+
+fn disable(world: &mut World, consumer: ConsumerId) {
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+}
+
+#[test]
+fn the_life_of_a_session_is_told_in_its_order() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let descriptor = DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_start: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &descriptor);
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    world.advance(1000);
+    let instance = world.instances(producer)[0].0;
+    let now = world.now;
+    world.service.data_source_started(producer, instance.0, &now);
+    let target = world.target(producer);
+    world.commit(producer, 1, target, &[&packet("data")]);
+    world.advance(1000);
+    let now = world.now;
+    world.service.flush(consumer, 1, 0, 0, &now);
+    world.run();
+    world.advance(1000);
+    world.acknowledge_flushes(producer);
+    world.advance(1000);
+    disable(&mut world, consumer);
+    world.advance(1000);
+    let packets = world.read(consumer);
+    let expected = [
+        ("tracing started", 1000),
+        ("all started", 2000),
+        ("flush started", 3000),
+        ("all flushed", 4000),
+        ("disabled", 5000),
+        ("read", 6000),
+    ];
+    assert_eq!(service_events(&packets), expected);
+    // Readers rely on it: the start comes before any data.
+    let data = packets
+        .iter()
+        .position(|p| !texts(std::slice::from_ref(p)).is_empty());
+    let start = packets
+        .iter()
+        .position(|packet| matches!(&packet.data, Some(Data::ServiceEvent(_))));
+    assert!(start < data);
+    // Every read-back ends with the word that it is complete, and tells nothing twice.
+    assert_eq!(service_events(&world.read(consumer)), [("read", 6000)]);
+}
+
+#[test]
+fn flushes_are_told_up_to_a_number_and_other_events_once() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&[]));
+    for token in 0..100 {
+        world.advance(10);
+        let now = world.now;
+        world.service.flush(consumer, token, 0, 0, &now);
+        world.run();
+    }
+    let events = service_events(&world.read(consumer));
+    let count = |name| events.iter().filter(|(event, _)| *event == name).count();
+    assert_eq!((count("flush started"), count("all flushed")), (64, 64));
+    assert_eq!(count("tracing started"), 1);
+    let last = events.iter().rfind(|(event, _)| *event == "flush started");
+    assert_eq!(last, Some(&("flush started", 2000)), "the newest are kept");
+}
+
+#[test]
+fn data_sources_that_are_slow_to_start_are_named_after_twenty_seconds() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    for (name, notifies) in [("quick", false), ("slow", true)] {
+        let descriptor = DataSourceDescriptor {
+            name: Some(name.into()),
+            will_notify_on_start: Some(notifies),
+            ..Default::default()
+        };
+        world.register(producer, &descriptor);
+    }
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["quick", "slow"]));
+    world.advance(19_999);
+    assert!(
+        !service_events(&world.read(consumer))
+            .iter()
+            .any(|(event, _)| *event == "slow to start")
+    );
+    world.advance(1);
+    let packets = world.read(consumer);
+    let named: Vec<String> = packets
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(Data::ServiceEvent(event)) => match &event.event_type {
+                Some(EventType::SlowStartingDataSources(slow)) => Some(slow),
+                _ => None,
+            },
+            _ => None,
+        })
+        .flat_map(|slow| &slow.data_source)
+        .map(|source| source.data_source_name.clone().unwrap())
+        .collect();
+    assert_eq!(named, ["slow"]);
+    world.advance(60_000);
+    assert!(
+        !service_events(&world.read(consumer))
+            .iter()
+            .any(|(event, _)| *event == "slow to start")
+    );
+}
+
+#[test]
+fn no_more_data_sources_are_named_than_the_limit() {
+    for count in [
+        limits::MAX_LISTED_DATA_SOURCES,
+        limits::MAX_LISTED_DATA_SOURCES + 1,
+    ] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        let descriptor = DataSourceDescriptor {
+            name: Some("d".into()),
+            will_notify_on_start: Some(true),
+            ..Default::default()
+        };
+        world.register(producer, &descriptor);
+        let consumer = world.consumer();
+        world.enable(consumer, &config(&vec!["d"; count]));
+        world.advance(20_000);
+        let packets = world.read(consumer);
+        let named: usize = packets
+            .iter()
+            .filter_map(|packet| match &packet.data {
+                Some(Data::ServiceEvent(event)) => match &event.event_type {
+                    Some(EventType::SlowStartingDataSources(slow)) => Some(slow.data_source.len()),
+                    _ => None,
+                },
+                _ => None,
+            })
+            .sum();
+        assert_eq!(named, limits::MAX_LISTED_DATA_SOURCES);
+    }
+}
+
+#[test]
+fn sessions_tell_what_others_there_were_and_how_they_went() {
+    use State::{STATE_CONFIGURED, STATE_DISABLED, STATE_STARTED};
+    let mut world = World::new();
+    let [a, b, c] = [1, 2001, 2002].map(|uid| world.consumer_of(uid));
+    world.enable(a, &watching("a", &[]));
+    world.advance(10);
+    world.enable(b, &watching("b", &[]));
+    world.advance(10);
+    disable(&mut world, b);
+    assert_eq!(told(&world.read(b)), [(STATE_STARTED, 1, "a".into())]);
+    // The second one has ended and is still there.
+    world.advance(10);
+    world.enable(c, &watching("c", &[]));
+    disable(&mut world, c);
+    let seen = world.read(c);
+    assert_eq!(
+        told(&seen),
+        [(STATE_STARTED, 1, "a".into()), (STATE_DISABLED, 2, "b".into())]
+    );
+    let since: Vec<u64> = concurrent_events(&seen).iter().map(|(at, _)| *at).collect();
+    assert_eq!(since, [1000, 1020], "since when they are so");
+    disable(&mut world, a);
+    let seen = world.read(a);
+    let lives = [(2, "b"), (3, "c")].into_iter().flat_map(|(id, name)| {
+        [STATE_CONFIGURED, STATE_STARTED, STATE_DISABLED].map(|state| (state, id, name.to_owned()))
+    });
+    assert_eq!(told(&seen), lives.collect::<Vec<_>>());
+    for (_, event) in concurrent_events(&seen) {
+        let uid = if event.session_id == Some(2) { 2001 } else { 2002 };
+        assert_eq!(event.consumer_uid, Some(uid));
+        assert_eq!(event.num_data_sources, Some(0));
+    }
+    assert!(told(&world.read(a)).is_empty(), "once");
+}
+
+#[test]
+fn a_session_that_waits_for_its_data_sources_to_stop_is_told_to_do_so() {
+    use State::{STATE_CONFIGURED, STATE_DISABLED, STATE_DISABLING_WAITING_STOP_ACKS, STATE_STARTED};
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let descriptor = DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_stop: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &descriptor);
+    let (a, b) = (world.consumer(), world.consumer());
+    world.enable(a, &watching("a", &[]));
+    // No name, and it is not told of others itself.
+    world.enable(b, &config(&["d"]));
+    world.advance(10);
+    disable(&mut world, b);
+    world.advance(5000);
+    let seen = world.read(a);
+    let states = [
+        STATE_CONFIGURED,
+        STATE_STARTED,
+        STATE_DISABLING_WAITING_STOP_ACKS,
+        STATE_DISABLED,
+    ];
+    assert_eq!(told(&seen), states.map(|state| (state, 2, String::new())));
+    for (_, event) in concurrent_events(&seen) {
+        assert_eq!(event.num_data_sources, Some(1));
+        assert_eq!(event.session_name, None);
+    }
+    assert!(told(&world.read(b)).is_empty(), "it did not ask");
+}
+
+#[test]
+fn other_sessions_are_told_of_up_to_a_number() {
+    let mut world = World::new();
+    let (a, b) = (world.consumer(), world.consumer());
+    world.enable(a, &watching("a", &[]));
+    // Three events each.
+    for _ in 0..limits::MAX_CONCURRENT_SESSION_EVENTS / 3 + 10 {
+        world.enable(b, &config(&[]));
+        let now = world.now;
+        world.service.free_buffers(b, &now);
+        world.run();
+    }
+    assert_eq!(told(&world.read(a)).len(), limits::MAX_CONCURRENT_SESSION_EVENTS);
+    // There is room again.
+    world.enable(b, &config(&[]));
+    assert_eq!(told(&world.read(a)).len(), 2);
+}
+
+#[test]
+fn names_of_other_sessions_are_kept_up_to_a_size() {
+    let mut world = World::new();
+    let (a, b) = (world.consumer(), world.consumer());
+    world.enable(a, &watching("a", &[]));
+    let size = 100 * 1024;
+    let long = TraceConfig {
+        unique_session_name: Some("x".repeat(size)),
+        ..config(&[])
+    };
+    for _ in 0..limits::MAX_CONCURRENT_SESSION_NAME_BYTES / size {
+        world.enable(b, &long);
+        let now = world.now;
+        world.service.free_buffers(b, &now);
+        world.run();
+    }
+    let seen = told(&world.read(a)).len();
+    assert_eq!(seen, limits::MAX_CONCURRENT_SESSION_NAME_BYTES / size);
+}

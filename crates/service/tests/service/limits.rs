@@ -1,0 +1,400 @@
+//! Limits of the service, each at its value and past it. Those of configs that are simply refused are in `refusals`,
+//! those of guardrails and boosts in `configs`, those of events in `events`.
+
+use buffa::Message;
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::{
+    CommitDataRequest, DataSourceDescriptor, TraceConfig, TracePacket, commit_data_request, trace_config,
+};
+use ferretto_service::{
+    Credentials, FlushOutcome, Introduction, ProducerCommand, Service, StateScope, limits,
+};
+
+use crate::world::{Disk, World, config, flushes, packet, texts};
+
+const KB: usize = 1024;
+
+/// The shared memory that a producer gets, of its own wish and of the config's.
+fn shared_memory(hints: (usize, usize), wish_kb: (u32, u32)) -> (usize, usize) {
+    let mut world = World::new();
+    let who = Introduction {
+        name: "p".into(),
+        smb_size_hint: hints.0,
+        smb_page_size_hint: hints.1,
+        ..Default::default()
+    };
+    let producer = world.introduce(1000, who);
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let mut sized = config(&["d"]);
+    sized.producers = vec![trace_config::ProducerConfig {
+        producer_name: Some("p".into()),
+        shm_size_kb: Some(wish_kb.0),
+        page_size_kb: Some(wish_kb.1),
+        ..Default::default()
+    }];
+    world.enable(consumer, &sized);
+    match world.producers[&producer].commands[0] {
+        ProducerCommand::CreateSharedMemory { size, page_size } => (size, page_size),
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn shared_memory_is_granted_up_to_its_limits() {
+    let most = (limits::MAX_SMB_SIZE, limits::MAX_SMB_PAGE_SIZE);
+    let in_kb = |(size, page): (usize, usize)| ((size / KB) as u32, (page / KB) as u32);
+    assert_eq!(shared_memory(most, (0, 0)), most);
+    assert_eq!(shared_memory((0, 0), in_kb(most)), most);
+    // More is cut, whoever asks.
+    let more = (2 * most.0, 2 * most.1);
+    assert_eq!(shared_memory(more, (0, 0)), most);
+    assert_eq!(shared_memory((0, 0), in_kb(more)), most);
+    // The config goes before the producer.
+    assert_eq!(
+        shared_memory((512 * KB, 8 * KB), (1024, 16)),
+        (1024 * KB, 16 * KB)
+    );
+    assert_eq!(shared_memory((512 * KB, 8 * KB), (0, 0)), (512 * KB, 8 * KB));
+    let default = (limits::DEFAULT_SMB_SIZE, limits::DEFAULT_SMB_PAGE_SIZE);
+    assert_eq!(shared_memory((0, 0), (0, 0)), default);
+    // Smaller than a page of the ABI, or no multiple of one.
+    assert_eq!(
+        shared_memory((256 * KB, limits::MIN_SMB_PAGE_SIZE / 2), (0, 0)),
+        default
+    );
+    assert_eq!(shared_memory((18 * KB, 0), (0, 0)), default);
+}
+
+#[test]
+fn memory_that_producers_offer_keeps_the_same_limits() {
+    let (size, page) = (limits::MAX_SMB_SIZE, limits::MAX_SMB_PAGE_SIZE);
+    assert!(Service::would_adopt(size, page));
+    assert!(!Service::would_adopt(size + page, page));
+    assert!(!Service::would_adopt(size, 2 * page));
+}
+
+#[test]
+fn as_many_producers_connect_as_there_are_ids() {
+    let mut world = World::new();
+    let connect = |world: &mut World| {
+        let nobody = Credentials { uid: 1, pid: None };
+        world.service.connect_producer(nobody, Introduction::default())
+    };
+    let mut last = None;
+    for _ in 0..limits::MAX_PRODUCERS {
+        last = connect(&mut world);
+        assert!(last.is_some());
+    }
+    assert_eq!(connect(&mut world), None);
+    let now = world.now;
+    world.service.disconnect_producer(last.unwrap(), &now);
+    assert_eq!(connect(&mut world), last, "the id that is free");
+}
+
+#[test]
+fn a_producer_registers_as_many_data_sources_as_the_limit() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    for n in 0..limits::MAX_DATA_SOURCES_PER_PRODUCER {
+        world.offer(producer, &format!("d{n}"));
+    }
+    assert!(world.log.is_empty());
+    world.offer(producer, "one too many");
+    assert!(world.log.iter().any(|line| line.contains("one too many")));
+    let root = world.consumer_of(0);
+    let registered = world.state(root, StateScope::Everything).data_sources.len();
+    assert_eq!(registered, limits::MAX_DATA_SOURCES_PER_PRODUCER);
+}
+
+#[test]
+fn descriptors_of_a_producer_fit_exactly() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let sized = |name: &str, size: usize| {
+        let mut descriptor = DataSourceDescriptor {
+            name: Some(name.into()),
+            ..Default::default()
+        }
+        .encode_to_vec();
+        // An unknown field fills it up.
+        let room = size - descriptor.len() - 2;
+        let length = room - if room > 1 << 21 { 4 } else { 3 };
+        let mut filler = ferretto_wire::Writer::new();
+        filler.bytes_field(1000, &vec![0; length]);
+        descriptor.extend_from_slice(filler.as_slice());
+        assert_eq!(descriptor.len(), size);
+        descriptor
+    };
+    let now = world.now;
+    let most = limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER;
+    let mut register = |name, size| {
+        world
+            .service
+            .register_data_source(producer, &sized(name, size), &now);
+    };
+    register("a", most - 20_001);
+    register("b", 20_002);
+    register("c", 20_001);
+    let root = world.consumer_of(0);
+    let state = world.state(root, StateScope::Everything);
+    let names = state.data_sources.iter();
+    let names: Vec<_> = names
+        .map(|source| source.ds_descriptor.name.clone().unwrap())
+        .collect();
+    assert_eq!(names, ["a", "c"]);
+}
+
+#[test]
+fn the_config_of_a_data_source_fits_into_a_message() {
+    let sized = |size: usize| {
+        let mut sized = config(&["d"]);
+        let source = sized.data_sources[0].config.get_or_insert_default();
+        let rest = source.encoded_len() as usize;
+        // Tag and length of a field of this size.
+        source.legacy_config = Some("x".repeat(size - rest - 2 - 3));
+        assert_eq!(source.encoded_len() as usize, size);
+        sized
+    };
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let most = limits::MAX_DATA_SOURCE_CONFIG_BYTES;
+    let error = world.try_enable(consumer, &sized(most + 1)).unwrap_err();
+    assert!(error.contains("data_sources[0].config"), "{error}");
+    world.enable(consumer, &sized(most));
+}
+
+#[test]
+fn expressions_are_compiled_up_to_a_length() {
+    let filtered = |length: usize| {
+        let mut filtered = config(&["d"]);
+        filtered.data_sources[0].producer_name_regex_filter = vec!["x".repeat(length)];
+        filtered
+    };
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world
+        .try_enable(consumer, &filtered(limits::MAX_REGEX_LENGTH + 1))
+        .unwrap_err();
+    world.enable(consumer, &filtered(limits::MAX_REGEX_LENGTH));
+}
+
+#[test]
+fn so_many_flushes_are_under_way_at_once() {
+    let mut world = World::new();
+    let producer = world.producer("silent");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let most = limits::MAX_PENDING_FLUSHES as u64;
+    for token in 0..=most {
+        let now = world.now;
+        world.service.flush(consumer, token, 0, 0, &now);
+        world.run();
+    }
+    // Like upstream's, the check lets one more in.
+    assert_eq!(world.count(producer, flushes) as u64, most + 1);
+    assert!(world.consumers[&consumer].flushes.is_empty());
+    let now = world.now;
+    world.service.flush(consumer, 9999, 0, 0, &now);
+    world.run();
+    assert_eq!(world.consumers[&consumer].flushes, [(9999, FlushOutcome::Failed)]);
+    assert_eq!(world.count(producer, flushes) as u64, most + 1);
+    world.acknowledge_flushes(producer);
+    assert_eq!(world.consumers[&consumer].flushes.len() as u64, most + 2);
+}
+
+#[test]
+fn so_many_clock_snapshots_wait_for_a_read_back() {
+    let snapshots = |drifts: usize| {
+        let mut world = World::new();
+        let consumer = world.consumer();
+        let mut drifting = config(&[]);
+        drifting
+            .builtin_data_sources
+            .get_or_insert_default()
+            .snapshot_interval_ms = Some(10);
+        world.enable(consumer, &drifting);
+        world.read(consumer);
+        for _ in 0..drifts {
+            world.now.realtime += 1_000_000_000;
+            world.advance(10);
+        }
+        let packets = world.read(consumer);
+        let of_clocks = packets
+            .iter()
+            .filter(|packet| matches!(packet.data, Some(Data::ClockSnapshot(_))));
+        of_clocks.count()
+    };
+    let most = limits::MAX_PENDING_CLOCK_SNAPSHOTS;
+    assert_eq!(snapshots(most - 1), most - 1);
+    assert_eq!(snapshots(most), most);
+    assert_eq!(snapshots(most + 5), most);
+}
+
+#[test]
+fn files_are_written_no_more_often_than_the_shortest_period() {
+    let shortest = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u32;
+    let default = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u32;
+    for (asked, period) in [
+        (1, shortest),
+        (shortest - 1, shortest),
+        (shortest, shortest),
+        (shortest + 1, shortest + 1),
+        (0, default),
+    ] {
+        let mut world = World::new();
+        let consumer = world.consumer();
+        let mut streaming = TraceConfig {
+            write_into_file: Some(true),
+            file_write_period_ms: Some(asked),
+            ..config(&[])
+        };
+        let builtin = streaming.builtin_data_sources.get_or_insert_default();
+        builtin.snapshot_interval_ms = Some(3_600_000);
+        let session = world.enable(consumer, &streaming);
+        // Every write ends with the word that the buffers were read.
+        let mut writes = 0;
+        let mut size = world.files[&session].len();
+        let periods = 10;
+        // From the first multiple on.
+        for _ in 0..periods * period + period {
+            world.advance(1);
+            let now = world.files[&session].len();
+            writes += u32::from(now != size);
+            size = now;
+        }
+        assert!(
+            (periods..=periods + 1).contains(&writes),
+            "{asked} ms: {writes} writes"
+        );
+    }
+}
+
+#[test]
+fn a_chunk_is_patched_in_so_many_places_at_once() {
+    let discarded = |count: usize| {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        world.enable(consumer, &config(&["d"]));
+        let target = world.target(producer);
+        let request = CommitDataRequest {
+            chunks_to_patch: vec![commit_data_request::ChunkToPatch {
+                target_buffer: Some(target.into()),
+                writer_id: Some(1),
+                chunk_id: Some(0),
+                patches: vec![
+                    commit_data_request::chunk_to_patch::Patch {
+                        offset: Some(0),
+                        data: Some(vec![0; 4]),
+                        ..Default::default()
+                    };
+                    count
+                ],
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let now = world.now;
+        world.service.commit(producer, &request, &now);
+        world.service.trace_stats(consumer).unwrap().patches_discarded
+    };
+    let most = limits::MAX_PATCHES_PER_CHUNK;
+    assert_eq!(
+        discarded(most),
+        Some(0),
+        "the buffer counts them as failed: there is no such chunk"
+    );
+    assert_eq!(discarded(most + 1), Some(most as u64 + 1));
+}
+
+#[test]
+fn so_many_ended_sessions_may_still_write_into_their_files() {
+    let mut world = World::new();
+    world.disk = Disk::Slow;
+    let streaming = TraceConfig {
+        write_into_file: Some(true),
+        ..config(&[])
+    };
+    let consumer = world.consumer();
+    for _ in 0..limits::MAX_COMPLETING_SESSIONS {
+        world.enable(consumer, &streaming);
+        let now = world.now;
+        world.service.free_buffers(consumer, &now);
+        world.run();
+    }
+    let error = world.try_enable(consumer, &streaming).unwrap_err();
+    assert!(error.contains("still write"), "{error}");
+    world.disk_catches_up();
+    world.disk_catches_up();
+    world.enable(consumer, &streaming);
+}
+
+#[test]
+fn so_many_names_of_guarded_sessions_are_remembered() {
+    let mut world = World::new();
+    let mut start = |name: usize| {
+        let consumer = world.consumer();
+        let guarded = TraceConfig {
+            enable_extra_guardrails: Some(true),
+            unique_session_name: Some(format!("s{name}")),
+            ..config(&[])
+        };
+        let result = world.try_enable(consumer, &guarded).map(drop);
+        world.lose_consumer(consumer);
+        world.advance(1);
+        result
+    };
+    for name in 0..limits::MAX_GUARDED_STARTS {
+        start(name).unwrap();
+    }
+    assert!(start(9999).unwrap_err().contains("limit"));
+}
+
+#[test]
+fn statistics_fit_into_what_a_client_accepts() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    for writer in 1..=20 {
+        world.commit(producer, writer, target, &[&packet("x")]);
+    }
+    world.read(consumer);
+    let whole = world.service.trace_stats(consumer).unwrap();
+    assert_eq!(whole.writer_stats.len(), 20);
+    let size = whole.encoded_len() as usize;
+    let at = world.service.trace_stats_within(consumer, size).unwrap();
+    assert_eq!(at.writer_stats.len(), 20);
+    let past = world.service.trace_stats_within(consumer, size - 1).unwrap();
+    assert!(past.writer_stats.is_empty());
+    assert_eq!(past.buffer_stats, whole.buffer_stats);
+}
+
+/// A packet is limited only by what a buffer holds: it comes in as many fragments as it takes.
+#[test]
+fn a_packet_may_be_larger_than_any_message() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let mut large = config(&["d"]);
+    large.buffers[0].size_kb = Some(1024);
+    large.producers = vec![trace_config::ProducerConfig {
+        producer_name: Some("p".into()),
+        page_size_kb: Some(32),
+        shm_size_kb: Some(1024),
+        ..Default::default()
+    }];
+    world.enable(consumer, &large);
+    let target = world.target(producer);
+    let text = "x".repeat(300 * KB);
+    let whole = packet(&text);
+    world.commit_in_fragments(producer, 1, target, &whole, 30 * KB);
+    let packets: Vec<TracePacket> = world.read(consumer);
+    assert_eq!(texts(&packets), [text]);
+}
