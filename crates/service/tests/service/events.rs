@@ -28,7 +28,7 @@ fn service_events(packets: &[TracePacket]) -> Vec<(&'static str, u64)> {
         .filter_map(|packet| match &packet.data {
             Some(Data::ServiceEvent(event)) => Some((
                 name(event.event_type.as_ref()?),
-                packet.timestamp.unwrap() / 1_000_000,
+                packet.timestamp.expect("a time") / 1_000_000,
             )),
             _ => None,
         })
@@ -40,7 +40,7 @@ fn concurrent_events(packets: &[TracePacket]) -> Vec<(u64, Box<ConcurrentSession
         .iter()
         .filter_map(|packet| match &packet.data {
             Some(Data::ConcurrentSessionEvent(event)) => {
-                Some((packet.timestamp.unwrap() / 1_000_000, event.clone()))
+                Some((packet.timestamp.expect("a time") / 1_000_000, event.clone()))
             }
             _ => None,
         })
@@ -53,8 +53,8 @@ fn told(packets: &[TracePacket]) -> Vec<(State, u64, String)> {
         .into_iter()
         .map(|(_, event)| {
             (
-                event.state.unwrap(),
-                event.session_id.unwrap(),
+                event.state.expect("a state"),
+                event.session_id.expect("an id"),
                 event.session_name.clone().unwrap_or_default(),
             )
         })
