@@ -440,3 +440,28 @@ fn read_buffers_payloads(batch: &ReadBatch<'_>) -> Vec<Vec<u8>> {
     }
     payloads
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_made_unless_one_was_passed_as_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace");
+        let config = TraceConfig {
+            write_into_file: Some(true),
+            output_path: Some(path.to_string_lossy().into_owned()),
+            ..Default::default()
+        };
+        let passed = tempfile::tempfile().unwrap().into();
+        assert_eq!(output_file(&config, Some(passed)).0, OutputFile::Both);
+        assert!(!path.exists());
+        assert_eq!(output_file(&config, None).0, OutputFile::Created);
+        assert!(path.exists());
+        assert!(matches!(
+            output_file(&config, None).0,
+            OutputFile::CannotCreate(_)
+        ));
+    }
+}

@@ -157,8 +157,36 @@ impl<'a> System<'a> {
 
     /// Starts a daemon. It is ready when this returns; gives its process id.
     pub(crate) fn start(&mut self, side: Side, program: Program) -> u32 {
+        self.start_with(side, program, |_| {})
+    }
+
+    /// Likewise, after `prepare` had a look at the command.
+    pub(crate) fn start_with(
+        &mut self,
+        side: Side,
+        program: Program,
+        prepare: impl FnOnce(&mut Command),
+    ) -> u32 {
+        self.start_copy(&self.programs.path(side, program), program, prepare)
+    }
+
+    /// A copy of a program in the folder, which others may run.
+    pub(crate) fn copy_of(&self, side: Side, program: Program) -> PathBuf {
+        let copy = self.path(program.name());
+        std::fs::copy(self.programs.path(side, program), &copy).unwrap();
+        copy
+    }
+
+    /// Starts the daemon in this file as [`System::start_with`] does.
+    pub(crate) fn start_copy(
+        &mut self,
+        file: &Path,
+        program: Program,
+        prepare: impl FnOnce(&mut Command),
+    ) -> u32 {
         let log = format!("{}.log", program.name());
-        let mut command = self.command(&self.programs.path(side, program), &log);
+        let mut command = self.command(file, &log);
+        prepare(&mut command);
         let variable = match program {
             Program::Traced => "TRACED_NOTIFY_FD",
             Program::TracedProbes => "TRACED_PROBES_NOTIFY_FD",
@@ -173,7 +201,7 @@ impl<'a> System<'a> {
                 self.running.push(running);
                 pid
             }
-            Err(problem) => panic!("{side} {}: {problem}\n{}", program.name(), self.log(&log)),
+            Err(problem) => panic!("{}: {problem}\n{}", file.display(), self.log(&log)),
         }
     }
 
@@ -288,6 +316,16 @@ impl Recording {
             tail(&self.log)
         );
         self.trace
+    }
+
+    /// Waits until the recording has ended, however that was.
+    pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
+        self.running.wait(PATIENCE)
+    }
+
+    /// The end of what it said.
+    pub(crate) fn said(&self) -> String {
+        tail(&self.log)
     }
 
     /// Ends the recording as Ctrl-C does; gives the trace.
