@@ -50,12 +50,13 @@ impl Service {
         }
         self.check_exclusive(config)?;
         // An exclusive session ends all others, so it cannot clash with them.
-        if config.exclusive_prio.unwrap_or_default() == 0 {
+        let alone = config.exclusive_prio.unwrap_or_default() != 0;
+        if !alone {
             self.check_name(config)?;
             self.check_semaphores(config)?;
-            self.check_counts(uid)?;
         }
-        self.check_guarded_start(config, now)
+        self.check_guarded_start(config, now)?;
+        if alone { Ok(()) } else { self.check_counts(uid) }
     }
 
     fn live_sessions(&self) -> impl Iterator<Item = &Session> {

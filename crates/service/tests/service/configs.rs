@@ -10,7 +10,8 @@ use ferretto_proto::messages::{
     trace_config,
 };
 use ferretto_service::{
-    ConfigInput, DescriptorEncoding, ExtensionDescriptor, Identity, OutputFile, PriorityBoost, StateScope,
+    ConfigInput, Credentials, DescriptorEncoding, ExtensionDescriptor, Identity, Introduction, OutputFile,
+    PriorityBoost, Scraping, StateScope,
 };
 
 use crate::world::{World, config, packet, starts, stops};
@@ -716,4 +717,52 @@ fn what_only_android_or_the_command_line_heed_is_carried_into_the_trace() {
     assert_eq!(in_trace, Some(&carried));
     let nothing_else = trace_of(&mut World::new(), &config(&[]));
     assert_eq!(packets.len(), nothing_else.len(), "and has no other effect");
+}
+
+#[test]
+fn a_locked_down_service_takes_its_own_user_only() {
+    use trace_config::LockdownModeOperation::{LOCKDOWN_CLEAR, LOCKDOWN_SET, LOCKDOWN_UNCHANGED};
+    const OWN: u32 = 42;
+    const OTHER: u32 = 1000;
+    let mut world = World::new();
+    let operate = |world: &mut World, operation| {
+        let consumer = world.consumer();
+        let locking = TraceConfig {
+            lockdown_mode: Some(operation),
+            ..config(&["d"])
+        };
+        world.enable(consumer, &locking);
+        consumer
+    };
+    let connects = |world: &mut World, uid| {
+        let credentials = Credentials { uid, pid: None };
+        let admitted = world
+            .service
+            .connect_producer(credentials, Introduction::default());
+        world.run();
+        admitted.is_some()
+    };
+    let own = world.producer_of(OWN, "own", Scraping::Disabled);
+    let other = world.producer_of(OTHER, "other", Scraping::Disabled);
+    for producer in [own, other] {
+        world.offer(producer, "d");
+    }
+    for (operation, others) in [
+        (LOCKDOWN_UNCHANGED, true),
+        (LOCKDOWN_SET, false),
+        (LOCKDOWN_UNCHANGED, false),
+        (LOCKDOWN_CLEAR, true),
+    ] {
+        let before = (world.count(own, starts), world.count(other, starts));
+        let consumer = operate(&mut world, operation);
+        assert_eq!(world.count(own, starts), before.0 + 1);
+        assert_eq!(
+            world.count(other, starts),
+            before.1 + usize::from(others),
+            "{operation:?}"
+        );
+        assert!(connects(&mut world, OWN));
+        assert_eq!(connects(&mut world, OTHER), others, "{operation:?}");
+        world.lose_consumer(consumer);
+    }
 }

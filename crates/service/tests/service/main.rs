@@ -12,6 +12,7 @@ mod filters;
 mod flushes;
 mod lifecycle;
 mod limits;
+mod queries;
 mod refusals;
 mod scraping;
 mod service_packets;
