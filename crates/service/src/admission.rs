@@ -23,18 +23,29 @@ impl GuardedStarts {
     /// Seconds since a session of this name began, if that is too short a time ago.
     fn too_recent(&self, name: &str, now: &Now) -> Option<u64> {
         let began = *self.0.get(name)?;
-        let seconds = now.boot / NS_PER_S - began / NS_PER_S;
-        (seconds <= limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS).then_some(seconds)
+        is_recent(began, now).then(|| seconds_since(began, now))
     }
 
-    fn forget_old(&mut self, now: &Now) {
-        self.0.retain(|_, began| {
-            now.boot / NS_PER_S - *began / NS_PER_S <= limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS
-        });
+    /// How many began within that time.
+    fn count(&self, now: &Now) -> usize {
+        self.0.values().filter(|began| is_recent(**began, now)).count()
+    }
+
+    fn note(&mut self, name: String, now: &Now) {
+        self.0.retain(|_, began| is_recent(*began, now));
+        self.0.insert(name, now.boot);
     }
 }
 
-const NS_PER_S: u64 = 1_000_000_000;
+/// Whole seconds, as upstream counts them.
+fn seconds_since(began: u64, now: &Now) -> u64 {
+    const NS_PER_S: u64 = 1_000_000_000;
+    (now.boot / NS_PER_S).saturating_sub(began / NS_PER_S)
+}
+
+fn is_recent(began: u64, now: &Now) -> bool {
+    seconds_since(began, now) <= limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS
+}
 
 impl Service {
     /// Checks a config of a consumer of this user against the sessions there are. Changes nothing.
@@ -142,9 +153,7 @@ impl Service {
                 limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS
             ));
         }
-        let recent = self.guarded_starts.0.keys();
-        let recent = recent.filter(|name| self.guarded_starts.too_recent(name, now).is_some());
-        if recent.count() >= limits::MAX_GUARDED_STARTS {
+        if self.guarded_starts.count(now) >= limits::MAX_GUARDED_STARTS {
             return Err(format!(
                 "enable_extra_guardrails: {} sessions began within {} s, which is the limit",
                 limits::MAX_GUARDED_STARTS,
@@ -157,9 +166,8 @@ impl Service {
     /// The session was admitted and now begins: others make room if it is exclusive.
     pub(crate) fn make_way(&mut self, config: &TraceConfig, now: &Now) {
         if config.enable_extra_guardrails.unwrap_or_default() {
-            self.guarded_starts.forget_old(now);
             let name = config.unique_session_name.clone().unwrap_or_default();
-            self.guarded_starts.0.insert(name, now.boot);
+            self.guarded_starts.note(name, now);
         }
         let priority = config.exclusive_prio.unwrap_or_default();
         if priority == 0 {

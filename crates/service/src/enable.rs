@@ -85,10 +85,11 @@ impl Service {
         let targets = resolve_targets(&config)?;
         check_filters(&config)?;
         let filter = trace_filter(&config)?;
-        let boost = match config.priority_boost.is_set() {
-            true => Some(boost::requested(&config.priority_boost)?),
-            false => None,
-        };
+        let boost = config
+            .priority_boost
+            .as_option()
+            .map(boost::requested)
+            .transpose()?;
         let data_source_configs = data_source_configs(&bytes);
         check_data_source_configs(&data_source_configs)?;
         self.admit(&config, uid, now)?;

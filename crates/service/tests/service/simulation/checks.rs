@@ -37,7 +37,12 @@ impl Simulation {
             "{due:?} at {now}"
         );
         let boot = self.world.now.boot;
-        assert!(self.world.service.next_boot_deadline().is_none_or(|due| due > boot));
+        assert!(
+            self.world
+                .service
+                .next_boot_deadline()
+                .is_none_or(|due| due > boot)
+        );
         let state = self.world.state(self.root, StateScope::Sessions);
         if state.tracing_sessions.is_empty() {
             assert_eq!(self.world.service.buffer_bytes(), 0);
