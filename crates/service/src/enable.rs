@@ -91,7 +91,7 @@ impl Service {
             .map(boost::requested)
             .transpose()?;
         let data_source_configs = data_source_configs(&bytes);
-        check_data_source_configs(&data_source_configs)?;
+        check_config_sizes(&config, &data_source_configs)?;
         self.admit(&config, uid, now)?;
         let file = file_sink(&config, file)?;
         let buffers = make_buffers(&config)?;
@@ -417,6 +417,21 @@ fn check_bugreport_filename(config: &TraceConfig) -> Result<(), String> {
     ))
 }
 
+fn check_config_sizes(config: &TraceConfig, encoded: &[Vec<u8>]) -> Result<(), String> {
+    let too_large = |encoded: &&Vec<u8>| encoded.len() > limits::MAX_DATA_SOURCE_CONFIG_SIZE;
+    let Some(index) = encoded.iter().position(|encoded| too_large(&encoded)) else {
+        return Ok(());
+    };
+    let source = config.data_sources.get(index);
+    let name = source.and_then(|source| source.config.name.as_deref());
+    Err(format!(
+        "data source {:?}: its config is {} bytes long, the limit is {}: producers could not be sent it",
+        name.unwrap_or_default(),
+        encoded[index].len(),
+        limits::MAX_DATA_SOURCE_CONFIG_SIZE
+    ))
+}
+
 /// Index of the buffer that each data source of the config writes into.
 fn resolve_targets(config: &TraceConfig) -> Result<Vec<usize>, String> {
     let count = config.buffers.len();
@@ -561,20 +576,6 @@ fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
     bytes_of(trace_config, DATA_SOURCES)
         .map(|source| bytes_of(source, CONFIG).flatten().copied().collect())
         .collect()
-}
-
-fn check_data_source_configs(configs: &[Vec<u8>]) -> Result<(), String> {
-    let too_large = configs
-        .iter()
-        .position(|config| config.len() > limits::MAX_DATA_SOURCE_CONFIG_BYTES);
-    match too_large {
-        Some(index) => Err(format!(
-            "data_sources[{index}].config has {} bytes, and {} are what fits into a message to a producer: shorten it",
-            configs[index].len(),
-            limits::MAX_DATA_SOURCE_CONFIG_BYTES
-        )),
-        None => Ok(()),
-    }
 }
 
 /// The config that a producer gets: the consumer's bytes untouched, then what the service sets. A field that comes

@@ -20,8 +20,6 @@ pub const MAX_DESCRIPTOR_BYTES_PER_PRODUCER: usize = 8 * 1024 * 1024;
 pub const MAX_PRODUCERS: usize = 0xffff;
 /// Longest session.
 pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Bytes of one data source's config (upstream: none): producers get it in one frame, of 128 KB with all around it.
-pub const MAX_DATA_SOURCE_CONFIG_BYTES: usize = 127 * 1024;
 
 /// Longest session with `enable_extra_guardrails`.
 pub const GUARDRAIL_MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
@@ -74,6 +72,10 @@ pub const MIN_FILE_WRITE_PERIOD: Duration = Duration::from_millis(100);
 
 /// Patches of one chunk in one request; more are refused.
 pub const MAX_PATCHES_PER_CHUNK: usize = 1024;
+/// Bytes of one `DataSourceConfig` in a trace config. It goes to producers in one frame of 128 KB, with what the service
+/// adds to it.
+pub const MAX_DATA_SOURCE_CONFIG_SIZE: usize = 127 * 1024;
+
 /// Triggers in one config (upstream: no limit).
 pub const MAX_TRIGGERS_PER_CONFIG: usize = 1024;
 /// Different `producer_name_regex` of the triggers in one config. Each takes up to [`MAX_REGEX_MEMORY`].

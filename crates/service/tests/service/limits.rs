@@ -158,9 +158,9 @@ fn the_config_of_a_data_source_fits_into_a_message() {
     };
     let mut world = World::new();
     let consumer = world.consumer();
-    let most = limits::MAX_DATA_SOURCE_CONFIG_BYTES;
+    let most = limits::MAX_DATA_SOURCE_CONFIG_SIZE;
     let error = world.try_enable(consumer, &sized(most + 1)).unwrap_err();
-    assert!(error.contains("data_sources[0].config"), "{error}");
+    assert!(error.contains("producers could not be sent it"), "{error}");
     world.enable(consumer, &sized(most));
 }
 
