@@ -53,7 +53,7 @@ impl Service {
     /// # Errors
     /// Why the session may not begin.
     pub(crate) fn admit(&self, config: &TraceConfig, uid: u32, now: &Now) -> Result<(), String> {
-        let completing = self.sessions.values().filter(|session| !is_live(session)).count();
+        let completing = self.sessions.len() - self.live_sessions().count();
         if completing >= limits::MAX_COMPLETING_SESSIONS {
             return Err(format!(
                 "{completing} ended tracing sessions still write into their files; wait until some are complete"
@@ -70,8 +70,11 @@ impl Service {
         if alone { Ok(()) } else { self.check_counts(uid) }
     }
 
-    fn live_sessions(&self) -> impl Iterator<Item = &Session> {
-        self.sessions.values().filter(|session| is_live(session))
+    /// The sessions that are more than a file that is being completed.
+    pub(crate) fn live_sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions
+            .values()
+            .filter(|session| !session.free_when_drained)
     }
 
     fn check_exclusive(&self, config: &TraceConfig) -> Result<(), String> {
@@ -193,11 +196,6 @@ impl Service {
         }
         self.free_session(id, now);
     }
-}
-
-/// Whether it is more than a file that is being completed.
-fn is_live(session: &Session) -> bool {
-    !session.free_when_drained
 }
 
 /// Checks that concern the config alone: its duration, what `enable_extra_guardrails` forbids, and what this service

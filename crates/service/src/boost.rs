@@ -52,7 +52,7 @@ impl Service {
     /// Has the driver run the service at the highest priority that any session asks for, if that is another than
     /// before. `on_behalf_of` is the session that has just begun, if that is why.
     pub(crate) fn adjust_boost(&mut self, on_behalf_of: Option<SessionId>) {
-        let highest = self.sessions.values().filter_map(|session| session.boost).max();
+        let highest = self.live_sessions().filter_map(|session| session.boost).max();
         if highest != self.boost {
             self.boost = highest;
             self.output(Output::SetPriority {

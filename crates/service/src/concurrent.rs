@@ -102,7 +102,7 @@ impl Service {
         if !self.sessions.get(&id).is_some_and(Session::records_others) {
             return;
         }
-        let others = self.sessions.values().filter(|other| other.id != id);
+        let others = self.live_sessions().filter(|other| other.id != id);
         let changes: Vec<Change> = others.map(Session::change).collect();
         if let Some(session) = self.sessions.get_mut(&id) {
             changes

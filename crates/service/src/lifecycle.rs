@@ -508,7 +508,7 @@ impl Service {
         };
         if session.file.is_some() {
             session.free_when_drained = true;
-            return;
+            return self.adjust_boost(None);
         }
         self.remove_session(id);
     }

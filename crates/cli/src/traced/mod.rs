@@ -25,7 +25,8 @@ use shell::{Port, Shell};
 /// The tracing service: buffers and sessions, between producers and consumers.
 ///
 /// Listens on the sockets that PERFETTO_PRODUCER_SOCK_NAME (a comma-separated list) and PERFETTO_CONSUMER_SOCK_NAME
-/// name, else on upstream's usual ones.
+/// name, else on upstream's usual ones. FERRETTO_EXTENSION_DESCRIPTORS lists files with descriptors of extensions, which
+/// go into every trace.
 #[derive(Debug, Parser)]
 #[command(name = "traced", disable_version_flag = true)]
 struct Args {

@@ -14,7 +14,7 @@ use ferretto_service::{
     PriorityBoost, Scraping, StateScope,
 };
 
-use crate::world::{World, config, packet, starts, stops};
+use crate::world::{Disk, World, config, packet, starts, stops};
 
 fn semaphores(named: &[(&str, u64)]) -> TraceConfig {
     TraceConfig {
@@ -210,6 +210,23 @@ fn the_highest_boost_counts_and_is_taken_back() {
             None
         ]
     );
+}
+
+#[test]
+fn a_session_that_was_freed_keeps_no_boost_while_its_file_is_completed() {
+    let mut world = World::new();
+    world.disk = Disk::Slow;
+    let consumer = world.consumer();
+    let streaming = TraceConfig {
+        write_into_file: Some(true),
+        ..boosted(BoostPolicy::POLICY_SCHED_OTHER, 1)
+    };
+    world.enable(consumer, &streaming);
+    let now = world.now;
+    world.service.free_buffers(consumer, &now);
+    world.run();
+    assert_eq!(world.boosts, [Some(PriorityBoost::Other(1)), None]);
+    assert!(world.closed_files.is_empty(), "it is still being written");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use ferretto_proto::messages::{ConcurrentSessionEvent, DataSourceDescriptor, Tra
 use ferretto_service::ConsumerId;
 use ferretto_service::limits;
 
-use crate::world::{World, config, packet, texts};
+use crate::world::{Disk, World, config, packet, texts};
 
 /// The names of service events in the order in which they come, each with its time in milliseconds.
 fn service_events(packets: &[TracePacket]) -> Vec<(&'static str, u64)> {
@@ -289,6 +289,23 @@ fn a_session_that_waits_for_its_data_sources_to_stop_is_told_to_do_so() {
         assert_eq!(event.session_name, None);
     }
     assert!(told(&world.read(b)).is_empty(), "it did not ask");
+}
+
+#[test]
+fn a_session_that_was_freed_is_no_longer_beside_others_though_its_file_is_being_completed() {
+    let mut world = World::new();
+    world.disk = Disk::Slow;
+    let (a, b) = (world.consumer(), world.consumer());
+    let streaming = TraceConfig {
+        write_into_file: Some(true),
+        ..config(&[])
+    };
+    world.enable(a, &streaming);
+    let now = world.now;
+    world.service.free_buffers(a, &now);
+    world.run();
+    world.enable(b, &watching("b", &[]));
+    assert!(told(&world.read(b)).is_empty());
 }
 
 #[test]
