@@ -9,7 +9,6 @@
 mod admission;
 mod boost;
 mod clock;
-mod commit_request;
 mod concurrent;
 mod enable;
 mod flush;
@@ -31,7 +30,6 @@ mod triggers;
 
 pub use boost::PriorityBoost;
 pub use clock::Now;
-pub use commit_request::MalformedCommit;
 pub use enable::{ConfigInput, OutputFile};
 pub use ids::{
     BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ferretto_proto::messages::{CommitDataRequest, ObservableEvents, observable_events};
+use ferretto_proto::messages::{ObservableEvents, observable_events};
 
 use crate::admission::GuardedStarts;
 use crate::boost::PriorityBoost;
@@ -115,8 +115,6 @@ pub struct Service {
 
     /// Reused by commits and scrapes for the chunk being copied.
     pub(crate) chunk: Vec<u8>,
-    /// Reused for the commit being decoded.
-    pub(crate) commit_request: CommitDataRequest,
     pub(crate) readout: crate::readback::Readout,
 }
 
@@ -149,7 +147,6 @@ impl Service {
             chunks_discarded: 0,
             patches_discarded: 0,
             chunk: Vec::new(),
-            commit_request: CommitDataRequest::default(),
             readout: crate::readback::Readout::default(),
         }
     }

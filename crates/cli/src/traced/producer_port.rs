@@ -8,8 +8,8 @@ use ferretto_ipc::host::{Reply, ReplyTo, ReplyWanted, Request};
 use ferretto_ipc::ports::ProducerMethod;
 use ferretto_ipc::transport::PeerCredentials;
 use ferretto_proto::messages::{
-    ActivateTriggersRequest, InitializeConnectionRequest, InitializeConnectionResponse, Message,
-    NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterTraceWriterRequest,
+    ActivateTriggersRequest, CommitDataRequest, InitializeConnectionRequest, InitializeConnectionResponse,
+    Message, NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterTraceWriterRequest,
     UnregisterDataSourceRequest, UnregisterTraceWriterRequest, initialize_connection_request,
 };
 use ferretto_service::{
@@ -80,9 +80,7 @@ impl ProducerLink {
                     now,
                 );
             }
-            ProducerMethod::CommitData => service
-                .commit_encoded(id, payload, now)
-                .map_err(|error| format!("{error} of {}", method.name()))?,
+            ProducerMethod::CommitData => service.commit(id, &decode!(CommitDataRequest), now),
             ProducerMethod::RegisterTraceWriter => {
                 let request = decode!(RegisterTraceWriterRequest);
                 service.register_trace_writer(

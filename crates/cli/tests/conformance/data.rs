@@ -17,7 +17,7 @@ use crate::support::{Programs, Side};
 
 /// A part of a conversation about data.
 #[derive(Clone)]
-enum Step {
+pub(crate) enum Step {
     /// A chunk of the first session's only writer unless it says otherwise.
     Chunk(Chunk),
     /// Four bytes at this offset of the payload of a chunk, and whether more will come.
@@ -60,7 +60,7 @@ pub(crate) fn chunk(writer: u16, id: u32) -> Chunk {
 }
 
 /// A packet with a text, as producers write it.
-fn packet(text: &str) -> Vec<u8> {
+pub(crate) fn packet(text: &str) -> Vec<u8> {
     const FOR_TESTING: u32 = 900;
     let mut packet = Writer::new();
     packet.nested(FOR_TESTING, |event| event.bytes_field(1, text.as_bytes()));
@@ -74,7 +74,7 @@ impl Chunk {
         self
     }
 
-    fn fragment(self, bytes: &[u8]) -> Chunk {
+    pub(crate) fn fragment(self, bytes: &[u8]) -> Chunk {
         let mut framed = Writer::new();
         framed.varint(bytes.len() as u64);
         framed.raw(bytes);
@@ -90,7 +90,7 @@ impl Chunk {
         self.whole(&"x".repeat(size))
     }
 
-    fn flags(mut self, flags: u16) -> Chunk {
+    pub(crate) fn flags(mut self, flags: u16) -> Chunk {
         self.flags |= flags;
         self
     }
@@ -167,8 +167,18 @@ pub(crate) fn buffer(size_kb: u32, policy: FillPolicy) -> BufferConfig {
     }
 }
 
-/// What comes out, and the statistics at the end.
-fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps: &[Step]) -> Vec<String> {
+/// What came out of a conversation.
+pub(crate) struct Outcome {
+    /// What each read gave.
+    pub(crate) read: Vec<String>,
+    /// The statistics at the end.
+    pub(crate) stats: Box<TraceStats>,
+    /// Chunks and patches that were discarded meanwhile.
+    pub(crate) discarded: (u64, u64),
+}
+
+/// Holds a conversation in a session of its own.
+pub(crate) fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps: &[Step]) -> Outcome {
     let mut producer = service.producer("p");
     let mut consumer = service.consumer();
     producer.register(DataSourceDescriptor {
@@ -180,7 +190,7 @@ fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps: &[Step]) 
         ..config("d")
     });
     producer.settle();
-    let mut outcome = Vec::new();
+    let mut read = Vec::new();
     for step in steps {
         let request = match step {
             Step::Chunk(chunk) => chunk.request(producer.target),
@@ -208,7 +218,7 @@ fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps: &[Step]) 
             Step::Read => {
                 producer.settle();
                 let packets: Vec<String> = consumer.read().iter().filter_map(|p| seen(p)).collect();
-                outcome.push(format!("read {}", packets.join("; ")));
+                read.push(packets.join("; "));
                 continue;
             }
         };
@@ -224,38 +234,49 @@ fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps: &[Step]) 
     );
     let key = format!("{:?}", service.producers);
     let before = BEFORE.lock().unwrap().insert(key, discarded).unwrap_or_default();
-    outcome.push(format!(
-        "discarded {} chunks, {} patches; invalid: {:?}",
-        discarded.0 - before.0,
-        discarded.1 - before.1,
-        stats.invalid_packets
-    ));
-    outcome.push(format!("counted {:?}", counters(&stats)));
-    let mut writers: Vec<String> = stats
-        .writer_stats
-        .iter()
-        .map(|writer| {
-            format!(
-                "writer {:?} in {:?}: {:?} {:?}",
-                writer.sequence_id,
-                writer.buffer,
-                writer.chunk_payload_histogram_counts,
-                writer.chunk_payload_histogram_sum
-            )
-        })
-        .collect();
-    writers.sort();
-    outcome.push(format!(
-        "sizes {:?} {writers:?}",
-        stats.chunk_payload_histogram_def
-    ));
     drop((producer, consumer));
     service.await_quiet();
-    outcome
+    Outcome {
+        read,
+        stats,
+        discarded: (discarded.0 - before.0, discarded.1 - before.1),
+    }
+}
+
+impl Outcome {
+    /// As lines that begin with what they are about.
+    fn lines(&self) -> Vec<String> {
+        let stats = &self.stats;
+        let mut lines: Vec<String> = self.read.iter().map(|read| format!("read {read}")).collect();
+        lines.push(format!(
+            "discarded {:?} chunks and patches; invalid: {:?}",
+            self.discarded, stats.invalid_packets
+        ));
+        lines.push(format!("counted {:?}", counters(stats)));
+        let mut writers: Vec<String> = stats
+            .writer_stats
+            .iter()
+            .map(|writer| {
+                format!(
+                    "writer {:?} in {:?}: {:?} {:?}",
+                    writer.sequence_id,
+                    writer.buffer,
+                    writer.chunk_payload_histogram_counts,
+                    writer.chunk_payload_histogram_sum
+                )
+            })
+            .collect();
+        writers.sort();
+        lines.push(format!(
+            "sizes {:?} {writers:?}",
+            stats.chunk_payload_histogram_def
+        ));
+        lines
+    }
 }
 
 /// The counters of the first buffer that are not zero, by name.
-fn counters(stats: &TraceStats) -> BTreeMap<&'static str, u64> {
+pub(crate) fn counters(stats: &TraceStats) -> BTreeMap<&'static str, u64> {
     let buffer = &stats.buffer_stats[0];
     let counters = [
         ("buffer_size", buffer.buffer_size),
@@ -565,7 +586,7 @@ fn data_comes_out_alike_and_is_counted_alike() {
         let service = Service::start(&programs, side);
         conversations()
             .into_iter()
-            .map(|(_, policy, steps)| what_comes_out(&service, &buffer(8, policy), &steps))
+            .map(|(_, policy, steps)| what_comes_out(&service, &buffer(8, policy), &steps).lines())
             .collect()
     };
     let (upstream, ours) = std::thread::scope(|scope| {

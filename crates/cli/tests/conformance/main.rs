@@ -9,6 +9,7 @@
 mod data;
 mod ends;
 mod parties;
+mod random;
 mod states;
 mod stories;
 #[path = "../support/mod.rs"]
