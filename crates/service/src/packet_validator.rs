@@ -166,8 +166,8 @@ impl PacketValidator {
             };
             let skip = match field {
                 FieldType::Fixed(size) => usize::from(size),
-                FieldType::Varint => match short_varint(body) {
-                    Some((_, size)) => size,
+                FieldType::Varint => match varint_size(body) {
+                    Some(size) => size,
                     None => break,
                 },
                 FieldType::Length => match short_varint(body) {
@@ -258,6 +258,20 @@ fn field_length(length: u64) -> Result<u64, InvalidPacket> {
         Err(InvalidPacket::FieldTooLong(length))
     } else {
         Ok(length)
+    }
+}
+
+/// The size of the varint at the start of `bytes`, under the conditions of [`short_varint`] or when it has nine bytes, as times of
+/// day have, or ten, as negative numbers do.
+#[inline]
+fn varint_size(bytes: &[u8]) -> Option<usize> {
+    if let Some((_, size)) = short_varint(bytes) {
+        return Some(size);
+    }
+    match bytes {
+        [_, _, _, _, _, _, _, _, 0..0x80, ..] => Some(9),
+        [_, _, _, _, _, _, _, _, _, 0..0x80, ..] => Some(10),
+        _ => None,
     }
 }
 
