@@ -77,10 +77,16 @@ impl Service {
             .filter(|session| !session.free_when_drained)
     }
 
+    /// Those of them that are no clones: clones record nothing, have no name, and are limited by themselves, lest those of
+    /// one user keep all others from recording.
+    fn recordings(&self) -> impl Iterator<Item = &Session> {
+        self.live_sessions().filter(|session| !session.is_clone())
+    }
+
     fn check_exclusive(&self, config: &TraceConfig) -> Result<(), String> {
         let wanted = config.exclusive_prio.unwrap_or_default();
         let priority = |session: &Session| session.config.exclusive_prio.unwrap_or_default();
-        let current = self.live_sessions().map(priority).max().unwrap_or_default();
+        let current = self.recordings().map(priority).max().unwrap_or_default();
         if current > 0 && current >= wanted {
             return Err(format!(
                 "an exclusive session with exclusive_prio {current} is active: exclusive_prio {wanted} would have to \
@@ -92,10 +98,8 @@ impl Service {
 
     fn check_name(&self, config: &TraceConfig) -> Result<(), String> {
         let name = config.unique_session_name.as_deref().unwrap_or_default();
-        let mut names = self
-            .live_sessions()
-            .map(|session| session.config.unique_session_name.as_deref());
-        if !name.is_empty() && names.any(|taken| taken == Some(name)) {
+        let taken = |session: &Session| session.has_unique_name(name);
+        if !name.is_empty() && self.recordings().any(taken) {
             return Err(format!(
                 "a trace with this unique session name ({name}) already exists"
             ));
@@ -108,7 +112,7 @@ impl Service {
         for semaphore in &config.session_semaphores {
             let own = semaphore.max_other_session_count.unwrap_or_default();
             let others = self
-                .live_sessions()
+                .recordings()
                 .filter(|session| session.state != State::Disabled)
                 .flat_map(|session| &session.config.session_semaphores)
                 .filter(|other| other.name == semaphore.name)
@@ -127,14 +131,14 @@ impl Service {
     }
 
     fn check_counts(&self, uid: u32) -> Result<(), String> {
-        let of_uid = self.live_sessions().filter(|session| session.uid == uid).count();
+        let of_uid = self.recordings().filter(|session| session.uid == uid).count();
         if of_uid >= limits::MAX_SESSIONS_PER_UID {
             return Err(format!(
                 "too many concurrent tracing sessions ({of_uid}) for uid {uid}, the limit is {}",
                 limits::MAX_SESSIONS_PER_UID
             ));
         }
-        let count = self.live_sessions().count();
+        let count = self.recordings().count();
         if count >= limits::MAX_SESSIONS {
             return Err(format!(
                 "too many concurrent tracing sessions ({count}), the limit is {}",

@@ -30,7 +30,7 @@ struct Change {
 }
 
 /// The changes of other sessions that a session has not told yet.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct OtherSessions {
     changes: Vec<Change>,
     /// Bytes of names in all: names may be long.
@@ -68,7 +68,7 @@ impl Session {
 
     /// Whether it is to be told of changes of this other session. The trace of a session that has ended is what it is.
     fn listens_to(&self, other: SessionId) -> bool {
-        self.id != other && self.records_others() && self.state != State::Disabled
+        self.id != other && self.records_others() && self.state != State::Disabled && !self.is_clone()
     }
 
     fn records_others(&self) -> bool {
@@ -142,5 +142,6 @@ fn state_in_trace(state: State) -> concurrent_session_event::State {
         State::Started => InTrace::STATE_STARTED,
         State::DisablingWaitingStopAcks => InTrace::STATE_DISABLING_WAITING_STOP_ACKS,
         State::Disabled => InTrace::STATE_DISABLED,
+        State::ClonedReadOnly => InTrace::STATE_CLONED_READ_ONLY,
     }
 }

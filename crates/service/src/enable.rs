@@ -177,7 +177,7 @@ impl Service {
         }
     }
 
-    fn allocate_buffer_ids(&mut self, count: usize) -> Result<Vec<BufferId>, String> {
+    pub(crate) fn allocate_buffer_ids(&mut self, count: usize) -> Result<Vec<BufferId>, String> {
         let mut ids = Vec::with_capacity(count);
         while ids.len() < count {
             // Ids go round, so none comes twice before all others were tried.
@@ -298,6 +298,7 @@ impl Service {
             will_notify_on_stop: descriptor.will_notify_on_stop.unwrap_or_default(),
             handles_incremental_state_clear: descriptor.handles_incremental_state_clear.unwrap_or_default(),
             no_flush: descriptor.no_flush.unwrap_or_default(),
+            buffer,
         };
         session.instances.insert(instance_id, instance);
         self.instances.insert(instance_id, session_id);

@@ -11,23 +11,26 @@ use crate::limits;
 use crate::output::{FlushOutcome, LogLevel, Output, ProducerCommand};
 use crate::service::Service;
 use crate::session::{
-    Drain, FlushPurpose, FlushStrategy, LifecycleEvent, PendingFlush, Session, SlowDataSources, SlowKind,
-    State,
+    Drain, FlushPurpose, FlushStrategy, Instance, LifecycleEvent, PendingFlush, Session, SlowDataSources,
+    SlowKind, State,
 };
 use crate::timers::Timer;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
 
-/// `FlushFlags` of the schema: who asked (bits 4 to 7) and why (bits 0 to 3).
-mod flags {
+/// `FlushFlags` of the schema: what a clone is for (bits 8 to 11), who asked (bits 4 to 7) and why (bits 0 to 3).
+pub(crate) mod flags {
     const INITIATOR_TRACED: u64 = 1 << 4;
     const REASON_PERIODIC: u64 = 1;
     const REASON_TRACE_STOP: u64 = 2;
+    const REASON_TRACE_CLONE: u64 = 3;
+    const CLONE_TARGET_BUGREPORT: u64 = 1 << 8;
     pub(super) const PERIODIC: u64 = INITIATOR_TRACED | REASON_PERIODIC;
     pub(super) const TRACE_STOP: u64 = INITIATOR_TRACED | REASON_TRACE_STOP;
+    pub(crate) const TRACE_CLONE: u64 = INITIATOR_TRACED | REASON_TRACE_CLONE;
+    pub(crate) const TRACE_CLONE_FOR_BUGREPORT: u64 = TRACE_CLONE | CLONE_TARGET_BUGREPORT;
 
     /// Whether this is the last flush before the data is read, whoever asked for it.
     pub(super) fn is_last(flags: u64) -> bool {
-        const REASON_TRACE_CLONE: u64 = 3;
         matches!(flags & 0xf, REASON_TRACE_STOP | REASON_TRACE_CLONE)
     }
 }
@@ -87,11 +90,26 @@ impl Service {
         flags: u64,
         now: &Now,
     ) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.note(LifecycleEvent::FlushStarted, now);
+            self.flush_instances(id, timeout, purpose, flags, now, |instance| !instance.no_flush);
+        }
+    }
+
+    /// Flushes the data sources that `picks` picks.
+    pub(crate) fn flush_instances(
+        &mut self,
+        id: SessionId,
+        timeout: Option<Duration>,
+        purpose: FlushPurpose,
+        flags: u64,
+        now: &Now,
+        picks: impl Fn(&Instance) -> bool,
+    ) {
         let request = self.next_flush_id();
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        session.note(LifecycleEvent::FlushStarted, now);
         if session.state != State::Started || session.pending_flushes.len() > limits::MAX_PENDING_FLUSHES {
             return self.flush_finished(id, purpose, FlushOutcome::Failed, now);
         }
@@ -100,7 +118,7 @@ impl Service {
         session
             .slow_data_sources
             .retain(|slow| slow.kind != SlowKind::LastFlush);
-        let instances = instances_by_producer(session, |instance| !instance.no_flush);
+        let instances = instances_by_producer(session, picks);
         let waiting_for: BTreeSet<ProducerId> = instances.keys().copied().collect();
         let nobody = waiting_for.is_empty();
         let timeout = timeout.unwrap_or_else(|| session.flush_timeout());
@@ -220,6 +238,7 @@ impl Service {
             FlushPurpose::Consumer { consumer, token } => self.flush_done(consumer, token, outcome),
             FlushPurpose::Periodic => {}
             FlushPurpose::BeforeFileWrite => self.drain_into_file(id, Drain::Periodic),
+            FlushPurpose::Clone { clone, group } => self.flushed_for_clone(clone, group, outcome, now),
             FlushPurpose::Final => {
                 let Some(session) = self.sessions.get_mut(&id) else {
                     return;
@@ -252,8 +271,17 @@ impl Service {
     /// The session is gone: whoever waits for a flush of it waits in vain.
     pub(crate) fn abandon_flushes(&mut self, session: &Session) {
         for flush in session.pending_flushes.values() {
-            if let FlushPurpose::Consumer { consumer, token } = flush.purpose {
-                self.flush_done(consumer, token, FlushOutcome::Failed);
+            match flush.purpose {
+                FlushPurpose::Consumer { consumer, token } => {
+                    self.flush_done(consumer, token, FlushOutcome::Failed);
+                }
+                FlushPurpose::Clone { clone, .. } => {
+                    self.fail_clone(
+                        clone,
+                        "the original session ended while it was being cloned".into(),
+                    );
+                }
+                FlushPurpose::Periodic | FlushPurpose::BeforeFileWrite | FlushPurpose::Final => {}
             }
         }
     }

@@ -9,6 +9,7 @@
 mod admission;
 mod boost;
 mod clock;
+mod clone;
 mod concurrent;
 mod enable;
 mod flush;
@@ -30,6 +31,9 @@ mod triggers;
 
 pub use boost::PriorityBoost;
 pub use clock::Now;
+pub use clone::{
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, Original,
+};
 pub use enable::{ConfigInput, OutputFile};
 pub use ids::{
     BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId,

@@ -321,7 +321,7 @@ impl Service {
             return;
         };
         let stop = match session.state {
-            State::Disabled => return,
+            State::Disabled | State::ClonedReadOnly => return,
             State::DisablingWaitingStopAcks => {
                 if stop == Stop::AtOnce {
                     self.disabled(id, now);

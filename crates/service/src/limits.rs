@@ -8,6 +8,18 @@ pub const MAX_SESSIONS: usize = 15;
 pub const MAX_SESSIONS_PER_UID: usize = 5;
 /// Sessions that were given up and still complete their files (upstream: none, its only thread writes them at once).
 pub const MAX_COMPLETING_SESSIONS: usize = 15;
+/// Clones of sessions at once that consumers of one user may own or wait for. Upstream counts them as sessions, and
+/// makes any number of them.
+pub const MAX_CLONES_PER_UID: usize = 64;
+/// Memory of all clones together where the machine's is not known.
+pub const DEFAULT_CLONE_MEMORY: u64 = 1 << 30;
+
+/// Bytes that the buffers of all clones together may take: half of the machine's memory. Upstream copies until there is
+/// none left.
+pub fn clone_memory(ram_bytes: Option<u64>) -> u64 {
+    ram_bytes.map_or(DEFAULT_CLONE_MEMORY, |bytes| bytes / 2)
+}
+
 /// Trace buffers in one config.
 pub const MAX_BUFFERS_PER_SESSION: usize = 128;
 /// Data sources in one config. Upstream has no limit and can be made to spend minutes on one config.

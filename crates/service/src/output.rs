@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ferretto_proto::messages::ObservableEvents;
 
 use crate::boost::PriorityBoost;
+use crate::clone::Cloned;
 use crate::ids::{ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
 
 /// Something the driver of the service has to do.
@@ -63,6 +64,23 @@ pub enum Output {
         /// The session that has just begun and wants it.
         on_behalf_of: Option<SessionId>,
     },
+    /// Answer the clone that this consumer asked for.
+    SessionCloned {
+        /// Whom.
+        consumer: ConsumerId,
+        /// What [`clone_session`](crate::Service::clone_session) returned.
+        clone: SessionId,
+        /// The clone, which is the consumer's session now, or why there is none.
+        result: Result<Cloned, String>,
+    },
+    /// Copy what the file of one session holds, once everything handed out for it so far is written, into the file that
+    /// came with the request for this clone, and report with [`file_copied`](crate::Service::file_copied).
+    CopyFile {
+        /// The original.
+        from: SessionId,
+        /// The clone.
+        to: SessionId,
+    },
     /// A line for the log.
     Log(LogLevel, String),
 }
@@ -81,6 +99,7 @@ impl Output {
         match self {
             Output::TracingDisabled { consumer, .. }
             | Output::FlushDone { consumer, .. }
+            | Output::SessionCloned { consumer, .. }
             | Output::Observed { consumer, .. } => Some(*consumer),
             _ => None,
         }

@@ -9,6 +9,7 @@ use ferretto_proto::write;
 use ferretto_wire::Writer;
 
 use crate::clock::{Now, clock_id};
+use crate::clone::CloneTrigger;
 use crate::concurrent::write_other_sessions;
 use crate::ids::{BufferId, MachineId};
 use crate::readback::Readout;
@@ -65,6 +66,9 @@ pub(crate) fn write_leading_packets(
     if !session.builtin().disable_trace_config.unwrap_or_default() {
         if is_first {
             write_trace_config(session, uid, out);
+            if let Some(trigger) = session.clone_trigger.take() {
+                out.own_packet(|packet| write_clone_trigger(packet, &trigger, uid));
+            }
         }
         write_triggers(session, uid, out);
     }
@@ -179,6 +183,20 @@ fn write_extension_descriptor(packet: &mut Writer, descriptor: &ExtensionDescrip
     });
 }
 
+fn write_clone_trigger(packet: &mut Writer, trigger: &CloneTrigger, uid: u32) {
+    let mut packet = write::TracePacket::new(packet);
+    packet
+        .timestamp(trigger.boot_time_ns)
+        .clone_snapshot_trigger(|message| {
+            message
+                .trigger_name(&trigger.name)
+                .producer_name(&trigger.producer_name)
+                .trusted_producer_uid(trigger.producer_uid)
+                .stop_delay_ms(trigger.delay_ms);
+        });
+    service_header(&mut packet, uid);
+}
+
 fn write_system_info(packet: &mut Writer, identity: &Identity) {
     let facts = &identity.system;
     let mut packet = write::TracePacket::new(packet);
@@ -214,11 +232,13 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
     if session.builtin().disable_service_events.unwrap_or_default() {
         session.lifecycle_events.clear();
         session.slow_data_sources.clear();
+        session.buffers_cloned.clear();
         return;
     }
     enum Event {
         Plain(u32),
         Slow(SlowKind, Vec<(String, String)>),
+        BufferCloned(u32),
     }
     // Who was slow is known before what waited for them goes on, in the same turn.
     let slow = session.slow_data_sources.drain(..);
@@ -226,6 +246,8 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
     let noted = session.lifecycle_events.drain(..);
     let noted = noted.map(|(kind, at)| (at, Event::Plain(kind as u32)));
     let mut events: Vec<(u64, Event)> = slow.chain(noted).collect();
+    let cloned = std::mem::take(&mut session.buffers_cloned).into_iter().zip(0..);
+    events.extend(cloned.map(|(at, index)| (at, Event::BufferCloned(index))));
     events.sort_by_key(|(at, _)| *at);
     for (at, event) in events {
         out.own_packet(|packet| {
@@ -234,6 +256,9 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
             service_header(&mut packet, uid);
             packet.service_event(|message| match &event {
                 Event::Plain(field) => message.writer().varint_field(*field, 1),
+                Event::BufferCloned(index) => {
+                    message.buffer_cloned(*index);
+                }
                 Event::Slow(kind, who) => {
                     let list = |sources: &mut write::tracing_service_event::DataSources<'_>| {
                         for (producer, source) in who {

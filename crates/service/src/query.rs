@@ -74,6 +74,7 @@ impl Service {
         TracingServiceCapabilities {
             has_query_capabilities: Some(true),
             has_trace_config_output_path: Some(true),
+            has_clone_session: Some(true),
             observable_events: vec![
                 Type::TYPE_DATA_SOURCES_INSTANCES,
                 Type::TYPE_ALL_DATA_SOURCES_STARTED,

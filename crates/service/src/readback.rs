@@ -368,14 +368,16 @@ impl Service {
         {
             return;
         }
-        let (disabled, free) = (session.state == State::Disabled, session.free_when_drained);
+        let (state, free) = (session.state, session.free_when_drained);
         if let Err(error) = result {
             let error = format!("cannot complete the trace file: {error}");
             session.disabled_error.get_or_insert(error.clone());
             self.log(LogLevel::Warning, error);
         }
-        if disabled {
-            self.announce_disabled(id);
+        match state {
+            State::Disabled => self.announce_disabled(id),
+            State::ClonedReadOnly => self.clone_file_closed(id),
+            State::Configured | State::Started | State::DisablingWaitingStopAcks => {}
         }
         if free {
             self.remove_session(id);

@@ -11,6 +11,7 @@ use ferretto_proto::messages::{ObservableEvents, observable_events};
 use crate::admission::GuardedStarts;
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
+use crate::clone::PendingClone;
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{LogLevel, Output, ProducerCommand};
@@ -91,6 +92,8 @@ pub struct Service {
     pub(crate) offers: BTreeMap<String, Vec<Offer>>,
     /// The session of every instance that was set up.
     pub(crate) instances: BTreeMap<DataSourceInstanceId, SessionId>,
+    /// Clones that are not complete yet, by the ids they will have as sessions.
+    pub(crate) clones: BTreeMap<SessionId, PendingClone>,
     pub(crate) lockdown: bool,
     pub(crate) triggers: crate::triggers::Registry,
     pub(crate) guarded_starts: GuardedStarts,
@@ -129,6 +132,7 @@ impl Service {
             buffers: BTreeMap::new(),
             offers: BTreeMap::new(),
             instances: BTreeMap::new(),
+            clones: BTreeMap::new(),
             lockdown: false,
             triggers: crate::triggers::Registry::default(),
             guarded_starts: GuardedStarts::default(),
@@ -172,6 +176,7 @@ impl Service {
         };
         self.observers_due.remove(&consumer);
         self.outputs.retain(|output| output.consumer() != Some(consumer));
+        self.forget_clones_of(consumer);
         if let Some(session) = gone.session {
             if let Some(session) = self.sessions.get_mut(&session) {
                 session.consumer = None;

@@ -11,6 +11,7 @@ use ferretto_wire::Writer;
 
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
+use crate::clone::{BufferGroup, CloneTrigger};
 use crate::concurrent::OtherSessions;
 use crate::ids::{
     BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
@@ -35,6 +36,8 @@ pub(crate) enum State {
     DisablingWaitingStopAcks,
     /// Nothing records any more; the buffers can be read.
     Disabled,
+    /// A clone: nothing ever recorded into it; the buffers can be read.
+    ClonedReadOnly,
 }
 
 impl State {
@@ -45,6 +48,7 @@ impl State {
             State::Started => "STARTED",
             State::DisablingWaitingStopAcks => "STOP_WAIT",
             State::Disabled => "DISABLED",
+            State::ClonedReadOnly => "CLONED_READ_ONLY",
         }
     }
 }
@@ -74,6 +78,8 @@ pub(crate) struct Instance {
     pub(crate) will_notify_on_stop: bool,
     pub(crate) handles_incremental_state_clear: bool,
     pub(crate) no_flush: bool,
+    /// Where it writes.
+    pub(crate) buffer: BufferId,
 }
 
 /// Why a flush was asked for, and so what follows it.
@@ -87,6 +93,8 @@ pub(crate) enum FlushPurpose {
     BeforeFileWrite,
     /// The session ends.
     Final,
+    /// A group of buffers is about to be cloned.
+    Clone { clone: SessionId, group: BufferGroup },
 }
 
 /// A flush that waits for acknowledgements.
@@ -108,6 +116,7 @@ pub(crate) enum LifecycleEvent {
     ReadTracingBuffersCompleted = 4,
     TracingDisabled = 5,
     FlushStarted = 9,
+    CloneStarted = 10,
 }
 
 impl LifecycleEvent {
@@ -121,7 +130,7 @@ impl LifecycleEvent {
 }
 
 /// Data sources that did not do in time what they should, to be named in the trace.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SlowDataSources {
     pub(crate) at: u64,
     pub(crate) kind: SlowKind,
@@ -256,6 +265,10 @@ pub(crate) struct Session {
     pub(crate) other_sessions: OtherSessions,
     /// At what priority the service is to run while the session is there.
     pub(crate) boost: Option<PriorityBoost>,
+    /// For a clone: when each buffer was copied, in boot time, to be written at the next read-back.
+    pub(crate) buffers_cloned: Vec<u64>,
+    /// For a clone: what it was made for, to be written at the first read-back.
+    pub(crate) clone_trigger: Option<CloneTrigger>,
 }
 
 impl Session {
@@ -300,6 +313,8 @@ impl Session {
             state_since: 0,
             other_sessions: OtherSessions::default(),
             boost: beginning.boost,
+            buffers_cloned: Vec::new(),
+            clone_trigger: None,
         }
     }
 
@@ -312,6 +327,46 @@ impl Session {
         // A field that comes again replaces the earlier one.
         config.varint_field(DURATION_MS, ms.into());
         self.config_bytes = config.as_slice().into();
+    }
+
+    /// A clone: it takes over what is still to be written into a trace, and nothing that runs. The two number writers
+    /// alike, because the file of a clone begins with packets of the original.
+    pub(crate) fn clone_of(original: &mut Session, beginning: Beginning) -> Session {
+        Session {
+            state: State::ClonedReadOnly,
+            // Those that came since the last clone.
+            triggers: original.triggers.for_clone(),
+            flushes_requested: original.flushes_requested,
+            flushes_succeeded: original.flushes_succeeded,
+            flushes_failed: original.flushes_failed,
+            sequence_ids: original.sequence_ids.clone(),
+            invalid_packets: original.invalid_packets,
+            initial_clocks: original.initial_clocks,
+            start_realtime: original.start_realtime,
+            clock_snapshots: original.clock_snapshots.clone(),
+            lifecycle_events: original.lifecycle_events.clone(),
+            slow_data_sources: original.slow_data_sources.clone(),
+            other_sessions: original.other_sessions.clone(),
+            stats_due: true,
+            ..Session::new(beginning)
+        }
+    }
+
+    /// Whether it is a clone of another.
+    pub(crate) fn is_clone(&self) -> bool {
+        self.state == State::ClonedReadOnly
+    }
+
+    /// Whether this is its `unique_session_name`. A clone has none, though its config says so.
+    pub(crate) fn has_unique_name(&self, name: &str) -> bool {
+        !self.is_clone() && self.config.unique_session_name.as_deref() == Some(name)
+    }
+
+    /// Whether its packets go into a file that is not complete.
+    pub(crate) fn streams_into_file(&self) -> bool {
+        self.file
+            .as_ref()
+            .is_some_and(|file| file.drain != Drain::Closing)
     }
 
     pub(crate) fn builtin(&self) -> &trace_config::BuiltinDataSource {
@@ -378,6 +433,11 @@ impl Session {
 
     /// Notes that something happened, to be written at the next read-back.
     pub(crate) fn note(&mut self, event: LifecycleEvent, now: &Now) {
+        self.note_at(event, now.boot);
+    }
+
+    /// The same of an earlier moment of boot time.
+    pub(crate) fn note_at(&mut self, event: LifecycleEvent, at: u64) {
         let events = &mut self.lifecycle_events;
         let of_kind = |(kind, _): &(LifecycleEvent, u64)| *kind == event;
         if events.iter().filter(|noted| of_kind(noted)).count() >= event.kept()
@@ -385,7 +445,7 @@ impl Session {
         {
             events.remove(oldest);
         }
-        events.push_back((event, now.boot));
+        events.push_back((event, at));
     }
 
     /// Takes a clock snapshot for the next read-back, unless the last one still describes all clocks well.

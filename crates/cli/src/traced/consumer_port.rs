@@ -10,13 +10,14 @@ use ferretto_ipc::frame::{MAX_FRAME, MAX_PAYLOAD};
 use ferretto_ipc::host::{Reply, ReplyTo, Request};
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_proto::messages::{
-    AttachRequest, CloneSessionResponse, DetachRequest, EnableTracingRequest, EnableTracingResponse,
-    FlushRequest, GetTraceStatsResponse, Message, ObservableEvents, ObserveEventsRequest,
-    ObserveEventsResponse, QueryCapabilitiesResponse, QueryServiceStateRequest,
-    SaveTraceForBugreportResponse, TraceConfig, enable_tracing_response,
+    AttachRequest, CloneSessionRequest, CloneSessionResponse, DetachRequest, EnableTracingRequest,
+    EnableTracingResponse, FlushRequest, GetTraceStatsResponse, Message, ObservableEvents,
+    ObserveEventsRequest, ObserveEventsResponse, QueryCapabilitiesResponse, QueryServiceStateRequest,
+    SaveTraceForBugreportResponse, TraceConfig, clone_session_request::Selector, enable_tracing_response,
 };
 use ferretto_service::{
-    ConfigInput, ConsumerId, FlushOutcome, Now, OutputFile, ReadBatch, Service, SessionId, StateScope,
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, ConfigInput,
+    ConsumerId, FlushOutcome, Now, Original, OutputFile, ReadBatch, Service, SessionId, StateScope,
 };
 use ferretto_wire::{Reader, Value, Writer};
 
@@ -36,6 +37,8 @@ pub(super) struct ConsumerLink {
     /// Open `Flush` calls by token.
     flushes: VecDeque<(u64, ReplyTo)>,
     last_flush_token: u64,
+    /// Open `CloneSession` calls by the ids of the clones.
+    clones: Vec<(SessionId, ReplyTo)>,
 }
 
 /// What a call did besides being answered.
@@ -45,6 +48,8 @@ pub(super) enum Effect {
     Streams(SessionId, TraceFile),
     /// The consumer reads: its first packets are due.
     Reads,
+    /// A clone is being made that may write into this file.
+    Clones(SessionId, TraceFile),
 }
 
 impl ConsumerLink {
@@ -56,7 +61,13 @@ impl ConsumerLink {
             observe: None,
             flushes: VecDeque::new(),
             last_flush_token: 0,
+            clones: Vec::new(),
         }
+    }
+
+    /// The clones that it waits for.
+    pub(super) fn pending_clones(&self) -> impl Iterator<Item = SessionId> {
+        self.clones.iter().map(|(clone, _)| *clone)
     }
 
     /// Whether a `ReadBuffers` call is open.
@@ -200,11 +211,17 @@ impl ConsumerLink {
                 msg: Some("SaveTraceForBugreport is deprecated; clone the session instead".into()),
                 ..Default::default()
             }),
-            ConsumerMethod::CloneSession => message(&CloneSessionResponse {
-                success: Some(false),
-                error: Some("cloning sessions is not supported by this version of Ferretto".into()),
-                ..Default::default()
-            }),
+            ConsumerMethod::CloneSession => {
+                let request = clone_request(decode!(CloneSessionRequest), fd.as_ref());
+                match service.clone_session(id, request, random_uuid(), now) {
+                    Ok(clone) => {
+                        self.clones.push((clone, to));
+                        let file = fd.map(TraceFile::passed);
+                        return Ok(file.map_or(Effect::None, |file| Effect::Clones(clone, file)));
+                    }
+                    Err(error) => clone_response(Err(error)),
+                }
+            }
         };
         replies.push(to, reply);
         Ok(Effect::None)
@@ -290,6 +307,17 @@ impl ConsumerLink {
         Some((to, reply))
     }
 
+    /// A clone was made, or will not be.
+    pub(super) fn session_cloned(
+        &mut self,
+        clone: SessionId,
+        result: Result<Cloned, String>,
+    ) -> Option<(ReplyTo, Reply)> {
+        let position = self.clones.iter().position(|(waiting, _)| *waiting == clone)?;
+        let (_, to) = self.clones.swap_remove(position);
+        Some((to, clone_response(result)))
+    }
+
     /// Something happened that the consumer observes.
     pub(super) fn observed(&self, events: ObservableEvents) -> Option<(ReplyTo, Reply)> {
         let response = ObserveEventsResponse {
@@ -317,6 +345,59 @@ fn trace_stats(service: &mut Service, consumer: ConsumerId) -> Reply {
         trace_stats: stats.into(),
         ..Default::default()
     })
+}
+
+/// What a consumer wants cloned. `fd` came with the request.
+fn clone_request(request: CloneSessionRequest, fd: Option<&OwnedFd>) -> CloneRequest {
+    let name = request.clone_trigger_name.filter(|name| !name.is_empty());
+    CloneRequest {
+        original: match request.selector {
+            Some(Selector::SessionId(id)) => Original::Id(id),
+            Some(Selector::UniqueSessionName(name)) => Original::Name(name),
+            None => Original::Name(String::new()),
+        },
+        purpose: match request.for_bugreport {
+            Some(true) => ClonePurpose::Bugreport,
+            _ => ClonePurpose::Snapshot,
+        },
+        filter: match request.skip_trace_filter {
+            Some(true) => CloneFilter::Skipped,
+            _ => CloneFilter::Applied,
+        },
+        trigger: name.map(|name| CloneTrigger {
+            name,
+            producer_name: request.clone_trigger_producer_name.unwrap_or_default(),
+            producer_uid: request.clone_trigger_trusted_producer_uid.unwrap_or_default(),
+            boot_time_ns: request.clone_trigger_boot_time_ns.unwrap_or_default(),
+            delay_ms: request.clone_trigger_delay_ms.unwrap_or_default(),
+        }),
+        file: match fd {
+            Some(_) => CloneFile::Passed,
+            None => CloneFile::None,
+        },
+    }
+}
+
+fn clone_response(result: Result<Cloned, String>) -> Reply {
+    let response = match result {
+        Ok(cloned) => CloneSessionResponse {
+            success: Some(true),
+            error: Some(String::new()),
+            uuid_msb: Some((cloned.uuid >> 64) as i64),
+            uuid_lsb: Some(cloned.uuid as i64),
+            was_write_into_file: Some(cloned.content == ClonedContent::File),
+            ..Default::default()
+        },
+        Err(error) => {
+            crate::log::warning(format_args!("a session was not cloned: {error}"));
+            CloneSessionResponse {
+                success: Some(false),
+                error: Some(error),
+                ..Default::default()
+            }
+        }
+    };
+    message(&response)
 }
 
 fn disabled(error: Option<String>) -> Reply {

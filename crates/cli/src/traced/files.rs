@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -67,6 +67,10 @@ impl TraceFile {
 /// What the thread of a file is to do.
 enum Job {
     Write(Vec<u8>),
+    /// Give away a second descriptor, for this clone.
+    Share(SessionId),
+    /// Write the first bytes of another file, so many of them.
+    Copy(File, u64),
     Sync,
     /// Sync and end.
     Close,
@@ -76,6 +80,10 @@ enum Job {
 pub(super) enum Done {
     /// A batch was written; this is its memory.
     Written(SessionId, Vec<u8>, io::Result<()>),
+    /// Another descriptor of a file for this clone, and the size of what it has to copy: all that was handed over before.
+    Shared(SessionId, io::Result<(File, u64)>),
+    /// What another file held was written, or could not be.
+    Copied(SessionId, io::Result<()>),
     /// What was written so far reached the disk, or did not.
     Synced(io::Result<()>),
     /// The file is closed.
@@ -107,6 +115,11 @@ impl FileWriter {
                             let written = file.write_all(&batch);
                             (Done::Written(session, batch, written), false)
                         }
+                        Job::Share(clone) => (Done::Shared(clone, share(&file)), false),
+                        Job::Copy(from, size) => {
+                            let copied = copy(&from, size, &mut file);
+                            (Done::Copied(session, copied), false)
+                        }
                         Job::Sync => (Done::Synced(sync(&file)), false),
                         Job::Close => (Done::Closed(session, sync(&file)), true),
                     };
@@ -135,6 +148,16 @@ impl FileWriter {
     /// Takes back the memory of a batch.
     pub(super) fn take_back(&mut self, batch: Vec<u8>) {
         self.batch = batch;
+    }
+
+    /// Asks for a second descriptor of the file, for a clone: [`Done::Shared`].
+    pub(super) fn share(&self, clone: SessionId) {
+        self.send(Job::Share(clone));
+    }
+
+    /// Writes what another file holds: [`Done::Copied`].
+    pub(super) fn copy(&self, (from, size): (File, u64)) {
+        self.send(Job::Copy(from, size));
     }
 
     /// Has the kernel bring what was written to the disk.
@@ -189,4 +212,22 @@ fn sync(file: &File) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         result => result,
     }
+}
+
+fn share(file: &File) -> io::Result<(File, u64)> {
+    Ok((file.try_clone()?, file.metadata()?.len()))
+}
+
+/// Writes the first `size` bytes of one file into another. Where the first one is being written stays as it is.
+fn copy(from: &File, size: u64, to: &mut File) -> io::Result<()> {
+    const CHUNK: u64 = 1024 * 1024;
+    let mut chunk = vec![0; size.min(CHUNK) as usize];
+    let mut at = 0;
+    while at < size {
+        let count = (size - at).min(CHUNK) as usize;
+        from.read_exact_at(&mut chunk[..count], at)?;
+        to.write_all(&chunk[..count])?;
+        at += count as u64;
+    }
+    Ok(())
 }

@@ -5,6 +5,8 @@
 //! connection is served twice before all others had their turn, and nothing here waits for a peer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
 use std::time::{Duration, Instant};
 
 use ferretto_ipc::frame::MAX_FRAME;
@@ -57,6 +59,8 @@ pub(super) struct Shell {
     files: Files,
     writers: BTreeMap<SessionId, FileWriter>,
     priority: ThreadPriority,
+    /// Files that came with requests for clones which are not made yet.
+    files_of_clones: BTreeMap<SessionId, TraceFile>,
     /// Connections with work that does not need the socket to become ready.
     busy: BTreeSet<Token>,
     /// Connections with something to send or a changed interest.
@@ -82,6 +86,7 @@ impl Shell {
             files: Files::new(waker),
             writers: BTreeMap::new(),
             priority: ThreadPriority::of_this_thread(),
+            files_of_clones: BTreeMap::new(),
             busy: BTreeSet::new(),
             touched: BTreeSet::new(),
             last_token: 0,
@@ -268,6 +273,7 @@ impl Shell {
             Ok(Effect::None) => {}
             Ok(Effect::Reads) => self.send_packets(token, now),
             Ok(Effect::Streams(session, file)) => self.open_file(session, file),
+            Ok(Effect::Clones(clone, file)) => drop(self.files_of_clones.insert(clone, file)),
             Err(rule) => connection.closing = Some(rule),
         }
         true
@@ -325,6 +331,18 @@ impl Shell {
                             .priority_not_set(boost, on_behalf_of, &error.to_string(), now);
                     }
                 }
+                Output::SessionCloned {
+                    consumer,
+                    clone,
+                    result,
+                } => {
+                    self.files_of_clones.remove(&clone);
+                    self.reply_to_consumer(consumer, |link| link.session_cloned(clone, result));
+                }
+                Output::CopyFile { from, to } => match self.writers.get(&from) {
+                    Some(original) => original.share(to),
+                    None => self.service.file_copied(to, Err("it is closed".into())),
+                },
                 Output::Log(LogLevel::Info, line) => crate::log::info(format_args!("{line}")),
                 Output::Log(LogLevel::Warning, line) => crate::log::warning(format_args!("{line}")),
             }
@@ -438,6 +456,14 @@ impl Shell {
                 let result = result.map_err(|error| error.to_string());
                 self.service.file_written(session, result, now);
             }
+            Done::Shared(clone, shared) => self.copy_file(clone, shared),
+            Done::Copied(clone, result) => {
+                if result.is_err() {
+                    self.writers.remove(&clone);
+                }
+                self.service
+                    .file_copied(clone, result.map_err(|error| error.to_string()));
+            }
             Done::Synced(Ok(())) => {}
             Done::Synced(Err(error)) => {
                 crate::log::warning(format_args!("cannot sync a trace file: {error}"));
@@ -449,6 +475,24 @@ impl Shell {
             }
         }
         self.carry_out(now);
+    }
+
+    /// Has the file of a clone begin with what the file of the original holds.
+    fn copy_file(&mut self, clone: SessionId, shared: io::Result<(File, u64)>) {
+        let writer = shared.and_then(|original| {
+            // The consumer may have gone, and its descriptor with it.
+            let file = self
+                .files_of_clones
+                .remove(&clone)
+                .ok_or(io::ErrorKind::NotFound)?;
+            let writer = self.files.writer(clone, file)?;
+            writer.copy(original);
+            Ok(writer)
+        });
+        match writer {
+            Ok(writer) => drop(self.writers.insert(clone, writer)),
+            Err(error) => self.service.file_copied(clone, Err(error.to_string())),
+        }
     }
 
     /// Ends all sessions: what is due for files is still written, as far as they take it, and consumers are told.
@@ -515,6 +559,9 @@ impl Shell {
             }
             Role::Consumer(link) => {
                 self.consumers.remove(&link.id);
+                for clone in link.pending_clones() {
+                    self.files_of_clones.remove(&clone);
+                }
                 self.service.disconnect_consumer(link.id, now);
             }
         }

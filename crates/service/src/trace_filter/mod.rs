@@ -142,6 +142,11 @@ impl SessionFilter {
         }
     }
 
+    /// The same filter for a clone of the session: it has done nothing yet.
+    pub(crate) fn afresh(&self) -> SessionFilter {
+        SessionFilter::new(self.packets.shared())
+    }
+
     /// What stays of a packet of `size` bytes; `None` if it cannot be filtered, so that nothing does.
     pub(crate) fn filter<'p>(
         &mut self,

@@ -121,7 +121,6 @@ impl Triggers {
 
     /// What a clone of this session has: the triggers that came since the last clone, all of them still to be written.
     /// They are not in later clones.
-    #[allow(dead_code)] // Until sessions can be cloned.
     pub(crate) fn for_clone(&mut self) -> Triggers {
         self.written = 0;
         Triggers {

@@ -1,6 +1,7 @@
 //! The service driven as a whole, in one thread and in simulated time: producers and consumers are values in a
 //! [`World`](world::World), their shared memory is real.
 
+mod clones;
 mod configs;
 mod data;
 mod data_sources;

@@ -9,9 +9,9 @@ use ferretto_proto::messages::{
     commit_data_request, observable_events, trace_config,
 };
 use ferretto_service::{
-    ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome, FlushRequestId, Identity,
-    Introduction, Now, Output, OutputFile, PriorityBoost, ProducerCommand, ProducerId, Scraping, Service,
-    SessionId, SmbOrigin, StateScope,
+    CloneRequest, Cloned, ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome,
+    FlushRequestId, Identity, Introduction, Now, Output, OutputFile, PriorityBoost, ProducerCommand,
+    ProducerId, Scraping, Service, SessionId, SmbOrigin, StateScope,
 };
 use ferretto_smb::{
     ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
@@ -39,6 +39,8 @@ pub(crate) struct FakeConsumer {
     pub(crate) all_started: usize,
     pub(crate) changes: Vec<(String, i32)>,
     pub(crate) snapshots_due: Vec<observable_events::CloneTriggerHit>,
+    /// What became of the clones it asked for.
+    pub(crate) clones: Vec<(SessionId, Result<Cloned, String>)>,
     /// It went away: the service must not name it any more.
     gone: bool,
 }
@@ -67,6 +69,7 @@ pub(crate) struct World {
     /// What a slow disk has not done yet.
     being_written: Vec<(SessionId, u64)>,
     being_closed: Vec<SessionId>,
+    being_copied: Vec<SessionId>,
     pub(crate) log: Vec<String>,
     /// The priorities that it was run at, one after the other.
     pub(crate) boosts: Vec<Option<PriorityBoost>>,
@@ -102,6 +105,7 @@ impl World {
             disk: Disk::Fast,
             being_written: Vec::new(),
             being_closed: Vec::new(),
+            being_copied: Vec::new(),
             log: Vec::new(),
             boosts: Vec::new(),
             may_boost: true,
@@ -187,6 +191,24 @@ impl World {
         self.try_enable(consumer, config).expect("a good config")
     }
 
+    /// The consumer asks for a clone. Gives its id if there will be one, once producers have flushed.
+    pub(crate) fn try_clone(
+        &mut self,
+        consumer: ConsumerId,
+        request: CloneRequest,
+    ) -> Result<SessionId, String> {
+        let clone = self.service.clone_session(consumer, request, !0, &self.now);
+        self.run();
+        clone
+    }
+
+    /// What became of the one clone that the consumer asked for, if anything did.
+    pub(crate) fn cloned(&self, consumer: ConsumerId) -> Option<Result<Cloned, String>> {
+        let clones = &self.consumers[&consumer].clones;
+        assert!(clones.len() <= 1, "answered twice: {clones:?}");
+        clones.first().map(|(_, result)| result.clone())
+    }
+
     /// The producer goes away.
     pub(crate) fn lose_producer(&mut self, producer: ProducerId) {
         self.service.disconnect_producer(producer, &self.now);
@@ -269,6 +291,22 @@ impl World {
                             .priority_not_set(boost, on_behalf_of, "not permitted", &self.now);
                     }
                 }
+                Output::SessionCloned {
+                    consumer,
+                    clone,
+                    result,
+                } => self.connected(consumer).clones.push((clone, result)),
+                Output::CopyFile { from, to } => {
+                    let copy = self.files[&from].clone();
+                    self.files.insert(to, copy);
+                    match self.disk {
+                        Disk::Fast => self.service.file_copied(to, Ok(())),
+                        Disk::Slow => self.being_copied.push(to),
+                        Disk::Full => self
+                            .service
+                            .file_copied(to, Err("no space left on device".into())),
+                    }
+                }
                 Output::Log(_, line) => self.log.push(line),
             }
         }
@@ -311,6 +349,9 @@ impl World {
     pub(crate) fn disk_catches_up(&mut self) {
         for (session, written) in std::mem::take(&mut self.being_written) {
             self.service.file_written(session, Ok(written), &self.now);
+        }
+        for clone in std::mem::take(&mut self.being_copied) {
+            self.service.file_copied(clone, Ok(()));
         }
         for session in std::mem::take(&mut self.being_closed) {
             self.service.file_closed(session, Ok(()));

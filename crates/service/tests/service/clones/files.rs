@@ -1,0 +1,191 @@
+//! Clones of sessions that stream into a file.
+
+use super::*;
+
+fn streaming() -> TraceConfig {
+    TraceConfig {
+        write_into_file: Some(true),
+        file_write_period_ms: Some(100_000),
+        ..config(&["d"])
+    }
+}
+
+fn texts_of_file(file: &[u8]) -> Vec<String> {
+    let packets: Vec<TracePacket> = ferretto_wire::Reader::new(file)
+        .map(|field| field.expect("whole packets"))
+        .filter_map(|field| {
+            field
+                .value
+                .as_bytes()
+                .map(|bytes| TracePacket::decode_from_slice(bytes).expect("a packet"))
+        })
+        .collect();
+    texts(&packets)
+}
+
+#[test]
+fn a_clone_of_a_streaming_session_is_a_file_with_everything() {
+    let mut scene = Scene::with(&streaming());
+    scene.write(&["in the file"]);
+    scene.world.advance(100_000);
+    scene.world.acknowledge_flushes(scene.producer);
+    assert_eq!(texts_of_file(&scene.world.files[&scene.session]), ["in the file"]);
+    scene.write(&["in the buffer"]);
+
+    let cloned = scene.clone_as(with_file(scene.session));
+    assert_eq!(cloned.content, ClonedContent::File);
+    let clone = scene.world.consumers[&scene.cloner].clones[0].0;
+    assert!(
+        scene.world.closed_files.contains(&clone),
+        "complete before the answer"
+    );
+    assert_eq!(
+        texts_of_file(&scene.world.files[&clone]),
+        ["in the file", "in the buffer"]
+    );
+    assert_eq!(
+        texts_of_file(&scene.world.files[&scene.session]),
+        ["in the file"],
+        "the original is not written for it"
+    );
+    // Nothing but the end of the read-back is left for the consumer.
+    let rest = scene.world.read(scene.cloner);
+    const READ_TRACING_BUFFERS_COMPLETED: u32 = 4;
+    assert_eq!(
+        events(&rest).iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),
+        [READ_TRACING_BUFFERS_COMPLETED]
+    );
+    assert_eq!(rest.len(), 1);
+
+    scene.write(&["later"]);
+    let now = scene.world.now;
+    scene.world.service.disable_tracing(scene.owner, &now);
+    scene.world.run();
+    assert_eq!(
+        texts_of_file(&scene.world.files[&scene.session]),
+        ["in the file", "in the buffer", "later"]
+    );
+}
+
+#[test]
+fn a_file_of_a_clone_tells_the_same_as_a_clone_that_is_read() {
+    let kinds = |packets: &[TracePacket]| {
+        let mut kinds: Vec<u32> = events(packets).into_iter().map(|(kind, _)| kind).collect();
+        kinds.sort_unstable();
+        kinds
+    };
+    let mut read = Scene::new();
+    read.clone();
+    let read = read.world.read(read.cloner);
+    let mut written = Scene::with(&streaming());
+    written.clone_as(with_file(written.session));
+    let clone = written.world.consumers[&written.cloner].clones[0].0;
+    let file = &written.world.files[&clone];
+    let written: Vec<TracePacket> = ferretto_wire::Reader::new(file)
+        .map(|field| TracePacket::decode_from_slice(field.unwrap().value.as_bytes().unwrap()).unwrap())
+        .collect();
+    assert_eq!(kinds(&written), kinds(&read));
+    assert!(kinds(&read).contains(&CLONE_STARTED));
+}
+
+#[test]
+fn a_streaming_session_is_not_cloned_without_a_file() {
+    let mut scene = Scene::with(&streaming());
+    let error = scene
+        .world
+        .try_clone(scene.cloner, request(scene.session))
+        .unwrap_err();
+    assert!(error.contains("file descriptor"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_not_needed_stays_empty() {
+    let mut scene = Scene::new();
+    scene.write(&["one"]);
+    let cloned = scene.clone_as(with_file(scene.session));
+    assert_eq!(cloned.content, ClonedContent::Buffers);
+    assert!(scene.world.files.is_empty());
+    assert_eq!(scene.texts(scene.cloner), ["one"]);
+}
+
+#[test]
+fn data_on_its_way_to_a_slow_disk_is_in_the_clone_once() {
+    let mut scene = Scene::with(&streaming());
+    scene.world.disk = Disk::Slow;
+    scene.write(&["one"]);
+    scene.world.advance(100_000);
+    scene.world.acknowledge_flushes(scene.producer);
+    scene.write(&["two"]);
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    for _ in 0..20 {
+        scene.world.disk_catches_up();
+    }
+    assert!(scene.world.cloned(scene.cloner).unwrap().is_ok());
+    let clone = scene.world.consumers[&scene.cloner].clones[0].0;
+    assert_eq!(texts_of_file(&scene.world.files[&clone]), ["one", "two"]);
+}
+
+#[test]
+fn a_disk_that_takes_no_copy_fails_the_clone_only() {
+    let mut scene = Scene::with(&streaming());
+    scene.write(&["one"]);
+    scene.world.disk = Disk::Full;
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    let error = scene.world.cloned(scene.cloner).unwrap().unwrap_err();
+    assert!(error.contains("no space left"), "{error}");
+    let state = scene.world.state(scene.owner, StateScope::Sessions);
+    assert_eq!(state.num_sessions, Some(1));
+    scene.world.disk = Disk::Fast;
+    let now = scene.world.now;
+    scene.world.service.disable_tracing(scene.owner, &now);
+    scene.world.run();
+    assert_eq!(texts_of_file(&scene.world.files[&scene.session]), ["one"]);
+}
+
+#[test]
+fn a_clone_whose_file_cannot_be_written_fails() {
+    let mut scene = Scene::with(&streaming());
+    scene.write(&["one"]);
+    scene.world.disk = Disk::Slow;
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    assert_eq!(scene.world.cloned(scene.cloner), None, "the copy takes its time");
+    scene.world.disk = Disk::Full;
+    scene.world.disk_catches_up();
+    let error = scene.world.cloned(scene.cloner).unwrap().unwrap_err();
+    assert!(error.contains("no space left"), "{error}");
+    assert_eq!(
+        scene.world.state(scene.owner, StateScope::Sessions).num_sessions,
+        Some(1)
+    );
+}
+
+#[test]
+fn a_consumer_that_leaves_while_its_file_is_copied_leaves_nothing_behind() {
+    let mut scene = Scene::with(&streaming());
+    scene.world.disk = Disk::Slow;
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    scene.world.lose_consumer(scene.cloner);
+    for _ in 0..20 {
+        scene.world.disk_catches_up();
+    }
+    assert_eq!(
+        scene.world.state(scene.owner, StateScope::Sessions).num_sessions,
+        Some(1)
+    );
+}

@@ -1,0 +1,100 @@
+//! How many clones there may be, and how much memory they may take.
+
+use ferretto_service::limits;
+
+use super::*;
+
+#[test]
+fn sixty_clones_of_one_session_are_no_trouble() {
+    let mut scene = Scene::new();
+    scene.write(&["one"]);
+    let cloners: Vec<ConsumerId> = (0..60).map(|_| scene.world.consumer()).collect();
+    for cloner in &cloners {
+        scene.world.try_clone(*cloner, request(scene.session)).unwrap();
+    }
+    scene.world.acknowledge_flushes(scene.producer);
+    for cloner in &cloners {
+        assert!(scene.world.cloned(*cloner).unwrap().is_ok());
+        assert_eq!(scene.texts(*cloner), ["one"]);
+    }
+    // Nor do they keep anybody from recording.
+    let another = scene.world.consumer();
+    scene.world.enable(another, &config(&["d"]));
+    for cloner in cloners {
+        scene.world.lose_consumer(cloner);
+    }
+    assert_eq!(
+        scene.world.state(another, StateScope::Sessions).num_sessions,
+        Some(2)
+    );
+}
+
+#[test]
+fn one_user_has_so_many_clones_and_no_more() {
+    let mut scene = Scene::new();
+    // Some are made, some are under way.
+    for made in 0..limits::MAX_CLONES_PER_UID {
+        let cloner = scene.world.consumer();
+        scene.world.try_clone(cloner, request(scene.session)).unwrap();
+        if made % 2 == 0 {
+            scene.world.acknowledge_flushes(scene.producer);
+        }
+    }
+    let error = scene
+        .world
+        .try_clone(scene.cloner, request(scene.session))
+        .unwrap_err();
+    assert!(error.contains("the limit is 64"), "{error}");
+    let root = scene.world.consumer_of(0);
+    scene.world.try_clone(root, request(scene.session)).unwrap();
+}
+
+#[test]
+fn clones_take_half_of_the_memory_and_no_more() {
+    let world = World::with_identity(Identity {
+        system: SystemFacts {
+            ram_bytes: Some(2 * 40 * 1024),
+            ..Default::default()
+        },
+        ..Default::default()
+    });
+    let mut scene = Scene::of(world, &config(&["d"]));
+    let large = "x".repeat(3000);
+    scene.write(&[&large]);
+    let mut made = 0;
+    let error = loop {
+        let cloner = scene.world.consumer();
+        match scene.world.try_clone(cloner, request(scene.session)) {
+            Ok(_) => scene.world.acknowledge_flushes(scene.producer),
+            Err(error) => break error,
+        }
+        made += 1;
+        assert!(made <= limits::MAX_CLONES_PER_UID, "no limit");
+    };
+    assert!(error.contains("all of them may have 40 KB"), "{error}");
+    assert_eq!(made, 13, "each takes a little more than 3000 bytes");
+}
+
+#[test]
+fn a_buffer_that_outgrows_the_memory_of_clones_during_the_flush_fails_the_clone() {
+    let world = World::with_identity(Identity {
+        system: SystemFacts {
+            ram_bytes: Some(2 * 8192),
+            ..Default::default()
+        },
+        ..Default::default()
+    });
+    let mut scene = Scene::of(world, &config(&["d"]));
+    scene
+        .world
+        .try_clone(scene.cloner, request(scene.session))
+        .unwrap();
+    let large = "x".repeat(3000);
+    for _ in 0..10 {
+        scene.write(&[&large]);
+    }
+    scene.world.acknowledge_flushes(scene.producer);
+    let error = scene.world.cloned(scene.cloner).unwrap().unwrap_err();
+    assert!(error.contains("may have 8 KB"), "{error}");
+    assert_eq!(scene.texts(scene.owner).len(), 10, "the original goes on");
+}

@@ -1,0 +1,155 @@
+//! Buffers that are handed over with a clone (`transfer_on_clone`), or emptied before (`clear_before_clone`).
+
+use super::*;
+
+/// Two producers, each with a buffer of its own; that of the second is handed over when the session is cloned.
+struct TransferScene {
+    world: World,
+    fast: ProducerId,
+    slow: ProducerId,
+    owner: ConsumerId,
+    session: SessionId,
+}
+
+impl TransferScene {
+    fn new(clear: bool) -> TransferScene {
+        let mut world = World::new();
+        let (fast, slow) = (world.producer("fast"), world.producer("slow"));
+        world.offer(fast, "a");
+        world.offer(slow, "b");
+        let mut config = config(&["a", "b"]);
+        config.buffers.push(trace_config::BufferConfig {
+            size_kb: Some(64),
+            transfer_on_clone: Some(true),
+            clear_before_clone: Some(clear),
+            ..Default::default()
+        });
+        config.data_sources[1]
+            .config
+            .get_or_insert_default()
+            .target_buffer = Some(1);
+        let owner = world.consumer();
+        let session = world.enable(owner, &config);
+        TransferScene {
+            world,
+            fast,
+            slow,
+            owner,
+            session,
+        }
+    }
+
+    fn write(&mut self, producer: ProducerId, text: &str) {
+        let target = self.world.target(producer);
+        self.world.commit(producer, 1, target, &[&packet(text)]);
+    }
+}
+
+#[test]
+fn a_buffer_that_is_transferred_starts_empty_again() {
+    let mut scene = TransferScene::new(false);
+    scene.write(scene.fast, "persistent");
+    for (round, written) in [(1, true), (2, true), (3, false)] {
+        if written {
+            scene.write(scene.slow, &format!("transferred {round}"));
+        }
+        let cloner = scene.world.consumer();
+        scene.world.try_clone(cloner, request(scene.session)).unwrap();
+        for producer in [scene.fast, scene.slow] {
+            assert_eq!(
+                scene.world.count(producer, flushes),
+                round,
+                "each is flushed for its own buffer"
+            );
+            scene.world.acknowledge_flushes(producer);
+        }
+        let mut expected = vec!["persistent".to_owned()];
+        expected.extend(written.then(|| format!("transferred {round}")));
+        assert_eq!(texts(&scene.world.read(cloner)), expected);
+        scene.world.lose_consumer(cloner);
+    }
+    assert_eq!(texts(&scene.world.read(scene.owner)), ["persistent"]);
+}
+
+#[test]
+fn slow_writers_into_a_transferred_buffer_do_not_delay_the_copy_of_the_others() {
+    let mut scene = TransferScene::new(false);
+    scene.write(scene.fast, "fast, before");
+    scene.write(scene.slow, "slow, before");
+    let cloner = scene.world.consumer();
+    scene.world.try_clone(cloner, request(scene.session)).unwrap();
+    scene.world.acknowledge_flushes(scene.fast);
+    let first = scene.world.now.boot;
+    scene.write(scene.fast, "fast, after");
+    scene.world.advance(1000);
+    scene.write(scene.slow, "slow, after");
+    assert_eq!(scene.world.cloned(cloner), None);
+    scene.world.acknowledge_flushes(scene.slow);
+    let second = scene.world.now.boot;
+    assert!(scene.world.cloned(cloner).unwrap().is_ok());
+    let packets = scene.world.read(cloner);
+    assert_eq!(texts(&packets), ["fast, before", "slow, before", "slow, after"]);
+    assert_eq!(times_of(BUFFER_CLONED, &packets), [first, second]);
+    assert_eq!(times_of(FLUSH_STARTED, &packets).len(), 1);
+}
+
+#[test]
+fn a_producer_flushes_only_what_writes_into_the_buffers_in_question() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "a");
+    world.offer(producer, "b");
+    let mut config = config(&["a", "b"]);
+    config.buffers.push(trace_config::BufferConfig {
+        size_kb: Some(64),
+        transfer_on_clone: Some(true),
+        ..Default::default()
+    });
+    config.data_sources[1]
+        .config
+        .get_or_insert_default()
+        .target_buffer = Some(1);
+    let owner = world.consumer();
+    let session = world.enable(owner, &config);
+    let cloner = world.consumer();
+    world.try_clone(cloner, request(session)).unwrap();
+    let instances: Vec<_> = world
+        .instances(producer)
+        .iter()
+        .map(|(id, _)| vec![*id])
+        .collect();
+    let flushed: Vec<_> = world.producers[&producer]
+        .commands
+        .iter()
+        .filter_map(|command| match command {
+            ProducerCommand::Flush { instances, .. } => Some(instances.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(flushed, instances);
+}
+
+#[test]
+fn a_buffer_that_is_cleared_before_holds_what_the_flush_brings() {
+    let mut scene = TransferScene::new(true);
+    scene.write(scene.fast, "kept");
+    scene.write(scene.slow, "stale");
+    let cloner = scene.world.consumer();
+    scene.world.try_clone(cloner, request(scene.session)).unwrap();
+    scene.write(scene.slow, "fresh");
+    scene.world.acknowledge_flushes(scene.fast);
+    scene.world.acknowledge_flushes(scene.slow);
+    assert_eq!(texts(&scene.world.read(cloner)), ["kept", "fresh"]);
+}
+
+#[test]
+fn a_buffer_is_not_transferred_to_a_consumer_that_went_away() {
+    let mut scene = TransferScene::new(false);
+    scene.write(scene.slow, "kept");
+    let cloner = scene.world.consumer();
+    scene.world.try_clone(cloner, request(scene.session)).unwrap();
+    scene.world.lose_consumer(cloner);
+    scene.world.acknowledge_flushes(scene.fast);
+    scene.world.acknowledge_flushes(scene.slow);
+    assert_eq!(texts(&scene.world.read(scene.owner)), ["kept"]);
+}
