@@ -61,8 +61,10 @@ pub(crate) struct Arguments {
     pub(crate) reset_guardrails: bool,
     /// Flags that only mean something on Android, as typed.
     pub(crate) android_only: Option<&'static str>,
-    /// Flags of upstream's that this version does not have yet, the first as typed.
-    pub(crate) not_yet: Option<&'static str>,
+    /// `--save-for-bugreport`.
+    pub(crate) save_for_bugreport: bool,
+    /// `--save-all-for-bugreport`.
+    pub(crate) save_all_for_bugreport: bool,
 }
 
 /// What statsd wants to find again in the trace.
@@ -76,7 +78,6 @@ pub(crate) struct StatsdFlags {
 
 /// Flags that upstream's build for Linux refuses as well.
 const ANDROID_ONLY: &[&str] = &["upload", "dropbox"];
-const NOT_YET: &[&str] = &["save-for-bugreport", "save-all-for-bugreport"];
 
 /// Parses the words after the program's name. `Err` holds help, version or a usage error, rendered by clap.
 pub(crate) fn parse(
@@ -145,7 +146,8 @@ fn arguments(matches: &ArgMatches) -> Arguments {
         clone_for_bugreport: matches.get_flag("clone-for-bugreport"),
         reset_guardrails: matches.get_flag("reset-guardrails"),
         android_only: ANDROID_ONLY.iter().find(given).copied(),
-        not_yet: NOT_YET.iter().find(given).copied(),
+        save_for_bugreport: matches.get_flag("save-for-bugreport"),
+        save_all_for_bugreport: matches.get_flag("save-all-for-bugreport"),
     }
 }
 
@@ -334,7 +336,7 @@ fn service_flags(command: Command) -> Command {
 }
 
 fn detached_and_clone_flags(command: Command) -> Command {
-    let command = command.next_help_heading("Detached sessions and clones").args([
+    command.next_help_heading("Detached sessions and clones").args([
         option("detach", "KEY", value_parser!(String), "Start the recording and leave it to the service").long_help(
             "Starts the recording and exits; the service goes on with it by itself. The config must set write_into_file.",
         ),
@@ -344,21 +346,16 @@ fn detached_and_clone_flags(command: Command) -> Command {
         option("clone", "TSID", value_parser!(i64), "Write out a copy of a running recording (see --query)"),
         option("clone-by-name", "NAME", value_parser!(String), "The same, by its unique_session_name"),
         switch("clone-for-bugreport", "With --clone: without the recording's trace_filter"),
+        switch("save-for-bugreport", "Write out the recording that a bug report wants").long_help(
+            "Writes out a copy of the running recording with the highest bugreport_score, without its trace_filter, into \
+             systrace.pftrace in the folder for temporary files ($TMPDIR, or /tmp), and prints the path.",
+        ),
+        switch("save-all-for-bugreport", "Write out all recordings that a bug report wants").long_help(
+            "Writes out copies of all running recordings with a bugreport_score above 0, without their trace_filter, into \
+             files of their bugreport_filename in the folder for temporary files ($TMPDIR, or /tmp).",
+        ),
     ]
-    .map(|arg| arg.hide_short_help(true)));
-    command.next_help_heading("Not in this version yet").args(
-        [
-            switch(
-                "save-for-bugreport",
-                "Clone the recording that a bug report wants",
-            ),
-            switch(
-                "save-all-for-bugreport",
-                "Clone all recordings that a bug report wants",
-            ),
-        ]
-        .map(|arg| arg.hide_short_help(true)),
-    )
+    .map(|arg| arg.hide_short_help(true)))
 }
 
 fn android_flags(command: Command) -> Command {

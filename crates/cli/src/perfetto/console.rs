@@ -14,6 +14,8 @@ pub(crate) struct Console {
     kind: Kind,
     /// Whether the changing line is on the screen.
     live: bool,
+    /// Lines that are kept for another console, instead of printed.
+    kept: Option<Vec<String>>,
 }
 
 /// Where stderr goes.
@@ -42,7 +44,28 @@ impl Console {
             program,
             kind,
             live: false,
+            kept: None,
         }
+    }
+
+    /// One for a thread that does not own the terminal: keeps its lines for whoever does.
+    pub(crate) fn kept(program: Program) -> Console {
+        Console {
+            program,
+            kind: Kind::Plain,
+            live: false,
+            kept: Some(Vec::new()),
+        }
+    }
+
+    /// The lines that were kept.
+    pub(crate) fn into_kept(mut self) -> Vec<String> {
+        self.kept.take().unwrap_or_default()
+    }
+
+    /// Under which name it speaks.
+    pub(crate) fn program(&self) -> Program {
+        self.program
     }
 
     /// Where it goes.
@@ -58,6 +81,9 @@ impl Console {
 
     /// A line.
     pub(crate) fn line(&mut self, text: impl std::fmt::Display) {
+        if let Some(lines) = &mut self.kept {
+            return lines.push(text.to_string());
+        }
         let clear = if std::mem::take(&mut self.live) {
             RETURN_AND_CLEAR
         } else {

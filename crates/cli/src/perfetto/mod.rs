@@ -1,7 +1,7 @@
 //! `perfetto`: records traces and asks the service what it has.
 //!
 //! Called by [`applet`](crate::applet). The path of a command line: `args` → `plan` → `output` and `background` →
-//! `record` (which drives a `session`), `query` or `triggers`. Exit codes are upstream's: 0 when it was done, 1 for any failure; `-D`
+//! `record` (which drives a `session`), `query`, `bugreport` or `triggers`. Exit codes are upstream's: 0 when it was done, 1 for any failure; `-D`
 //! exits with 2 when the data sources did not start in time. Where upstream's code is 0 though the recording failed (the
 //! service refused the config or died, the output could not be written), this one's is 1.
 
@@ -10,6 +10,7 @@ use std::io::Write;
 
 mod args;
 mod background;
+mod bugreport;
 mod config_source;
 mod console;
 mod figures;
@@ -24,12 +25,15 @@ mod record;
 mod service;
 mod service_state;
 mod session;
+mod snapshots;
 mod triggers;
 
 use background::Detached;
 use console::Console;
+use ferretto_ipc::address::Address;
 use output::Output;
 use plan::Plan;
+use record::Signals;
 pub use service::{FindService, FindServiceError, Service, running_service};
 
 /// Exit code of a command that was done.
@@ -78,6 +82,10 @@ pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_ser
         }
         Ok(Plan::Query(format)) => query::query(format, find_service, &mut console),
         Ok(Plan::Activate(activation)) => triggers::activate(&activation, &mut console),
+        Ok(Plan::SaveAllForBugreport(process)) => {
+            let folder = plan::bugreport_folder();
+            bugreport::save_all(program, process, &folder, find_service, &mut console)
+        }
         Ok(Plan::Record(recording)) => record(program, *recording, find_service, &mut console),
         Err(error) => {
             console.say(error);
@@ -135,13 +143,41 @@ fn record(
         }
         Ok(Detached::Recorder(reports)) => {
             let mut recorder_console = Console::new(program);
-            record::record(recording, output, reports, find_service, &mut recorder_console)
+            let signals = Signals::Taken;
+            record::record(
+                recording,
+                output,
+                reports,
+                signals,
+                find_service,
+                &mut recorder_console,
+            )
         }
         Err(error) => {
             console.say(error);
             if let Some(output) = output {
                 output.discard();
             }
+            FAILURE
+        }
+    }
+}
+
+/// Makes a clone over a connection of its own, on whatever thread: the signals are somebody else's.
+fn save_clone(recording: plan::Recording, socket: &Address, console: &mut Console) -> u8 {
+    let mut find_service = || {
+        Ok(Service {
+            consumer_socket: socket.clone(),
+            keep_alive: None,
+        })
+    };
+    match Output::open(&recording.sink, recording.existing) {
+        Ok(output) => {
+            let (reports, signals) = (Vec::new(), Signals::LeftAlone);
+            record::record(recording, output, reports, signals, &mut find_service, console)
+        }
+        Err(error) => {
+            console.say(error);
             FAILURE
         }
     }

@@ -117,6 +117,11 @@ impl Output {
         &self.name
     }
 
+    /// Where it is, if it is a file.
+    pub(crate) fn absolute_path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|file| &*file.path)
+    }
+
     /// Empties a file: the recording starts, and `writer` will fill it.
     pub(crate) fn begin(&mut self, writer: Writer) -> io::Result<()> {
         if let Some(file) = &mut self.file

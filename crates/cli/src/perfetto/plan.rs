@@ -13,6 +13,11 @@ use super::args::{Arguments, StatsdFlags};
 use super::config_source::{ConfigError, ConfigSyntax, parse_config, read_config};
 use super::light_config::{LightFlagError, add_overview, light_config, test_config};
 
+/// The id by which services know the session that a bug report wants: all bits set.
+const BUGREPORT_SESSION: u64 = u64::MAX;
+/// The file of a recording that has no `bugreport_filename`.
+pub(crate) const DEFAULT_BUGREPORT_FILE: &str = "systrace.pftrace";
+
 /// What to do.
 #[derive(Debug)]
 pub(crate) enum Plan {
@@ -24,6 +29,8 @@ pub(crate) enum Plan {
     Record(Box<Recording>),
     /// Activate triggers of other recordings.
     Activate(Activation),
+    /// Clone all recordings for a bug report.
+    SaveAllForBugreport(Process),
 }
 
 /// Triggers to be activated.
@@ -74,7 +81,26 @@ pub(crate) enum Job {
     /// The one that was detached under this key.
     Attach(String, AfterAttach),
     /// A copy of another.
-    Clone(Original, TraceFilter),
+    Clone(CloneOf),
+}
+
+/// A copy of another session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CloneOf {
+    pub(crate) original: Original,
+    pub(crate) filter: TraceFilter,
+    /// What led to it, to be noted in the trace.
+    pub(crate) trigger: Option<HitTrigger>,
+}
+
+/// A trigger that was hit, as the service tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HitTrigger {
+    pub(crate) name: String,
+    pub(crate) producer_name: String,
+    pub(crate) producer_uid: u32,
+    pub(crate) boot_time_ns: u64,
+    pub(crate) delay_ms: u64,
 }
 
 /// What is done with a session taken back.
@@ -94,6 +120,11 @@ pub(crate) enum Original {
     Id(u64),
     /// Its `unique_session_name`.
     Name(String),
+}
+
+impl Original {
+    /// The one that a bug report wants.
+    pub(crate) const BUGREPORT: Original = Original::Id(BUGREPORT_SESSION);
 }
 
 /// What happens to the `trace_filter` of a session that is cloned.
@@ -146,8 +177,6 @@ pub(crate) enum PlanError {
     Needs(&'static str, &'static str),
     #[error("--{0} only works on Android")]
     AndroidOnly(&'static str),
-    #[error("--{0} is not in this version yet; upstream's perfetto can do it with this service too")]
-    NotYet(&'static str),
     #[error("--add-attribute needs a key: write --add-attribute KEY=VALUE")]
     AttributeWithoutKey,
     #[error("there is nothing to record: name events (like sched/sched_switch), or a config with -c FILE")]
@@ -185,6 +214,10 @@ pub(crate) enum PlanError {
     OutputPathExists(PathBuf),
     #[error("the trace config is for {0}, which is not in this version yet")]
     ConfigNotYet(&'static str),
+    #[error(
+        "the trace config takes snapshots (trigger_mode: CLONE_SNAPSHOT), which go into FILE.0, FILE.1, …: add -o FILE"
+    )]
+    SnapshotsWithoutFile,
     #[error("where should the trace go? Add -o FILE (or -o - for stdout)")]
     NoOutput,
     #[error("the notify descriptor {0} is stdin, stdout or stderr")]
@@ -205,9 +238,6 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
         if attribute.is_empty() || attribute.starts_with('=') {
             return Err(PlanError::AttributeWithoutKey);
         }
-    }
-    if let Some(flag) = arguments.not_yet {
-        return Err(PlanError::NotYet(flag));
     }
     if let Some(fd @ 0..=2) = arguments.notify_fd {
         return Err(PlanError::NotifyStandardStream(fd));
@@ -255,6 +285,9 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
     if arguments.text && arguments.lossy_text {
         return Err(PlanError::Conflict("--txt", "--txt-lossy"));
     }
+    if arguments.save_for_bugreport || arguments.save_all_for_bugreport {
+        return bugreport(program, arguments);
+    }
     if arguments.query {
         return query(&arguments);
     }
@@ -276,6 +309,48 @@ fn check_keys(arguments: &Arguments) -> Result<(), PlanError> {
         Some((flag, _)) => Err(PlanError::EmptyKey(flag)),
         None => Ok(()),
     }
+}
+
+/// One or all recordings for a bug report.
+fn bugreport(program: Program, mut arguments: Arguments) -> Result<Plan, PlanError> {
+    let flag = if arguments.save_all_for_bugreport {
+        "--save-all-for-bugreport"
+    } else {
+        "--save-for-bugreport"
+    };
+    let attach = arguments.attach.is_some() || arguments.is_detached.is_some();
+    let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
+    let conflicts = [
+        (arguments.query, "--query"),
+        (attach, "--attach"),
+        (arguments.detach.is_some(), "--detach"),
+        (clone, "--clone"),
+        (
+            arguments.light.any() || !arguments.configs.is_empty(),
+            "a trace config",
+        ),
+        (arguments.background_wait, "--background-wait"),
+        (
+            arguments.save_all_for_bugreport && arguments.out.is_some(),
+            "--out",
+        ),
+    ];
+    if let Some((_, other)) = conflicts.into_iter().find(|(given, _)| *given) {
+        return Err(PlanError::Conflict(flag, other));
+    }
+    if arguments.save_all_for_bugreport {
+        return Ok(Plan::SaveAllForBugreport(process(arguments.background, false)));
+    }
+    arguments.clone = Some(BUGREPORT_SESSION as i64);
+    arguments.clone_for_bugreport = true;
+    let file = || bugreport_folder().join(DEFAULT_BUGREPORT_FILE).into_os_string();
+    arguments.out.get_or_insert_with(file);
+    record(program, arguments)
+}
+
+/// Where traces for bug reports go: upstream's folder for temporary files.
+pub(crate) fn bugreport_folder() -> PathBuf {
+    std::env::var_os("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from)
 }
 
 /// A session that was detached: there is nothing to configure any more.
@@ -344,12 +419,6 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
             notify_fd: arguments.notify_fd,
         }));
     }
-    let clone_snapshot = trace_config::trigger_config::TriggerMode::CLONE_SNAPSHOT;
-    if config.trigger_config.trigger_mode == Some(clone_snapshot) {
-        return Err(PlanError::ConfigNotYet(
-            "snapshots on triggers (trigger_mode: CLONE_SNAPSHOT)",
-        ));
-    }
     if arguments.detach.is_some() && config.write_into_file != Some(true) {
         return Err(PlanError::DetachWithoutFile);
     }
@@ -364,10 +433,17 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
         TraceFilter::Applied
     };
     let job = match (original, arguments.detach) {
-        (Some(original), _) => Job::Clone(original, filter),
+        (Some(original), _) => Job::Clone(CloneOf {
+            original,
+            filter,
+            trigger: None,
+        }),
         (None, Some(key)) => Job::StartAndDetach(key),
         (None, None) => Job::Record,
     };
+    if job == Job::Record && takes_snapshots(&config) && !matches!(sink, Sink::File(_)) {
+        return Err(PlanError::SnapshotsWithoutFile);
+    }
     Ok(Plan::Record(Box::new(Recording {
         job,
         config,
@@ -380,6 +456,13 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
         process: process(arguments.background, arguments.background_wait),
         notify_fd: arguments.notify_fd,
     })))
+}
+
+/// Whether the triggers of a config have the session cloned.
+pub(crate) fn takes_snapshots(config: &TraceConfig) -> bool {
+    let clone_snapshot = trace_config::trigger_config::TriggerMode::CLONE_SNAPSHOT;
+    let triggers = &config.trigger_config;
+    triggers.trigger_mode == Some(clone_snapshot) || triggers.use_clone_snapshot_if_available == Some(true)
 }
 
 /// The config of `-c`, or that of the light flags. As upstream, an empty `-c` file beside light flags is ignored.

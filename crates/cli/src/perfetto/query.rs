@@ -1,16 +1,17 @@
 //! `perfetto --query` and `--query-raw`: asks the service for its state and prints it on stdout.
 //!
-//! Called by [`run`](super::run).
+//! Called by [`run`](super::run), and for the state by [`bugreport`](super::bugreport).
 
 use std::io::Write;
 use std::time::Duration;
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_ipc::reactor::{Deadline, Events, Reactor, Token, monotonic_now};
+use ferretto_proto::messages::TracingServiceState;
 
 use super::console::Console;
 use super::plan::QueryFormat;
-use super::service::{FindService, unreachable};
+use super::service::{FindService, Service, unreachable};
 use super::service_state::{Viewer, table};
 use super::{FAILURE, SUCCESS};
 
@@ -20,8 +21,7 @@ const SERVICE: Token = Token(0);
 
 /// Asks and prints; gives the exit code.
 pub(super) fn query(format: QueryFormat, find_service: FindService<'_>, console: &mut Console) -> u8 {
-    let printed = ask(format, find_service);
-    match printed {
+    match printed(format, find_service) {
         Ok(output) => {
             // A reader that has seen enough (`| head`) is no failure.
             let mut stdout = std::io::stdout();
@@ -35,13 +35,25 @@ pub(super) fn query(format: QueryFormat, find_service: FindService<'_>, console:
     }
 }
 
-fn ask(format: QueryFormat, find_service: FindService<'_>) -> Result<Vec<u8>, String> {
+fn printed(format: QueryFormat, find_service: FindService<'_>) -> Result<Vec<u8>, String> {
     let service = find_service().map_err(|error| error.to_string())?;
+    let (state, encoded) = ask(&service, StateScope::Everything)?;
+    Ok(match format {
+        QueryFormat::Raw => encoded,
+        QueryFormat::Table | QueryFormat::LongTable => table(&state, format, viewer()).into_bytes(),
+    })
+}
+
+/// Asks a service for its state; gives it decoded and as it came.
+pub(super) fn ask(
+    service: &Service,
+    scope: StateScope,
+) -> Result<(Box<TracingServiceState>, Vec<u8>), String> {
     let mut endpoint = ConsumerEndpoint::connect(&service.consumer_socket)
         .map_err(|error| unreachable(&service.consumer_socket, &error))?;
     let failed = |error: &dyn std::fmt::Display| format!("cannot ask the service for its state: {error}");
     endpoint
-        .query_service_state(StateScope::Everything)
+        .query_service_state(scope)
         .map_err(|error| failed(&error))?;
 
     let mut reactor = Reactor::new().map_err(|error| failed(&error))?;
@@ -57,14 +69,7 @@ fn ask(format: QueryFormat, find_service: FindService<'_>) -> Result<Vec<u8>, St
                 ConsumerEvent::Reply {
                     reply: Ok(ConsumerReply::ServiceState { state, encoded }),
                     ..
-                } => {
-                    return Ok(match format {
-                        QueryFormat::Raw => encoded,
-                        QueryFormat::Table | QueryFormat::LongTable => {
-                            table(&state, format, viewer()).into_bytes()
-                        }
-                    });
-                }
+                } => return Ok((state, encoded)),
                 ConsumerEvent::Reply {
                     reply: Err(error), ..
                 } => return Err(failed(&error)),

@@ -13,7 +13,7 @@ use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::{
     Deadline, Events, Interest, Reactor, ReactorError, Signal, Token, monotonic_now,
 };
-use ferretto_proto::messages::observable_events::Type as ObservableEventType;
+use ferretto_proto::messages::observable_events::{CloneTriggerHit, Type as ObservableEventType};
 use ferretto_proto::messages::{
     CloneSessionRequest, CloneSessionResponse, Message, TraceConfig, clone_session_request,
 };
@@ -28,6 +28,7 @@ use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, TraceFil
 use super::progress::{Summary, progress_line};
 use super::service::{FindService, Service, unreachable};
 use super::session::{Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step, Writer};
+use super::snapshots::{SnapshotPlan, Snapshots};
 use super::{FAILURE, NOT_ATTACHED, SUCCESS, triggers};
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
@@ -44,16 +45,27 @@ const MAX_LOOKED_THROUGH: u64 = 1 << 30;
 
 const SERVICE: Token = Token(0);
 
+/// Who takes the signals that end a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signals {
+    /// The recording does.
+    Taken,
+    /// Somebody else: the recording is a part of another, on a thread of its own.
+    LeftAlone,
+}
+
 /// Records; gives the exit code, unless a signal ends it.
 pub(super) fn record(
     recording: Recording,
     output: Option<Output>,
     reports: Vec<StartReport>,
+    signals: Signals,
     find_service: FindService<'_>,
     console: &mut Console,
 ) -> u8 {
     name_thread(&recording.config);
-    let observer = if reports.is_empty() {
+    let snapshots = SnapshotPlan::of(&recording, output.as_ref(), console.program());
+    let observer = if reports.is_empty() && snapshots.is_none() {
         Observer::Absent
     } else {
         Observer::Present
@@ -89,8 +101,9 @@ pub(super) fn record(
         trouble: None,
         kernel: KernelReport::of(&recording.config),
         write_shown_at: Duration::ZERO,
+        snapshots: None,
     };
-    let ending = match recorder.run(find_service) {
+    let ending = match recorder.run(snapshots, signals, find_service) {
         Ok(ending) => ending,
         Err(error) => {
             recorder.trouble = Some(error.to_string());
@@ -119,18 +132,31 @@ struct Recorder<'a> {
     trouble: Option<String>,
     kernel: KernelReport,
     write_shown_at: Duration,
+    /// If triggers have the session cloned.
+    snapshots: Option<Snapshots>,
 }
 
 impl Recorder<'_> {
-    fn run(&mut self, find_service: FindService<'_>) -> Result<Ending, ReactorError> {
+    fn run(
+        &mut self,
+        snapshots: Option<SnapshotPlan>,
+        signals: Signals,
+        find_service: FindService<'_>,
+    ) -> Result<Ending, ReactorError> {
         let mut reactor = Reactor::new()?;
-        reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
+        if signals == Signals::Taken {
+            reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
+        }
+        self.snapshots = snapshots.map(|plan| Snapshots::new(plan, reactor.waker()));
         let mut events = Events::new();
         let mut watched: Option<Interest> = None;
         loop {
             while let Some(step) = self.session.next_step() {
                 if let Step::Finish(ending) = step {
-                    return Ok(ending);
+                    return Ok(match self.await_snapshots(&mut reactor, &mut events)? {
+                        None => ending,
+                        Some(signal) => Ending::Abandoned(signal),
+                    });
                 }
                 self.perform(step, &mut *find_service);
             }
@@ -163,7 +189,48 @@ impl Recorder<'_> {
                 endpoint.on_readable();
                 self.take_events();
             }
+            self.show_snapshots();
             self.session.handle_timeout(now());
+        }
+    }
+
+    /// Waits for the snapshots that are under way: they are of a session that ends with our connection. A signal ends the
+    /// wait.
+    fn await_snapshots(
+        &mut self,
+        reactor: &mut Reactor,
+        events: &mut Events,
+    ) -> Result<Option<Signal>, ReactorError> {
+        let under_way = |recorder: &Self| recorder.snapshots.as_ref().is_some_and(Snapshots::under_way);
+        if under_way(self)
+            && let Some(endpoint) = &self.endpoint
+        {
+            // What the service says does not matter any more.
+            reactor.deregister(endpoint, SERVICE)?;
+        }
+        while under_way(self) {
+            reactor.wait(events, None)?;
+            if let Some(signal) = events.signals().first() {
+                return Ok(Some(*signal));
+            }
+            self.show_snapshots();
+        }
+        Ok(None)
+    }
+
+    /// Says what became of snapshots since.
+    fn show_snapshots(&mut self) {
+        for line in self.snapshots.iter_mut().flat_map(Snapshots::take_lines) {
+            self.console.line(line);
+        }
+    }
+
+    /// A trigger was hit that wants a snapshot.
+    fn take_snapshot(&mut self, hit: &CloneTriggerHit) {
+        if let (Some(snapshots), Some(service)) = (&mut self.snapshots, &self.service)
+            && let Err(error) = snapshots.take(hit, &service.consumer_socket)
+        {
+            self.console.say(format_args!("cannot take a snapshot: {error}"));
         }
     }
 
@@ -213,8 +280,15 @@ impl Recorder<'_> {
             return;
         };
         let called: Result<_, InvokeError> = match call {
-            Call::ObserveStart => {
-                endpoint.observe_events(&[ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED])
+            Call::Observe => {
+                let start =
+                    (!self.reports.is_empty()).then_some(ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED);
+                let triggers = self
+                    .snapshots
+                    .is_some()
+                    .then_some(ObservableEventType::TYPE_CLONE_TRIGGER_HIT);
+                let kinds: Vec<ObservableEventType> = start.into_iter().chain(triggers).collect();
+                endpoint.observe_events(&kinds)
             }
             Call::EnableTracing => endpoint.enable_tracing(&self.config, file),
             Call::Flush => endpoint.flush_producers(DEFAULT_FLUSH_TIMEOUT, FLUSH_FLAGS),
@@ -304,8 +378,13 @@ impl Recorder<'_> {
                 let stats = (!stats.buffer_stats.is_empty()).then_some(*stats);
                 self.session.trace_stats(stats, now());
             }
-            (_, Ok(ConsumerReply::Observed(events))) if events.all_data_sources_started == Some(true) => {
-                self.session.all_data_sources_started();
+            (_, Ok(ConsumerReply::Observed(events))) => {
+                if events.all_data_sources_started == Some(true) {
+                    self.session.all_data_sources_started();
+                }
+                if let Some(hit) = events.clone_trigger_hit.as_option() {
+                    self.take_snapshot(hit);
+                }
             }
             (_, Ok(ConsumerReply::Attached { trace_config })) => {
                 let config = TraceConfig::decode_from_slice(&trace_config).map_err(drop);
@@ -396,7 +475,10 @@ impl Recorder<'_> {
             Ending::Complete => {
                 self.report(StartStatus::Started, "");
                 self.summarize();
-                return SUCCESS;
+                return match self.snapshots {
+                    Some(snapshots) if snapshots.any_failed() => FAILURE,
+                    _ => SUCCESS,
+                };
             }
             Ending::Detached => {
                 self.report(StartStatus::Started, "");
@@ -527,18 +609,29 @@ fn key(job: &Job) -> &str {
 }
 
 fn clone_request(job: &Job) -> CloneSessionRequest {
-    let Job::Clone(original, filter) = job else {
+    let Job::Clone(clone) = job else {
         return CloneSessionRequest::default();
     };
-    let for_bugreport = *filter == TraceFilter::Skipped;
-    CloneSessionRequest {
-        selector: Some(match original {
+    let for_bugreport = clone.filter == TraceFilter::Skipped;
+    let request = CloneSessionRequest {
+        selector: Some(match &clone.original {
             Original::Id(id) => clone_session_request::Selector::SessionId(*id),
             Original::Name(name) => clone_session_request::Selector::UniqueSessionName(name.clone()),
         }),
         skip_trace_filter: Some(for_bugreport),
         for_bugreport: Some(for_bugreport),
         ..Default::default()
+    };
+    let Some(trigger) = &clone.trigger else {
+        return request;
+    };
+    CloneSessionRequest {
+        clone_trigger_name: Some(trigger.name.clone()),
+        clone_trigger_producer_name: Some(trigger.producer_name.clone()),
+        clone_trigger_trusted_producer_uid: Some(trigger.producer_uid as i32),
+        clone_trigger_boot_time_ns: Some(trigger.boot_time_ns),
+        clone_trigger_delay_ms: Some(trigger.delay_ms),
+        ..request
     }
 }
 
@@ -552,8 +645,11 @@ fn cloned(job: &Job, response: &CloneSessionResponse) -> Result<Writer, String> 
         });
     }
     let original = match job {
-        Job::Clone(Original::Id(id), _) => id.to_string(),
-        Job::Clone(Original::Name(name), _) => format!("{name:?}"),
+        Job::Clone(clone) => match &clone.original {
+            &Original::BUGREPORT => "for a bug report".to_owned(),
+            Original::Id(id) => id.to_string(),
+            Original::Name(name) => format!("{name:?}"),
+        },
         Job::Record | Job::StartAndDetach(_) | Job::Attach(..) => String::new(),
     };
     let reason = response.error.as_deref().unwrap_or_default();

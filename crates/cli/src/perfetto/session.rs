@@ -31,8 +31,8 @@ const FINAL_STATS_WAIT: Duration = Duration::from_secs(2);
 /// A call to the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Observe when all data sources have started.
-    ObserveStart,
+    /// Observe what somebody waits for.
+    Observe,
     EnableTracing,
     Flush,
     DisableTracing,
@@ -148,13 +148,13 @@ pub(crate) struct Parameters {
     /// What the service may take on top of that to flush and to stop.
     pub(crate) stop_allowance: Duration,
     pub(crate) writer: Writer,
-    /// Whether somebody waits for all data sources to have started.
-    pub(crate) start_observer: Observer,
+    /// Whether somebody waits for what the service can tell meanwhile.
+    pub(crate) observer: Observer,
     /// How often stats are asked for while recording.
     pub(crate) progress_period: Option<Duration>,
 }
 
-/// Whether somebody waits for all data sources to have started.
+/// Whether somebody waits for what the service can tell meanwhile: that all data sources have started, that a trigger was hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Observer {
     Present,
@@ -167,7 +167,7 @@ impl Parameters {
         purpose: Purpose,
         config: &TraceConfig,
         start_delay: Duration,
-        start_observer: Observer,
+        observer: Observer,
         progress_period: Option<Duration>,
     ) -> Parameters {
         let ms = |value: Option<u32>| Duration::from_millis(u64::from(value.unwrap_or(0)));
@@ -189,7 +189,7 @@ impl Parameters {
                 + ms(config.data_source_stop_timeout_ms)
                 + SERVICE_GRACE,
             writer: Self::writer(config),
-            start_observer,
+            observer,
             progress_period,
         }
     }
@@ -336,8 +336,8 @@ impl Session {
     }
 
     fn enable(&mut self, now: Duration) {
-        if self.parameters.start_observer == Observer::Present {
-            self.call(Call::ObserveStart);
+        if self.parameters.observer == Observer::Present {
+            self.call(Call::Observe);
         }
         self.steps
             .push_back(Step::Tell(Notice::Recording(self.parameters.duration)));

@@ -51,10 +51,12 @@ fn what_upstream_refuses_is_refused() {
         ("--upload -t 1s", "only works on Android"),
         ("--dropbox perfetto -t 1s", "only works on Android"),
         ("--add-attribute =value -t 1s -o x", "needs a key"),
-        (
-            "--save-for-bugreport",
-            "--save-for-bugreport is not in this version",
-        ),
+        ("--save-for-bugreport --query", "--query"),
+        ("--save-for-bugreport --attach k", "--attach"),
+        ("--save-for-bugreport --detach k", "--detach"),
+        ("--save-for-bugreport -t 1s", "trace config"),
+        ("--save-all-for-bugreport -D", "--background-wait"),
+        ("--save-all-for-bugreport -o x", "--out"),
         ("--detach= -t 1s -o x", "--detach needs a key"),
         ("--attach=", "--attach needs a key"),
         ("--is_detached=", "--is_detached needs a key"),
@@ -92,10 +94,6 @@ fn configs_that_need_android_or_a_later_version_are_refused() {
         (
             "cmd_trace_start_delay { min_delay_ms: 5 max_delay_ms: 4 }",
             "swap them",
-        ),
-        (
-            "trigger_config { trigger_mode: CLONE_SNAPSHOT }",
-            "CLONE_SNAPSHOT",
         ),
         ("output_path: \"/nonexistent/x\"", "leave out -o"),
         ("bogus: 1", "config:1:1: error:"),
@@ -256,25 +254,73 @@ fn queries_choose_their_format() {
 fn sessions_are_named_by_key_id_or_name() {
     use AfterAttach::{DetachAgain, Follow, Stop};
     let name = |name: &str| name.to_owned();
+    let clone = |original, filter| {
+        Job::Clone(CloneOf {
+            original,
+            filter,
+            trigger: None,
+        })
+    };
     for (line, job) in [
         ("-t 1s -o x", Job::Record),
         ("--detach k -s 1mb -o x", Job::StartAndDetach(name("k"))),
         ("--attach k", Job::Attach(name("k"), Follow)),
         ("--attach k --stop", Job::Attach(name("k"), Stop)),
         ("--is_detached k", Job::Attach(name("k"), DetachAgain)),
-        (
-            "--clone 3 -o x",
-            Job::Clone(Original::Id(3), TraceFilter::Applied),
-        ),
+        ("--clone 3 -o x", clone(Original::Id(3), TraceFilter::Applied)),
         (
             "--clone -1 -o x",
-            Job::Clone(Original::Id(u64::MAX), TraceFilter::Applied),
+            clone(Original::Id(u64::MAX), TraceFilter::Applied),
         ),
         (
             "--clone-by-name n --clone-for-bugreport -o x",
-            Job::Clone(Original::Name(name("n")), TraceFilter::Skipped),
+            clone(Original::Name(name("n")), TraceFilter::Skipped),
+        ),
+        (
+            "--save-for-bugreport -o x",
+            clone(Original::BUGREPORT, TraceFilter::Skipped),
         ),
     ] {
         assert_eq!(recording(line).job, job, "{line}");
+    }
+}
+
+#[test]
+fn traces_for_bug_reports_go_into_the_folder_for_temporary_files() {
+    let Sink::File(path) = recording("--save-for-bugreport").sink else {
+        panic!("not a file")
+    };
+    assert_eq!(path, bugreport_folder().join("systrace.pftrace"));
+    assert_eq!(
+        recording("--save-for-bugreport -o x").sink,
+        Sink::File("x".into())
+    );
+    for (line, process) in [
+        ("--save-all-for-bugreport", Process::Foreground),
+        ("--save-all-for-bugreport -d", Process::Background),
+    ] {
+        match try_plan(line) {
+            Ok(Plan::SaveAllForBugreport(planned)) => assert_eq!(planned, process),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn snapshots_on_triggers_need_a_file_to_be_named_after() {
+    let dir = tempfile::tempdir().unwrap();
+    for config in [
+        "trigger_config { trigger_mode: CLONE_SNAPSHOT }",
+        "trigger_config { trigger_mode: STOP_TRACING use_clone_snapshot_if_available: true }",
+    ] {
+        let flags = with_config(&dir, config);
+        assert!(refused(&format!("{flags} -o -")).contains("FILE.0"));
+        assert_eq!(recording(&format!("{flags} -o x")).job, Job::Record);
+        recording(&format!("{flags} -o - --clone 3"));
+        let flags = with_config(
+            &dir,
+            &format!("{config} write_into_file: true output_path: \"/nonexistent/x\""),
+        );
+        assert!(refused(&flags).contains("FILE.0"));
     }
 }

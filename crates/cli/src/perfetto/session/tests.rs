@@ -285,13 +285,13 @@ fn the_start_is_delayed_as_the_config_asks() {
 fn whoever_waits_for_the_start_is_told() {
     let mut session = Session::new(
         Parameters {
-            start_observer: Observer::Present,
+            observer: Observer::Present,
             ..parameters()
         },
         Duration::ZERO,
     );
     session.connected(Duration::ZERO);
-    assert_eq!(calls(&mut session), [ObserveStart, EnableTracing]);
+    assert_eq!(calls(&mut session), [Observe, EnableTracing]);
     session.all_data_sources_started();
     assert_eq!(steps(&mut session), [Step::ReportStarted]);
 }

@@ -1,0 +1,181 @@
+//! Snapshots of a recording: with `trigger_mode: CLONE_SNAPSHOT` each trigger that is hit has the session cloned into
+//! `FILE.0`, `FILE.1`, …, while it goes on.
+//!
+//! Called by [`record`](super::record), which hears of the triggers. A thread takes the snapshots one after another, each
+//! over a connection of its own and in the way of `--clone`; what it has to say is said by the recording.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use ferretto_ipc::address::Address;
+use ferretto_ipc::reactor::Waker;
+use ferretto_proto::messages::TraceConfig;
+use ferretto_proto::messages::observable_events::CloneTriggerHit;
+
+use super::console::Console;
+use super::output::Output;
+use super::plan::{
+    CloneOf, ExistingFile, HitTrigger, Job, Original, Process, Recording, Sink, TraceFilter, takes_snapshots,
+};
+use super::{Program, SUCCESS, save_clone};
+
+/// How snapshots of a recording are taken.
+pub(super) struct SnapshotPlan {
+    program: Program,
+    /// To which the number of the snapshot is added.
+    path: PathBuf,
+    config: TraceConfig,
+    existing: ExistingFile,
+}
+
+impl SnapshotPlan {
+    /// That of a recording, if it takes any.
+    pub(super) fn of(
+        recording: &Recording,
+        output: Option<&Output>,
+        program: Program,
+    ) -> Option<SnapshotPlan> {
+        let path = match (&recording.sink, recording.process) {
+            (Sink::File(path), Process::Foreground) => path,
+            // It has left the directory that a path may begin at.
+            (_, Process::Background | Process::BackgroundOnceStarted) => output?.absolute_path()?,
+            _ => return None,
+        };
+        if recording.job != Job::Record || !takes_snapshots(&recording.config) {
+            return None;
+        }
+        let mut config = recording.config.clone();
+        // They are not to be late.
+        config.cmd_trace_start_delay = Default::default();
+        Some(SnapshotPlan {
+            program,
+            path: path.to_owned(),
+            config,
+            existing: recording.existing,
+        })
+    }
+
+    fn recording(&self, number: usize, hit: &CloneTriggerHit) -> Recording {
+        let mut path = self.path.clone().into_os_string();
+        path.push(format!(".{number}"));
+        Recording {
+            job: Job::Clone(CloneOf {
+                original: Original::Id(hit.tracing_session_id.unwrap_or_default() as u64),
+                filter: TraceFilter::Applied,
+                trigger: Some(HitTrigger {
+                    name: hit.trigger_name.clone().unwrap_or_default(),
+                    producer_name: hit.producer_name.clone().unwrap_or_default(),
+                    producer_uid: hit.producer_uid.unwrap_or_default(),
+                    boot_time_ns: hit.boot_time_ns.unwrap_or_default(),
+                    delay_ms: hit.trigger_delay_ms.unwrap_or_default(),
+                }),
+            }),
+            config: self.config.clone(),
+            sink: Sink::File(path.into()),
+            existing: self.existing,
+            process: Process::Foreground,
+            notify_fd: None,
+        }
+    }
+}
+
+/// A snapshot to be taken, by the service that listens there.
+struct Order {
+    recording: Recording,
+    socket: Address,
+}
+
+/// What became of a snapshot.
+struct Report {
+    lines: Vec<String>,
+    exit_code: u8,
+}
+
+/// The snapshots of a recording.
+pub(super) struct Snapshots {
+    plan: SnapshotPlan,
+    /// To the thread, once there is one. It ends when this is dropped, after what it is doing.
+    orders: Option<Sender<Order>>,
+    reports: (Sender<Report>, Receiver<Report>),
+    waker: Waker,
+    ordered: usize,
+    reported: usize,
+    failed: usize,
+}
+
+impl Snapshots {
+    /// None yet; `waker` is woken whenever there is something for [`Snapshots::take_lines`].
+    pub(super) fn new(plan: SnapshotPlan, waker: Waker) -> Snapshots {
+        Snapshots {
+            plan,
+            orders: None,
+            reports: channel(),
+            waker,
+            ordered: 0,
+            reported: 0,
+            failed: 0,
+        }
+    }
+
+    /// Has a snapshot taken, as soon as those before it are.
+    pub(super) fn take(&mut self, hit: &CloneTriggerHit, socket: &Address) -> std::io::Result<()> {
+        let orders = match &self.orders {
+            Some(orders) => orders,
+            None => self.orders.insert(start(
+                self.plan.program,
+                self.reports.0.clone(),
+                self.waker.clone(),
+            )?),
+        };
+        let order = Order {
+            recording: self.plan.recording(self.ordered, hit),
+            socket: socket.clone(),
+        };
+        self.ordered += 1;
+        // The thread is there as long as this is.
+        let _ = orders.send(order);
+        Ok(())
+    }
+
+    /// What there is to say about snapshots since this was last asked.
+    pub(super) fn take_lines(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Ok(report) = self.reports.1.try_recv() {
+            self.reported += 1;
+            self.failed += usize::from(report.exit_code != SUCCESS);
+            lines.extend(report.lines);
+        }
+        lines
+    }
+
+    /// Whether some are not done.
+    pub(super) fn under_way(&self) -> bool {
+        self.reported < self.ordered
+    }
+
+    /// Whether some could not be taken.
+    pub(super) fn any_failed(&self) -> bool {
+        self.failed > 0
+    }
+}
+
+fn start(program: Program, reports: Sender<Report>, waker: Waker) -> std::io::Result<Sender<Order>> {
+    let (orders, received) = channel::<Order>();
+    std::thread::Builder::new()
+        .name("snapshots".into())
+        .spawn(move || {
+            for Order { recording, socket } in received {
+                let mut console = Console::kept(program);
+                let exit_code = save_clone(recording, &socket, &mut console);
+                let report = Report {
+                    lines: console.into_kept(),
+                    exit_code,
+                };
+                if reports.send(report).is_err() {
+                    break;
+                }
+                waker.wake();
+            }
+        })?;
+    Ok(orders)
+}
