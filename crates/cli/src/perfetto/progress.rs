@@ -47,7 +47,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) size: Option<u64>,
     /// How many, where that is known.
     pub(crate) packets: Option<u64>,
-    pub(crate) recorded: Duration,
+    /// How long, unless it is a copy of something that goes on.
+    pub(crate) recorded: Option<Duration>,
     pub(crate) stats: Option<&'a TraceStats>,
     /// From the packets, if they were looked at.
     pub(crate) kernel: Option<&'a KernelReport>,
@@ -56,7 +57,10 @@ pub(crate) struct Summary<'a> {
 impl Summary<'_> {
     /// The lines of the summary, below the one that names the file.
     pub(crate) fn lines(&self) -> Vec<String> {
-        let mut facts = format!("  recorded {}", Elapsed(self.recorded));
+        let mut facts = match self.recorded {
+            Some(recorded) => format!("  recorded {}", Elapsed(recorded)),
+            None => "  cloned".to_owned(),
+        };
         if let Some(size) = self.size {
             facts.push_str(&format!(", {}", Bytes(size)));
         }
@@ -84,7 +88,7 @@ impl Summary<'_> {
                 .flat_map(KernelReport::notes)
                 .map(|note| format!("  {note}")),
         );
-        if let Some(file) = self.file {
+        if let Some(file) = self.file.filter(|_| self.size != Some(0)) {
             lines.push(format!(
                 "  to see it: https://ui.perfetto.dev, \"Open trace file\", {file}"
             ));
@@ -133,7 +137,7 @@ mod tests {
             file: Some("trace.pftrace"),
             size: Some(1536),
             packets: Some(12_345),
-            recorded: Duration::from_secs(5),
+            recorded: Some(Duration::from_secs(5)),
             stats: Some(stats),
             kernel: Some(kernel),
         }

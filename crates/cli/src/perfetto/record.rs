@@ -580,7 +580,7 @@ impl Recorder<'_> {
             file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),
             size,
             packets,
-            recorded: self.session.recorded(now()),
+            recorded: (!matches!(self.job, Job::Clone(_))).then(|| self.session.recorded(now())),
             stats: self.session.stats(),
             kernel: packets.is_some().then_some(&self.kernel),
         };

@@ -305,6 +305,11 @@ fn a_detached_session_lives_on_and_can_be_attached_by_the_same_user_only() {
         world.service.detach(consumer, "").is_err(),
         "an empty key names nothing"
     );
+    let early = world.consumer_of(5);
+    assert!(
+        world.service.attach(early, "").is_err(),
+        "a session that was not detached has no key, which is not the empty one"
+    );
     world.service.detach(consumer, "key").unwrap();
     let now = world.now;
     world.service.disconnect_consumer(consumer, &now);

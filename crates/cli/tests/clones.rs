@@ -1,0 +1,364 @@
+//! Clones of real recordings: in every mixture of our and upstream's `traced` and `perfetto` they hold what the original holds,
+//! as upstream's trace processor reads both.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
+use ferretto_ipc::address::Address;
+use ferretto_ipc::ports::ConsumerMethod;
+use ferretto_ipc::reactor::{Deadline, Events, Reactor, Token};
+use ferretto_proto::messages::{
+    CloneSessionRequest, CloneSessionResponse, Message, ProcessTree, Trigger, clone_session_request,
+};
+use ferretto_wire::Reader;
+use support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use support::{PATIENCE, Program, Programs, Side, System};
+
+/// Data that are there from the start, so that every clone has them.
+const PROCESSES: &str = r#"
+buffers { size_kb: 8192 fill_policy: RING_BUFFER }
+data_sources { config {
+  name: "linux.process_stats"
+  process_stats_config { scan_all_processes_on_start: true }
+} }
+"#;
+
+const SIDES: [Side; 2] = [Side::Upstream, Side::Ours];
+
+/// Runs a `perfetto` to its end. Files without a path of their own go into the system's folder.
+fn perfetto(programs: &Programs, system: &System<'_>, side: Side, arguments: &[&str]) -> Output {
+    system
+        .command(&programs.path(side, Program::Perfetto), "clone.log")
+        .env("TMPDIR", system.path(""))
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap()
+}
+
+fn succeeded(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+}
+
+/// The packets of a trace that have this field, each with what is in the field.
+fn fields_of_packets(trace: &Path, wanted: u32) -> Vec<Vec<u8>> {
+    let trace = std::fs::read(trace).unwrap();
+    let mut contents = Vec::new();
+    for packet in Reader::new(&trace) {
+        for field in Reader::new(packet.unwrap().value.as_bytes().unwrap()) {
+            let field = field.unwrap();
+            contents.extend(
+                field
+                    .value
+                    .as_bytes()
+                    .filter(|_| field.number == wanted)
+                    .map(<[u8]>::to_vec),
+            );
+        }
+    }
+    contents
+}
+
+/// The ids of the processes that a trace tells of.
+fn processes(trace: &Path) -> BTreeSet<i32> {
+    const PROCESS_TREE: u32 = 2;
+    let trees = fields_of_packets(trace, PROCESS_TREE);
+    let trees = trees
+        .iter()
+        .map(|tree| ProcessTree::decode_from_slice(tree).unwrap());
+    let processes: BTreeSet<i32> = trees
+        .flat_map(|tree| tree.processes)
+        .filter_map(|process| process.pid)
+        .collect();
+    assert!(processes.contains(&(std::process::id() as i32)), "{processes:?}");
+    processes
+}
+
+/// Upstream's trace processor reads the trace without complaint, and finds as many processes.
+fn assert_true(trace_processor: &TraceProcessor, trace: &Path) {
+    let known = "select count(*) from process where pid > 0";
+    let [known, losses] = trace_processor.query(trace, [known, LOSSES]);
+    assert_eq!(losses, Rows::new(), "{}", trace.display());
+    assert_eq!(
+        numbers(&known),
+        [processes(trace).len() as i64],
+        "{}",
+        trace.display()
+    );
+}
+
+/// The id of the one session there is.
+fn session(system: &System<'_>) -> u64 {
+    let sessions = system.state().tracing_sessions;
+    let [session] = sessions.as_slice() else {
+        panic!("{sessions:?}")
+    };
+    session.id.unwrap()
+}
+
+#[test]
+fn clones_hold_what_the_original_holds_in_every_mixture() {
+    let (Some(programs), Some(trace_processor)) = (Programs::of_both(), TraceProcessor::find()) else {
+        return;
+    };
+    let streaming = "write_into_file: true file_write_period_ms: 500 flush_period_ms: 500";
+    for (traced, cloner) in SIDES
+        .into_iter()
+        .flat_map(|traced| SIDES.map(|cloner| (traced, cloner)))
+    {
+        let system = System::with_daemons(&programs, traced, Side::Ours);
+        for more in ["", streaming] {
+            let config = format!("{PROCESSES} unique_session_name: \"original\" bugreport_score: 5 {more}\n");
+            let recording = system.record(cloner, &config);
+            let id = session(&system).to_string();
+            let all_ways: [&[&str]; 3] = [
+                &["--clone", &id],
+                &["--clone-by-name", "original", "--clone-for-bugreport"],
+                &["--save-for-bugreport"],
+            ];
+            let ways = if more.is_empty() {
+                &all_ways[..]
+            } else {
+                &all_ways[..1]
+            };
+            let clone = system.path("clone");
+            let mut clones = Vec::new();
+            for way in ways {
+                let (out, file) = match *way {
+                    ["--save-for-bugreport"] => (vec![], system.path("systrace.pftrace")),
+                    _ => (vec!["-o", clone.to_str().unwrap()], clone.clone()),
+                };
+                succeeded(&perfetto(&programs, &system, cloner, &[*way, &out].concat()));
+                clones.push(processes(&file));
+            }
+            if traced == Side::Ours {
+                assert_true(&trace_processor, &system.path("clone"));
+            }
+            let original = processes(&recording.interrupt());
+            for (clone, way) in clones.into_iter().zip(ways) {
+                assert_eq!(
+                    clone, original,
+                    "traced {traced}, perfetto {cloner}, {way:?}, {more}"
+                );
+            }
+            system.await_state(|state| state.tracing_sessions.is_empty());
+        }
+    }
+}
+
+#[test]
+fn all_recordings_for_a_bug_report_go_into_the_same_files_on_both_sides() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    for (traced, cloner) in SIDES
+        .into_iter()
+        .flat_map(|traced| SIDES.map(|cloner| (traced, cloner)))
+    {
+        let system = System::with_daemons(&programs, traced, Side::Ours);
+        let none = perfetto(&programs, &system, cloner, &["--save-all-for-bugreport"]);
+        assert_eq!(none.status.code(), Some(0), "nothing to do is no failure");
+        let recordings = [
+            "bugreport_score: 1",
+            "bugreport_score: 7 bugreport_filename: \"seven.pftrace\"",
+            "bugreport_score: 7 bugreport_filename: \"seven.pftrace\"",
+            "",
+        ]
+        .map(|more| system.record(cloner, &format!("{PROCESSES} {more}\n")));
+        std::fs::write(system.path("seven.pftrace"), "of an earlier one").unwrap();
+        succeeded(&perfetto(
+            &programs,
+            &system,
+            cloner,
+            &["--save-all-for-bugreport"],
+        ));
+        let saved: BTreeSet<PathBuf> = std::fs::read_dir(system.path(""))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "pftrace"))
+            .filter(|path| {
+                !path
+                    .file_stem()
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .chars()
+                    .all(char::is_numeric)
+            })
+            .collect();
+        let expected = ["seven.pftrace", "seven_1.pftrace", "systrace.pftrace"].map(|name| system.path(name));
+        assert_eq!(
+            saved,
+            BTreeSet::from(expected),
+            "traced {traced}, perfetto {cloner}"
+        );
+        for file in saved {
+            assert!(file.metadata().unwrap().len() > 1000, "{}", file.display());
+        }
+        for recording in recordings {
+            recording.interrupt();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_cloned_leaves_no_file_and_fails() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let out = system.path("clone");
+    for way in [
+        &["--clone", "77", "-o", out.to_str().unwrap()][..],
+        &["--clone-by-name", "nobody", "-o", out.to_str().unwrap()],
+        &["--save-for-bugreport", "-o", out.to_str().unwrap()],
+    ] {
+        let output = perfetto(&programs, &system, Side::Ours, way);
+        assert_eq!(output.status.code(), Some(1), "{way:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("cannot clone the session"), "{said}");
+        assert!(!out.exists());
+    }
+}
+
+/// A consumer of its own that clones a session and keeps the clone.
+struct Cloner {
+    endpoint: ConsumerEndpoint,
+    reactor: Reactor,
+}
+
+impl Cloner {
+    fn request(system: &System<'_>, session: u64) -> Cloner {
+        let socket = system.consumer_socket();
+        let address: Address = socket.to_str().unwrap().parse().unwrap();
+        let mut endpoint = ConsumerEndpoint::connect(&address).unwrap();
+        let request = CloneSessionRequest {
+            selector: Some(clone_session_request::Selector::SessionId(session)),
+            ..Default::default()
+        };
+        endpoint.clone_session(&request, None).unwrap();
+        endpoint.flush();
+        let reactor = Reactor::new().unwrap();
+        reactor
+            .register(&endpoint, Token(0), endpoint.interest())
+            .unwrap();
+        Cloner { endpoint, reactor }
+    }
+
+    /// The next reply to a call of this kind.
+    fn reply(&mut self, awaited: ConsumerMethod) -> ConsumerReply {
+        let deadline = Deadline::after(PATIENCE);
+        let mut events = Events::new();
+        loop {
+            while let Some(event) = self.endpoint.next_event() {
+                match event {
+                    ConsumerEvent::Reply { method, reply, .. } if method == awaited => return reply.unwrap(),
+                    ConsumerEvent::Disconnected(why) => panic!("{why}"),
+                    _ => {}
+                }
+            }
+            self.endpoint.flush();
+            let interest = self.endpoint.interest();
+            self.reactor
+                .reregister(&self.endpoint, Token(0), interest)
+                .unwrap();
+            self.reactor.wait(&mut events, Some(deadline)).unwrap();
+            assert!(!events.ready().is_empty(), "no answer in {PATIENCE:?}");
+            self.endpoint.on_readable();
+        }
+    }
+
+    fn answer(&mut self) -> CloneSessionResponse {
+        match self.reply(ConsumerMethod::CloneSession) {
+            ConsumerReply::SessionCloned(response) => *response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Bytes that the clone has to read.
+    fn read(&mut self) -> usize {
+        self.endpoint.read_buffers().unwrap();
+        let mut bytes = 0;
+        loop {
+            match self.reply(ConsumerMethod::ReadBuffers) {
+                ConsumerReply::TraceData { packets, more } => {
+                    bytes += packets.iter().map(<[u8]>::len).sum::<usize>();
+                    if more == ferretto_ipc::client::More::Last {
+                        return bytes;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn sixty_clones_of_one_session_do_not_end_the_service() {
+    let programs = Programs::ours();
+    let mut system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    let recording = system.record(Side::Ours, PROCESSES);
+    let original = session(&system);
+    let mut cloners: Vec<Cloner> = (0..60).map(|_| Cloner::request(&system, original)).collect();
+    for cloner in &mut cloners {
+        let answer = cloner.answer();
+        assert_eq!(answer.success, Some(true), "{answer:?}");
+    }
+    assert_eq!(system.state().num_sessions, Some(61));
+    for cloner in &mut cloners {
+        assert!(cloner.read() > 10_000);
+    }
+    // And somebody else can still record.
+    system.record(Side::Ours, PROCESSES).interrupt();
+    drop(cloners);
+    system.await_state(|state| state.num_sessions == Some(1));
+    recording.interrupt();
+    system.assert_running();
+}
+
+#[test]
+fn triggers_have_the_session_cloned_into_numbered_files() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let config = format!(
+        "{PROCESSES} trigger_config {{ trigger_mode: CLONE_SNAPSHOT trigger_timeout_ms: 60000 \
+         triggers {{ name: \"snap\" stop_delay_ms: 1 }} }}"
+    );
+    for recorder in SIDES {
+        let system = System::with_daemons(&programs, Side::Upstream, Side::Ours);
+        let recording = system.record(recorder, &config);
+        let activation = system.path("activation.cfg");
+        std::fs::write(&activation, "activate_triggers: \"snap\"").unwrap();
+        let snapshot = |number: usize| {
+            let mut name = recording.trace().as_os_str().to_owned();
+            name.push(format!(".{number}"));
+            PathBuf::from(name)
+        };
+        let snapshots: Vec<PathBuf> = (0..3).map(snapshot).collect();
+        for file in &snapshots {
+            let arguments = ["--txt", "-c", activation.to_str().unwrap()];
+            succeeded(&perfetto(&programs, &system, Side::Upstream, &arguments));
+            system.await_state(|_| file.exists());
+        }
+        let trace = recording.interrupt();
+        assert_eq!(trace.metadata().unwrap().len(), 0, "only its clones are read");
+        for file in snapshots {
+            processes(&file);
+            const CLONE_SNAPSHOT_TRIGGER: u32 = 113;
+            let triggers = fields_of_packets(&file, CLONE_SNAPSHOT_TRIGGER);
+            let [trigger] = triggers.as_slice() else {
+                panic!("{recorder}: {triggers:?} in {}", file.display())
+            };
+            let trigger = Trigger::decode_from_slice(trigger).unwrap();
+            assert_eq!(trigger.trigger_name.as_deref(), Some("snap"));
+            assert_eq!(trigger.stop_delay_ms, Some(1));
+        }
+    }
+}
