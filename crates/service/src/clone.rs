@@ -186,7 +186,10 @@ impl Service {
             return Err("the session has just ended".into());
         };
         session.note(LifecycleEvent::FlushStarted, now);
-        session.snapshot_clocks(now);
+        // The clocks of the start come first in a trace, and readers want them in order.
+        if session.state != State::Configured {
+            session.snapshot_clocks(now);
+        }
         let groups = flush_groups(session);
         self.last_session += 1;
         let id = SessionId(self.last_session);
@@ -504,7 +507,8 @@ impl Service {
         if content == ClonedContent::Buffers {
             return Ok(Some(cloned));
         }
-        self.output(Output::CopyFile {
+        // Before anything that is due for the file already: what that takes out of the buffers is in the clone's.
+        self.outputs.push_front(Output::CopyFile {
             from: pending.original,
             to: id,
         });

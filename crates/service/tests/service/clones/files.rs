@@ -189,3 +189,20 @@ fn a_consumer_that_leaves_while_its_file_is_copied_leaves_nothing_behind() {
         Some(1)
     );
 }
+
+#[test]
+fn data_due_for_the_file_when_the_clone_is_made_are_in_the_clone_once() {
+    let mut scene = Scene::with(&streaming());
+    scene.write(&["one"]);
+    scene.world.advance(100_000);
+    assert_eq!(
+        scene.world.count(scene.producer, flushes),
+        1,
+        "before the file is written"
+    );
+    // One acknowledgement lets both go on, the file first.
+    scene.clone_as(with_file(scene.session));
+    let clone = scene.world.consumers[&scene.cloner].clones[0].0;
+    assert_eq!(texts_of_file(&scene.world.files[&clone]), ["one"]);
+    assert_eq!(texts_of_file(&scene.world.files[&scene.session]), ["one"]);
+}

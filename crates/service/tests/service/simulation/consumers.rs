@@ -9,6 +9,7 @@ use ferretto_proto::messages::{DataSourceConfig, PriorityBoostConfig, TraceConfi
 use ferretto_service::{ConfigInput, ConsumerId, StateScope};
 
 use super::checks::Told;
+use super::clones::forgets;
 use super::{CONSUMERS, Owned, Simulation};
 use crate::filter_bytecode::{Rule, bytecode};
 
@@ -37,7 +38,7 @@ impl Simulation {
         let all: Vec<ConsumerId> = self.consumers.keys().copied().collect();
         let Some(id) = self.random.pick(&all) else { return };
         let now = self.world.now;
-        match self.random.below(20) {
+        match self.random.below(23) {
             0..5 => self.enable(id),
             5 => self.world.service.start_deferred(id, &now),
             6 if self.random.one_in(3) => self.world.service.disable_tracing(id, &now),
@@ -64,7 +65,8 @@ impl Simulation {
                     .change_config(id, &ConfigInput { config, bytes }, &now);
             }
             18 => drop(self.world.state(id, StateScope::Everything)),
-            _ => drop(self.world.service.trace_stats(id)),
+            19 => drop(self.world.service.trace_stats(id)),
+            _ => self.clone_session(id),
         }
     }
 
@@ -78,6 +80,8 @@ impl Simulation {
                 } else {
                     FillPolicy::RING_BUFFER
                 }),
+                transfer_on_clone: random.one_in(16).then_some(true),
+                clear_before_clone: random.one_in(16).then_some(true),
                 ..Default::default()
             })
             .collect();
@@ -123,6 +127,7 @@ impl Simulation {
             buffers,
             data_sources,
             duration_ms: duration,
+            bugreport_score: Some(random.below(3) as i32),
             deferred_start: Some(random.one_in(4)),
             flush_period_ms: flush_period,
             flush_timeout_ms: flush_timeout,
@@ -179,6 +184,8 @@ impl Simulation {
         let streams = config.write_into_file == Some(true);
         let owned = Owned {
             owner: Some(id),
+            is_clone: false,
+            forgets: forgets(&config),
             streams: streams.then(|| config.max_file_size_bytes.unwrap_or(u64::MAX)),
             file_failed: false,
             trace: Told::default(),
@@ -213,6 +220,10 @@ impl Simulation {
     }
 
     pub(super) fn read(&mut self, id: ConsumerId) {
+        // It cannot know yet whether it has a clone to read.
+        if self.cloning.contains_key(&id) {
+            return;
+        }
         let budget = 1 << self.random.below(17);
         let packets = self.world.read_encoded(id, budget as usize);
         match self.consumers[&id] {

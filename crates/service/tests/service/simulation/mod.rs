@@ -9,7 +9,7 @@
 //! - outputs name clients that are connected (checked by the [`World`]);
 //! - the packets of a writer come out whole, in order and once, under one sequence id and the user who wrote them, and
 //!   where some are missing the next says so;
-//! - the end of a session is told to its owner, once;
+//! - the end of a session is told to its owner, once, and what became of a clone to whoever asked for it;
 //! - a file stays below its limit and is a valid trace.
 //!
 //! When everybody has left, no buffer, session or deadline is left either.
@@ -18,6 +18,7 @@
 //! the number of steps in each.
 
 mod checks;
+mod clones;
 mod consumers;
 mod honest;
 mod hostile;
@@ -42,6 +43,9 @@ const CONSUMERS: [u32; 3] = [0, 1000, 1001];
 
 struct Owned {
     owner: Option<ConsumerId>,
+    is_clone: bool,
+    /// Packets of it are only in its clones.
+    forgets: bool,
     /// How large its file may become, while it has one.
     streams: Option<u64>,
     /// A file that failed took packets with it.
@@ -58,6 +62,8 @@ struct Simulation {
     hostile: BTreeSet<ProducerId>,
     consumers: BTreeMap<ConsumerId, Option<SessionId>>,
     detached: Vec<(SessionId, String, u32)>,
+    /// Who waits for which clone, and whether packets before it are only in others.
+    cloning: BTreeMap<ConsumerId, (SessionId, bool)>,
     users: BTreeMap<ConsumerId, u32>,
     sessions: BTreeMap<SessionId, Owned>,
     /// How many ends of sessions each consumer was told of.
@@ -83,6 +89,7 @@ impl Simulation {
             hostile: BTreeSet::new(),
             consumers: BTreeMap::new(),
             detached: Vec::new(),
+            cloning: BTreeMap::new(),
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
             heard: BTreeMap::new(),
@@ -154,7 +161,8 @@ impl Simulation {
                 .owner
                 .is_some_and(|owner| self.consumers.contains_key(&owner))
             {
-                assert_eq!(self.times_told(*session), 1, "{session} has an owner");
+                let times = u64::from(!owned.is_clone);
+                assert_eq!(self.times_told(*session) as u64, times, "{session} has an owner");
             }
         }
         for id in consumers {
