@@ -331,8 +331,11 @@ fn triggers_have_the_session_cloned_into_numbered_files() {
         "{PROCESSES} trigger_config {{ trigger_mode: CLONE_SNAPSHOT trigger_timeout_ms: 60000 \
          triggers {{ name: \"snap\" stop_delay_ms: 1 }} }}"
     );
-    for recorder in SIDES {
-        let system = System::with_daemons(&programs, Side::Upstream, Side::Ours);
+    for (traced, recorder) in SIDES
+        .into_iter()
+        .flat_map(|traced| SIDES.map(|recorder| (traced, recorder)))
+    {
+        let system = System::with_daemons(&programs, traced, Side::Ours);
         let recording = system.record(recorder, &config);
         let activation = system.path("activation.cfg");
         std::fs::write(&activation, "activate_triggers: \"snap\"").unwrap();
@@ -354,7 +357,10 @@ fn triggers_have_the_session_cloned_into_numbered_files() {
             const CLONE_SNAPSHOT_TRIGGER: u32 = 113;
             let triggers = fields_of_packets(&file, CLONE_SNAPSHOT_TRIGGER);
             let [trigger] = triggers.as_slice() else {
-                panic!("{recorder}: {triggers:?} in {}", file.display())
+                panic!(
+                    "traced {traced}, perfetto {recorder}: {triggers:?} in {}",
+                    file.display()
+                )
             };
             let trigger = Trigger::decode_from_slice(trigger).unwrap();
             assert_eq!(trigger.trigger_name.as_deref(), Some("snap"));

@@ -212,8 +212,6 @@ pub(crate) enum PlanError {
          another path"
     )]
     OutputPathExists(PathBuf),
-    #[error("the trace config is for {0}, which is not in this version yet")]
-    ConfigNotYet(&'static str),
     #[error(
         "the trace config takes snapshots (trigger_mode: CLONE_SNAPSHOT), which go into FILE.0, FILE.1, …: add -o FILE"
     )]

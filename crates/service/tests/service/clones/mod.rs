@@ -682,3 +682,46 @@ fn clones_number_writers_as_the_original_does() {
 fn capabilities_tell_of_clones() {
     assert_eq!(Service::query_capabilities().has_clone_session, Some(true));
 }
+
+#[test]
+fn the_triggers_that_came_since_the_last_clone_are_in_the_next() {
+    let mut scene = Scene::with(&TraceConfig {
+        trigger_config: trace_config::TriggerConfig {
+            trigger_mode: Some(trace_config::trigger_config::TriggerMode::CLONE_SNAPSHOT),
+            trigger_timeout_ms: Some(60_000),
+            triggers: vec![trace_config::trigger_config::Trigger {
+                name: Some("t".into()),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+        .into(),
+        ..config(&["d"])
+    });
+    scene.write(&["one"]);
+    let mut triggers_of_clone = || {
+        scene.world.activate(scene.producer, &["t"]);
+        scene.clone();
+        let packets = scene.world.read(scene.cloner);
+        scene.free(scene.cloner);
+        scene
+            .world
+            .consumers
+            .get_mut(&scene.cloner)
+            .unwrap()
+            .clones
+            .clear();
+        assert_eq!(texts(&packets), ["one"]);
+        let triggers = packets
+            .iter()
+            .filter(|packet| matches!(packet.data, Some(Data::Trigger(_))));
+        triggers.count()
+    };
+    assert_eq!(triggers_of_clone(), 1);
+    assert_eq!(triggers_of_clone(), 1);
+    assert_eq!(
+        scene.texts(scene.owner),
+        Vec::<String>::new(),
+        "only its clones are read"
+    );
+}
