@@ -449,6 +449,7 @@ impl Service {
             sync_after_write: false,
             drain: Drain::Final,
             handed_out: None,
+            progress: 0,
         });
         let filter = match pending.request.filter {
             CloneFilter::Applied => original.filter.as_deref().map(SessionFilter::afresh),

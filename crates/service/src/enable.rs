@@ -12,6 +12,7 @@ use ferretto_wire::{Reader, Value, Writer};
 use regex::{Regex, RegexBuilder};
 
 use crate::clock::Now;
+use crate::compression;
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{LogLevel, ProducerCommand};
@@ -45,8 +46,8 @@ pub enum OutputFile {
     Created,
     /// The consumer passed a descriptor and the config has an `output_path`: the driver made no file.
     Both,
-    /// The driver could not make it, for this reason.
-    CannotCreate(String),
+    /// The driver could not make it, or cannot write into it, for this reason.
+    Unusable(String),
 }
 
 impl Service {
@@ -112,8 +113,9 @@ impl Service {
             buffer_kb += buffer.size() / 1024;
             self.buffers.insert(*buffer_id, buffer);
         }
-        if config.compression_type.is_some() || config.compression.is_set() {
-            let line = "compression is not supported by this version of Ferretto: the trace will be larger";
+        if compression::is_unmet(&config) {
+            let line =
+                "the config names no kind of compression that this service has: the trace is not compressed";
             self.log(LogLevel::Warning, line.into());
         }
         let session = Session::new(Beginning {
@@ -504,7 +506,7 @@ fn file_sink(config: &TraceConfig, file: &OutputFile) -> Result<Option<FileSink>
                     .into(),
             );
         }
-        OutputFile::CannotCreate(error) => return Err(error.clone()),
+        OutputFile::Unusable(error) => return Err(error.clone()),
     }
     Ok(Some(FileSink {
         write_period: millis_or(config.file_write_period_ms, limits::DEFAULT_FILE_WRITE_PERIOD)
@@ -517,6 +519,7 @@ fn file_sink(config: &TraceConfig, file: &OutputFile) -> Result<Option<FileSink>
         sync_after_write: config.fflush_post_write == Some(trace_config::FFlushMode::FFLUSH_ENABLED),
         drain: Drain::Idle,
         handed_out: None,
+        progress: 0,
     }))
 }
 

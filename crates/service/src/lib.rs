@@ -10,6 +10,7 @@ mod admission;
 mod boost;
 mod clock;
 mod clone;
+pub mod compression;
 mod concurrent;
 mod enable;
 mod flush;

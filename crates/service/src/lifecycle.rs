@@ -500,14 +500,18 @@ impl Service {
         }
     }
 
-    /// Ends a session and everything it holds; if it streams into a file, once that is complete.
+    /// Ends a session and everything it holds; if it streams into a file, once that is complete or was given up.
     pub(crate) fn free_session(&mut self, id: SessionId, now: &Now) {
         self.stop_session(id, Stop::AtOnce, now);
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        if session.file.is_some() {
-            session.free_when_drained = true;
+        if let Some(file) = &mut session.file {
+            if !std::mem::replace(&mut session.free_when_drained, true) {
+                file.progress = now.monotonic;
+                let deadline = after(now, limits::ABANDONED_FILE_PATIENCE);
+                self.timers.set(deadline, Timer::FileAbandoned(id));
+            }
             return self.adjust_boost(None);
         }
         self.remove_session(id);

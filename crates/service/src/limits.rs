@@ -123,3 +123,15 @@ pub const MAX_FILTER_REGEX_MEMORY: usize = 256 * 1024;
 /// Bytes that may be looked at to search one string again and again (upstream: no limit): enough for 32 KiB, the largest
 /// chunk of a producer, whatever they hold.
 pub const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;
+/// About so many bytes of packets become one compressed packet when a consumer reads: what the service's only thread
+/// compresses at once. Larger ones compress hardly better.
+pub const COMPRESSED_BATCH: usize = 64 * 1024;
+/// A batch that is longer, because of one long packet, goes to the consumer as it is. Upstream compresses it, however
+/// long that takes.
+pub const MAX_COMPRESSED_BATCH: usize = 4 * COMPRESSED_BATCH;
+/// Higher levels of zstd count as this one when a consumer reads: the highest would take 30 ms for a batch instead of 1,
+/// for a few percent.
+pub const MAX_ZSTD_LEVEL_WHILE_SERVING: i32 = 9;
+/// How long the file of a session that nobody waits for any more may take no data, until it is given up. Upstream, which
+/// writes on its only thread, waits for ever.
+pub const ABANDONED_FILE_PATIENCE: Duration = Duration::from_secs(30);

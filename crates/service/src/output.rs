@@ -81,6 +81,9 @@ pub enum Output {
         /// The clone.
         to: SessionId,
     },
+    /// The session's file is given up: stop writing into it and close it as soon as that can be done. Nobody waits
+    /// for a report.
+    AbandonFile(SessionId),
     /// A line for the log.
     Log(LogLevel, String),
 }

@@ -2,7 +2,8 @@
 //!
 //! The driver pulls, a bounded batch at a time, as its socket or file can take it. A batch names what the packets are
 //! made of: stretches of the trace buffers, which are not copied, and stretches of the service's own bytes (framing,
-//! its own packets, the fields it adds to others'). The driver hands them to one vectored write.
+//! its own packets, the fields it adds to others'). The driver hands them to one vectored write. If the session is
+//! compressed, a consumer gets the packets of a batch as one; for a file the driver makes it, on the thread that writes.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -12,8 +13,10 @@ use std::time::Duration;
 use ferretto_wire::Writer;
 
 use crate::clock::Now;
+use crate::compression::{CompressError, Compressor, FileCompression};
 use crate::ids::{BufferId, ConsumerId, SessionId};
 use crate::lifecycle::next_multiple;
+use crate::limits;
 use crate::output::{LogLevel, Output};
 use crate::packet_validator::PacketValidator;
 use crate::packets::{write_leading_packets, write_lifecycle_events, write_trusted_fields};
@@ -22,6 +25,9 @@ use crate::session::{BatchEnd, Drain, FlushStrategy, LifecycleEvent, State};
 use crate::timers::Timer;
 use crate::trace_buffer::{Span, TraceBuffer};
 use crate::trace_filter::{Origin, SessionFilter};
+
+/// Tag of `Trace.packet`.
+const PACKET_TAG: u64 = 1 << 3 | 2;
 
 /// A stretch of a packet.
 #[derive(Clone, Debug)]
@@ -147,7 +153,6 @@ impl Readout {
 
     /// Writes what precedes a packet of this size.
     fn frame(&mut self, size: usize) {
-        const PACKET_TAG: u64 = 1 << 3 | 2;
         if self.framing == Framing::Trace {
             let start = self.own.len();
             self.own.varint(PACKET_TAG);
@@ -171,6 +176,14 @@ impl Readout {
             return;
         }
         self.pieces.push(Piece::Own(range));
+    }
+
+    /// Puts this packet in the place of all.
+    fn replace(&mut self, packet: &[u8]) {
+        self.start(Framing::Bare);
+        self.own.raw(packet);
+        self.push_own(0..packet.len());
+        self.end_packet();
     }
 
     /// Takes back the packets at the end with which the batch would not stay below `limit` bytes.
@@ -197,6 +210,9 @@ pub struct ReadBatch<'a> {
     /// The session, if its packets were filtered: how long that took is to be reported with
     /// [`Service::filtering_took`].
     pub filtered: Option<SessionId>,
+    /// To be compressed like this on its way into the file, with [`Compressor::compress_into`]; otherwise it goes there as
+    /// it is.
+    pub compression: Option<FileCompression>,
 }
 
 impl<'a> ReadBatch<'a> {
@@ -250,10 +266,15 @@ struct Budget {
 
 impl Service {
     /// The consumer reads its session: about `budget` bytes (at least one packet, if there is one). `None` if it has
-    /// no session to be read.
+    /// no session to be read. If the session is compressed a batch is smaller than that.
     pub fn read_buffers(&mut self, consumer: ConsumerId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
         let id = self.session_of(consumer)?;
-        if self.sessions.get(&id)?.file.is_some() {
+        let session = self.sessions.get(&id)?;
+        let budget = match session.codec {
+            Some(_) => budget.min(limits::COMPRESSED_BATCH),
+            None => budget,
+        };
+        if session.file.is_some() {
             self.log(
                 LogLevel::Warning,
                 "a consumer asked to read a session that streams into a file".into(),
@@ -270,29 +291,70 @@ impl Service {
             },
             now,
         );
+        if let Err(error) = self.compress_batch(id, end) {
+            self.log(LogLevel::Warning, format!("{error}; they go out as they are"));
+        }
         Some(ReadBatch {
             readout: &self.readout,
             buffers: &self.buffers,
             has_more: end == BatchEnd::More,
             filtered,
+            compression: None,
         })
     }
 
-    /// The next bytes for the file of a session: about `budget` of them. To be written, however long that takes, and
-    /// then reported with [`Service::file_written`]; before that there are no others. `None` if nothing is due.
+    /// Makes one packet of a batch for a consumer, if its session is compressed.
+    fn compress_batch(&mut self, id: SessionId, end: BatchEnd) -> Result<(), CompressError> {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return Ok(());
+        };
+        let Some(codec) = session.codec else { return Ok(()) };
+        let batch = ReadBatch {
+            readout: &self.readout,
+            buffers: &self.buffers,
+            has_more: end == BatchEnd::More,
+            filtered: None,
+            compression: None,
+        };
+        if !batch.is_empty() && batch.len() <= limits::MAX_COMPRESSED_BATCH {
+            let mut trace = Writer::with_capacity(batch.len() + batch.len() / 8);
+            for packet in batch.packets() {
+                let slices: Vec<&[u8]> = packet.collect();
+                trace.varint(PACKET_TAG);
+                trace.varint(slices.iter().map(|slice| slice.len() as u64).sum());
+                slices.iter().for_each(|slice| trace.raw(slice));
+            }
+            let compressor = match &mut session.compressor {
+                Some(compressor) => compressor,
+                none => none.insert(Compressor::new(codec.in_time())?),
+            };
+            let packet = compressor.compress(trace.as_slice())?;
+            self.readout.replace(packet);
+        }
+        // Its memory is not kept while nothing is read.
+        session.compressor.take_if(|_| end != BatchEnd::More);
+        Ok(())
+    }
+
+    /// The next bytes for the file of a session: about `budget` of them. To be written, however long that takes,
+    /// compressed if the batch says so, and then reported with [`Service::file_written`] or [`Service::file_full`]; before
+    /// that there are no others. `None` if nothing is due.
     pub fn read_for_file(&mut self, id: SessionId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
-        let file = self.sessions.get(&id)?.file.as_ref()?;
+        let session = self.sessions.get(&id)?;
+        let file = session.file.as_ref()?;
         if file.handed_out.is_some() || file.drain == Drain::Closing {
             return None;
         }
         let room = file.max_size.saturating_sub(file.written);
         let filtered = self.filtered(id);
+        let compression = session.codec.map(|codec| FileCompression { codec, room });
         let end = self.read(
             id,
             Framing::Trace,
             &Budget {
                 batch: budget,
-                file: room,
+                // How much there is room for before it is compressed, nobody knows.
+                file: if compression.is_some() { u64::MAX } else { room },
             },
             now,
         );
@@ -302,7 +364,21 @@ impl Service {
             buffers: &self.buffers,
             has_more: end == BatchEnd::More,
             filtered,
+            compression,
         })
+    }
+
+    /// There was room for a part of what [`Service::read_for_file`] gave: this many bytes were written, and no packet more
+    /// would fit.
+    pub fn file_full(&mut self, id: SessionId, bytes: u64, now: &Now) {
+        let session = self.sessions.get_mut(&id);
+        if let Some(end) = session
+            .and_then(|session| session.file.as_mut())
+            .and_then(|file| file.handed_out.as_mut())
+        {
+            *end = BatchEnd::Full;
+        }
+        self.file_written(id, Ok(bytes), now);
     }
 
     /// What [`Service::read_for_file`] gave was written: this many bytes, or the write failed for this reason.
@@ -312,6 +388,7 @@ impl Service {
         };
         let Some(file) = &mut session.file else { return };
         let Some(end) = file.handed_out.take() else { return };
+        file.progress = now.monotonic;
         let end = match result {
             Ok(bytes) => {
                 file.written += bytes;
@@ -382,6 +459,29 @@ impl Service {
         if free {
             self.remove_session(id);
         }
+    }
+
+    /// Nobody waits for the file of this session any more. If nothing has become of it for a while either, it is given up:
+    /// a pipe that nobody reads must not keep a session, and its memory, for ever.
+    pub(crate) fn file_abandoned(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(file) = &session.file else { return };
+        let deadline = file.progress + limits::ABANDONED_FILE_PATIENCE.as_nanos() as u64;
+        if deadline > now.monotonic {
+            return self.timers.set(deadline, Timer::FileAbandoned(id));
+        }
+        let error = format!(
+            "the trace file took no data for {} s and was given up",
+            limits::ABANDONED_FILE_PATIENCE.as_secs()
+        );
+        session.file = None;
+        session.disabled_error.get_or_insert(error.clone());
+        self.log(LogLevel::Warning, format!("tracing session {}: {error}", id.0));
+        self.output(Output::AbandonFile(id));
+        self.announce_disabled(id);
+        self.remove_session(id);
     }
 
     pub(crate) fn file_write_due(&mut self, id: SessionId, now: &Now) {

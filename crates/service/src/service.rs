@@ -227,6 +227,7 @@ impl Service {
                 Timer::StartTriggerTimeout(session) => self.start_trigger_timed_out(session, now),
                 Timer::TriggeredStop(session) => self.triggered_stop(session, now),
                 Timer::TriggeredSnapshot(session, number) => self.triggered_snapshot(session, number),
+                Timer::FileAbandoned(session) => self.file_abandoned(session, now),
             }
         }
     }

@@ -12,6 +12,7 @@ use ferretto_wire::Writer;
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::clone::{BufferGroup, CloneTrigger};
+use crate::compression::{Codec, Compressor};
 use crate::concurrent::OtherSessions;
 use crate::ids::{
     BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
@@ -162,6 +163,8 @@ pub(crate) struct FileSink {
     pub(crate) drain: Drain,
     /// How the batch ended that the driver has and did not yet report as written.
     pub(crate) handed_out: Option<BatchEnd>,
+    /// When the driver last reported something (ns, monotonic).
+    pub(crate) progress: u64,
 }
 
 /// Whether data is on its way from the buffers into the file.
@@ -235,6 +238,10 @@ pub(crate) struct Session {
 
     pub(crate) triggers: Triggers,
 
+    /// How packets are compressed on their way out.
+    pub(crate) codec: Option<Codec>,
+    /// While the consumer reads, if that is with compression.
+    pub(crate) compressor: Option<Compressor>,
     pub(crate) file: Option<FileSink>,
     /// Error to be reported with `TracingDisabled` once the file is complete.
     pub(crate) disabled_error: Option<String>,
@@ -281,7 +288,6 @@ impl Session {
             detach_key: None,
             state: State::Configured,
             end_untold: false,
-            config: beginning.config,
             config_bytes: beginning.config_bytes,
             data_source_configs: beginning.data_source_configs,
             uuid: beginning.uuid,
@@ -294,6 +300,9 @@ impl Session {
             flushes_failed: 0,
             final_flush_outcome: trace_stats::FinalFlushOutcome::FINAL_FLUSH_UNSPECIFIED,
             all_started_notified: false,
+            codec: Codec::of(&beginning.config),
+            config: beginning.config,
+            compressor: None,
             triggers: beginning.triggers,
             file: beginning.file,
             disabled_error: None,

@@ -33,6 +33,8 @@ pub(crate) enum Timer {
     TriggeredStop(SessionId),
     /// A trigger wants the session cloned now; the number is that of the hit.
     TriggeredSnapshot(SessionId, u64),
+    /// Nobody waits for the file any more, and it had its time to take data.
+    FileAbandoned(SessionId),
 }
 
 impl Timer {
@@ -49,7 +51,8 @@ impl Timer {
             | Timer::AllStartedTimeout(session)
             | Timer::StartTriggerTimeout(session)
             | Timer::TriggeredStop(session)
-            | Timer::TriggeredSnapshot(session, _) => session,
+            | Timer::TriggeredSnapshot(session, _)
+            | Timer::FileAbandoned(session) => session,
         }
     }
 }

@@ -22,7 +22,7 @@ use ferretto_service::{
 use ferretto_wire::{Reader, Value, Writer};
 
 use super::connection::Replies;
-use super::files::TraceFile;
+use super::trace_file::TraceFile;
 
 /// What the daemon keeps of a consumer's connection.
 pub(super) struct ConsumerLink {
@@ -213,10 +213,15 @@ impl ConsumerLink {
             }),
             ConsumerMethod::CloneSession => {
                 let request = clone_request(decode!(CloneSessionRequest), fd.as_ref());
-                match service.clone_session(id, request, random_uuid(), now) {
-                    Ok(clone) => {
+                // A descriptor that cannot be written into is found out before anything is cloned.
+                let file = fd.map(TraceFile::passed).transpose();
+                let cloned = file.and_then(|file| {
+                    let clone = service.clone_session(id, request, random_uuid(), now)?;
+                    Ok((clone, file))
+                });
+                match cloned {
+                    Ok((clone, file)) => {
                         self.clones.push((clone, to));
-                        let file = fd.map(TraceFile::passed);
                         return Ok(file.map_or(Effect::None, |file| Effect::Clones(clone, file)));
                     }
                     Err(error) => clone_response(Err(error)),
@@ -431,16 +436,16 @@ fn output_file(config: &TraceConfig, fd: Option<OwnedFd>) -> (OutputFile, Option
     if !config.write_into_file.unwrap_or_default() {
         return (OutputFile::None, None);
     }
-    match config.output_path.as_deref().filter(|path| !path.is_empty()) {
-        Some(_) if fd.is_some() => (OutputFile::Both, None),
-        Some(path) => match TraceFile::create(Path::new(path)) {
-            Ok(file) => (OutputFile::Created, Some(file)),
-            Err(error) => (OutputFile::CannotCreate(error), None),
-        },
-        None => match fd {
-            Some(fd) => (OutputFile::Passed, Some(TraceFile::passed(fd))),
-            None => (OutputFile::None, None),
-        },
+    let path = config.output_path.as_deref().filter(|path| !path.is_empty());
+    let (kind, file) = match (path, fd) {
+        (Some(_), Some(_)) => return (OutputFile::Both, None),
+        (Some(path), None) => (OutputFile::Created, TraceFile::create(Path::new(path))),
+        (None, Some(fd)) => (OutputFile::Passed, TraceFile::passed(fd)),
+        (None, None) => return (OutputFile::None, None),
+    };
+    match file {
+        Ok(file) => (kind, Some(file)),
+        Err(error) => (OutputFile::Unusable(error), None),
     }
 }
 
@@ -542,7 +547,7 @@ mod tests {
         assert!(path.exists());
         assert!(matches!(
             output_file(&config, None).0,
-            OutputFile::CannotCreate(_)
+            OutputFile::Unusable(_)
         ));
     }
 }

@@ -1,72 +1,23 @@
-//! Trace files that sessions stream into (`write_into_file`).
+//! Trace files that sessions stream into (`write_into_file`), each with a thread that compresses and writes.
 //!
-//! Each has a thread that does nothing but write: a disk that is slow, or a pipe whose reader is, holds up its own
+//! A disk that is slow, a pipe whose reader is, or a config that wants the trace as small as can be holds up its own
 //! session and nobody else's. The event loop hands over one batch at a time and gets it back, with what became of it,
-//! when it is written; so a file costs the memory of one batch, however slow it is.
+//! when it is written; so a file costs the memory of one batch and what it is compressed to, however slow it is.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use ferretto_ipc::reactor::Waker;
-use ferretto_service::SessionId;
+use ferretto_service::compression::{Compressor, FileCompression, Fit};
+use ferretto_service::{ReadBatch, SessionId};
 
-/// An open trace file that nothing is written into yet.
-pub(super) struct TraceFile {
-    file: File,
-    /// Where it is, if the daemon made it itself.
-    created: Option<PathBuf>,
-}
-
-impl TraceFile {
-    /// The descriptor that a consumer passed.
-    pub(super) fn passed(fd: OwnedFd) -> TraceFile {
-        TraceFile {
-            file: File::from(fd),
-            created: None,
-        }
-    }
-
-    /// Makes the file that `output_path` names; it must not exist yet.
-    pub(super) fn create(path: &Path) -> Result<TraceFile, String> {
-        let failed = |error: io::Error| {
-            let hint = match error.kind() {
-                io::ErrorKind::AlreadyExists => "; remove it or choose another output_path",
-                _ => "",
-            };
-            format!("cannot create the trace file {}: {error}{hint}", path.display())
-        };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
-        // Not with the mode above, which the umask would cut.
-        file.set_permissions(Permissions::from_mode(0o644))
-            .map_err(failed)?;
-        Ok(TraceFile {
-            file,
-            created: Some(path.to_owned()),
-        })
-    }
-
-    /// Takes back a file that was made for a session which then was refused.
-    pub(super) fn discard(self) {
-        if let Some(path) = self.created {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
+use super::trace_file::{CancelWrites, PacketWriter, TraceFile};
 
 /// What the thread of a file is to do.
 enum Job {
-    Write(Vec<u8>),
+    Write(Vec<u8>, Option<FileCompression>),
     /// Give away a second descriptor, for this clone.
     Share(SessionId),
     /// Write the first bytes of another file, so many of them.
@@ -79,7 +30,7 @@ enum Job {
 /// What a thread has done.
 pub(super) enum Done {
     /// A batch was written; this is its memory.
-    Written(SessionId, Vec<u8>, io::Result<()>),
+    Written(SessionId, Vec<u8>, Result<Written, String>),
     /// Another descriptor of a file for this clone, and the size of what it has to copy: all that was handed over before.
     Shared(SessionId, io::Result<(File, u64)>),
     /// What another file held was written, or could not be.
@@ -90,11 +41,21 @@ pub(super) enum Done {
     Closed(SessionId, io::Result<()>),
 }
 
-/// The thread that writes one file. It ends when this is dropped, after what it is doing.
+/// What was written of a batch.
+pub(super) struct Written {
+    /// As it is in the file: maybe compressed.
+    pub(super) bytes: u64,
+    /// How much of the batch that is.
+    pub(super) fit: Fit,
+}
+
+/// The thread that writes one file. When this is dropped it ends, after what it is doing; what may never end, because
+/// nobody takes the data, it does not wait for.
 pub(super) struct FileWriter {
     jobs: Sender<Job>,
     /// The memory of the last batch, for the next.
     batch: Vec<u8>,
+    _cancel: CancelWrites,
 }
 
 impl FileWriter {
@@ -105,44 +66,49 @@ impl FileWriter {
         waker: Waker,
     ) -> io::Result<FileWriter> {
         let (jobs, received) = channel();
-        let mut file = file.file;
+        let (file, cancel) = file.into_writer()?;
+        let mut output = Output {
+            file,
+            compressor: None,
+            compressed: Vec::new(),
+        };
         std::thread::Builder::new()
             .name("trace-file".into())
             .spawn(move || {
                 for job in received {
                     let (result, last) = match job {
-                        Job::Write(batch) => {
-                            let written = file.write_all(&batch);
+                        Job::Write(batch, compression) => {
+                            let written = output.write(&batch, compression);
                             (Done::Written(session, batch, written), false)
                         }
-                        Job::Share(clone) => (Done::Shared(clone, share(&file)), false),
+                        Job::Share(clone) => (Done::Shared(clone, output.file.share()), false),
                         Job::Copy(from, size) => {
-                            let copied = copy(&from, size, &mut file);
-                            (Done::Copied(session, copied), false)
+                            (Done::Copied(session, output.file.copy(&from, size)), false)
                         }
-                        Job::Sync => (Done::Synced(sync(&file)), false),
-                        Job::Close => (Done::Closed(session, sync(&file)), true),
+                        Job::Sync => (Done::Synced(output.file.sync()), false),
+                        Job::Close => (Done::Closed(session, output.file.sync()), true),
                     };
                     if done.send(result).is_err() || last {
                         break;
                     }
                     waker.wake();
                 }
-                drop(file);
+                drop(output);
                 waker.wake();
             })?;
         Ok(FileWriter {
             jobs,
             batch: Vec::new(),
+            _cancel: cancel,
         })
     }
 
     /// Hands over a batch. The one before must be back.
-    pub(super) fn write<'a>(&mut self, slices: impl Iterator<Item = &'a [u8]>) {
+    pub(super) fn write(&mut self, packets: &ReadBatch<'_>) {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        slices.for_each(|slice| batch.extend_from_slice(slice));
-        self.send(Job::Write(batch));
+        packets.slices().for_each(|slice| batch.extend_from_slice(slice));
+        self.send(Job::Write(batch, packets.compression));
     }
 
     /// Takes back the memory of a batch.
@@ -176,6 +142,35 @@ impl FileWriter {
     }
 }
 
+/// A file, and what packets go through on their way into it.
+struct Output {
+    file: PacketWriter,
+    compressor: Option<Compressor>,
+    compressed: Vec<u8>,
+}
+
+impl Output {
+    fn write(&mut self, batch: &[u8], compression: Option<FileCompression>) -> Result<Written, String> {
+        let (packets, fit) = match compression {
+            None => (batch, Fit::Whole),
+            Some(FileCompression { codec, room }) => {
+                let compressor = match &mut self.compressor {
+                    Some(compressor) => compressor,
+                    none => none.insert(Compressor::new(codec).map_err(|error| error.to_string())?),
+                };
+                self.compressed.clear();
+                let fit = compressor
+                    .compress_into(&mut self.compressed, batch, room)
+                    .map_err(|error| error.to_string())?;
+                (&*self.compressed, fit)
+            }
+        };
+        self.file.write(packets).map_err(|error| error.to_string())?;
+        let bytes = packets.len() as u64;
+        Ok(Written { bytes, fit })
+    }
+}
+
 /// All files that are being written, and what their threads report.
 pub(super) struct Files {
     waker: Waker,
@@ -204,30 +199,4 @@ impl Files {
     pub(super) fn wait(&self, at_most: Duration) -> Result<Done, RecvTimeoutError> {
         self.done.recv_timeout(at_most)
     }
-}
-
-fn sync(file: &File) -> io::Result<()> {
-    match file.sync_data() {
-        // Pipes and sockets cannot.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-        result => result,
-    }
-}
-
-fn share(file: &File) -> io::Result<(File, u64)> {
-    Ok((file.try_clone()?, file.metadata()?.len()))
-}
-
-/// Writes the first `size` bytes of one file into another. Where the first one is being written stays as it is.
-fn copy(from: &File, size: u64, to: &mut File) -> io::Result<()> {
-    const CHUNK: u64 = 1024 * 1024;
-    let mut chunk = vec![0; size.min(CHUNK) as usize];
-    let mut at = 0;
-    while at < size {
-        let count = (size - at).min(CHUNK) as usize;
-        from.read_exact_at(&mut chunk[..count], at)?;
-        to.write_all(&chunk[..count])?;
-        at += count as u64;
-    }
-    Ok(())
 }

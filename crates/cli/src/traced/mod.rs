@@ -11,6 +11,7 @@ mod priority;
 mod producer_port;
 mod shell;
 mod system;
+mod trace_file;
 mod tsc;
 
 use std::ffi::OsString;

@@ -15,15 +15,17 @@ use ferretto_ipc::ports::{CONSUMER_PORT, ConsumerMethod, PRODUCER_PORT, Producer
 use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Interest, ReactorError, Signal, Token};
 use ferretto_ipc::transport::PeerCredentials;
 use ferretto_ipc::{Listener, Reactor, Stream};
+use ferretto_service::compression::Fit;
 use ferretto_service::{
     ConsumerId, LogLevel, Now, Output, ProducerCommand, ProducerId, Service, SessionId, SmbOrigin,
 };
 
 use super::connection::{Connection, Role};
 use super::consumer_port::{ConsumerLink, Effect};
-use super::files::{Done, FileWriter, Files, TraceFile};
+use super::files::{Done, FileWriter, Files, Written};
 use super::priority::ThreadPriority;
 use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
+use super::trace_file::TraceFile;
 use super::{clocks, system};
 
 /// Bytes of trace data that are on their way into a file at once.
@@ -343,6 +345,7 @@ impl Shell {
                     Some(original) => original.share(to),
                     None => self.service.file_copied(to, Err("it is closed".into())),
                 },
+                Output::AbandonFile(session) => drop(self.writers.remove(&session)),
                 Output::Log(LogLevel::Info, line) => crate::log::info(format_args!("{line}")),
                 Output::Log(LogLevel::Warning, line) => crate::log::warning(format_args!("{line}")),
             }
@@ -429,7 +432,7 @@ impl Shell {
         };
         let (filtered, took) = (batch.filtered, begun.elapsed());
         match self.writers.get_mut(&session) {
-            Some(file) => file.write(batch.slices()),
+            Some(file) => file.write(&batch),
             None => self
                 .service
                 .file_written(session, Err("it could not be opened".into()), now),
@@ -449,12 +452,16 @@ impl Shell {
     fn file_progressed(&mut self, done: Done, now: &Now) {
         match done {
             Done::Written(session, batch, result) => {
-                let result = result.map(|()| batch.len() as u64);
                 if let Some(file) = self.writers.get_mut(&session) {
                     file.take_back(batch);
                 }
-                let result = result.map_err(|error| error.to_string());
-                self.service.file_written(session, result, now);
+                match result {
+                    Ok(Written { bytes, fit }) => match fit {
+                        Fit::Whole => self.service.file_written(session, Ok(bytes), now),
+                        Fit::Cut => self.service.file_full(session, bytes, now),
+                    },
+                    Err(error) => self.service.file_written(session, Err(error), now),
+                }
             }
             Done::Shared(clone, shared) => self.copy_file(clone, shared),
             Done::Copied(clone, result) => {

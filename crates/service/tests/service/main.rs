@@ -1,7 +1,9 @@
 //! The service driven as a whole, in one thread and in simulated time: producers and consumers are values in a
 //! [`World`](world::World), their shared memory is real.
 
+mod abandoned_files;
 mod clones;
+mod compression;
 mod configs;
 mod data;
 mod data_sources;

@@ -1,6 +1,6 @@
 //! Configs that are refused, each with a reason that names what is wrong, and limits at and past their value.
 
-use ferretto_proto::messages::{TraceConfig, trace_config};
+use ferretto_proto::messages::TraceConfig;
 use ferretto_service::limits;
 
 use crate::world::{World, config};
@@ -176,16 +176,4 @@ fn a_file_name_for_bug_reports_that_leads_elsewhere() {
     for name in ["../up", "a b", "caf\u{e9}"] {
         assert!(refused(&named(name)).contains("bugreport_filename"));
     }
-}
-
-#[test]
-fn a_trace_that_would_be_compressed_is_recorded_as_it_is() {
-    let mut world = World::new();
-    let consumer = world.consumer();
-    let compressed = TraceConfig {
-        compression_type: Some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE),
-        ..config(&[])
-    };
-    world.enable(consumer, &compressed);
-    assert!(world.log.iter().any(|line| line.contains("compression")));
 }

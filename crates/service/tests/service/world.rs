@@ -8,6 +8,7 @@ use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket, TracingServiceState,
     commit_data_request, observable_events, trace_config,
 };
+use ferretto_service::compression::{Compressor, FileCompression, Fit, expand};
 use ferretto_service::{
     CloneRequest, Cloned, ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome,
     FlushRequestId, Identity, Introduction, Now, Output, OutputFile, PriorityBoost, ProducerCommand,
@@ -64,10 +65,11 @@ pub(crate) struct World {
     pub(crate) consumers: BTreeMap<ConsumerId, FakeConsumer>,
     pub(crate) files: BTreeMap<SessionId, Vec<u8>>,
     pub(crate) closed_files: Vec<SessionId>,
+    pub(crate) abandoned_files: Vec<SessionId>,
     pub(crate) syncs: usize,
     pub(crate) disk: Disk,
     /// What a slow disk has not done yet.
-    being_written: Vec<(SessionId, u64)>,
+    being_written: Vec<(SessionId, u64, Fit)>,
     being_closed: Vec<SessionId>,
     being_copied: Vec<SessionId>,
     pub(crate) log: Vec<String>,
@@ -101,6 +103,7 @@ impl World {
             consumers: BTreeMap::new(),
             files: BTreeMap::new(),
             closed_files: Vec::new(),
+            abandoned_files: Vec::new(),
             syncs: 0,
             disk: Disk::Fast,
             being_written: Vec::new(),
@@ -307,6 +310,7 @@ impl World {
                             .file_copied(to, Err("no space left on device".into())),
                     }
                 }
+                Output::AbandonFile(session) => self.abandoned_files.push(session),
                 Output::Log(_, line) => self.log.push(line),
             }
         }
@@ -329,15 +333,22 @@ impl World {
         let Some(batch) = self.service.read_for_file(session, 4096, &self.now) else {
             return;
         };
-        let file = self.files.get_mut(&session).expect("open");
-        let before = file.len();
-        if self.disk != Disk::Full {
-            batch.slices().for_each(|slice| file.extend_from_slice(slice));
+        let mut packets = batch.slices().collect::<Vec<_>>().concat();
+        let mut fit = Fit::Whole;
+        if let Some(FileCompression { codec, room }) = batch.compression {
+            let mut compressed = Vec::new();
+            let mut compressor = Compressor::new(codec).expect("memory");
+            let compresses = compressor.compress_into(&mut compressed, &packets, room);
+            fit = compresses.expect("memory");
+            packets = compressed;
         }
-        let written = (file.len() - before) as u64;
+        let written = packets.len() as u64;
+        if self.disk != Disk::Full {
+            self.files.get_mut(&session).expect("open").extend(packets);
+        }
         match self.disk {
-            Disk::Fast => self.service.file_written(session, Ok(written), &self.now),
-            Disk::Slow => self.being_written.push((session, written)),
+            Disk::Fast => self.written(session, written, fit),
+            Disk::Slow => self.being_written.push((session, written, fit)),
             Disk::Full => {
                 let error = "no space left on device".to_owned();
                 self.service.file_written(session, Err(error), &self.now);
@@ -345,11 +356,16 @@ impl World {
         }
     }
 
+    fn written(&mut self, session: SessionId, bytes: u64, fit: Fit) {
+        match fit {
+            Fit::Whole => self.service.file_written(session, Ok(bytes), &self.now),
+            Fit::Cut => self.service.file_full(session, bytes, &self.now),
+        }
+    }
+
     /// A slow disk has done what it was asked so far.
     pub(crate) fn disk_catches_up(&mut self) {
-        for (session, written) in std::mem::take(&mut self.being_written) {
-            self.service.file_written(session, Ok(written), &self.now);
-        }
+        self.finish_writes();
         for clone in std::mem::take(&mut self.being_copied) {
             self.service.file_copied(clone, Ok(()));
         }
@@ -368,6 +384,13 @@ impl World {
     pub(crate) fn activate_with(&mut self, producer: ProducerId, triggers: &[&str], random: u64) {
         self.service
             .activate_triggers(producer, triggers, random, &self.now);
+    }
+
+    /// A slow disk has written what it was given so far, and closed nothing.
+    pub(crate) fn finish_writes(&mut self) {
+        for (session, written, fit) in std::mem::take(&mut self.being_written) {
+            self.written(session, written, fit);
+        }
         self.run();
     }
 
@@ -669,4 +692,22 @@ pub(crate) fn texts(packets: &[TracePacket]) -> Vec<String> {
             .map(|text| String::from_utf8(text).expect("text"))
     };
     packets.iter().filter_map(text).collect()
+}
+
+/// The packets with those inside compressed ones in their place.
+pub(crate) fn expanded(packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+    let inside = |packet: Vec<u8>| match expand(&packet, 1 << 30).expect("well compressed") {
+        Some(trace) => packets_of(&trace),
+        None => vec![packet],
+    };
+    packets.into_iter().flat_map(inside).collect()
+}
+
+/// The packets of a trace file.
+pub(crate) fn packets_of(trace: &[u8]) -> Vec<Vec<u8>> {
+    let packet = |field: Result<ferretto_wire::Field<'_>, _>| {
+        let packet = field.expect("a trace").value;
+        packet.as_bytes().expect("a packet").to_vec()
+    };
+    ferretto_wire::Reader::new(trace).map(packet).collect()
 }

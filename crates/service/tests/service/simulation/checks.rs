@@ -11,7 +11,7 @@ use ferretto_wire::{Reader, Value};
 
 use super::honest::content;
 use super::{HONEST, HOSTILE, Simulation};
-use crate::world::texts;
+use crate::world::{expanded, packets_of, texts};
 
 /// What came out of a session so far.
 #[derive(Default)]
@@ -92,13 +92,9 @@ impl Simulation {
             return;
         };
         assert!((file.len() as u64) < limit);
-        let new = file[owned.trace.file_checked..].to_vec();
+        let new = expanded(packets_of(&file[owned.trace.file_checked..]));
         owned.trace.file_checked = file.len();
-        let packets = Reader::new(&new).map(|packet| {
-            let packet = packet.expect("a trace").value;
-            packet.as_bytes().expect("a packet").to_vec()
-        });
-        self.check_packets(session, &packets.collect::<Vec<_>>());
+        self.check_packets(session, &new);
     }
 
     /// The packets of honest producers: whole, in order, once, and with marks where some are missing.

@@ -12,6 +12,7 @@ use super::checks::Told;
 use super::clones::forgets;
 use super::{CONSUMERS, Owned, Simulation};
 use crate::filter_bytecode::{Rule, bytecode};
+use crate::world::expanded;
 
 impl Simulation {
     pub(super) fn join_consumer(&mut self) {
@@ -171,6 +172,9 @@ impl Simulation {
                     ..Default::default()
                 })
                 .into(),
+            compression_type: random
+                .one_in(3)
+                .then_some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE),
             ..Default::default()
         }
     }
@@ -225,7 +229,7 @@ impl Simulation {
             return;
         }
         let budget = 1 << self.random.below(17);
-        let packets = self.world.read_encoded(id, budget as usize);
+        let packets = expanded(self.world.read_encoded(id, budget as usize));
         match self.consumers[&id] {
             Some(session) => {
                 let owned = self.sessions.get_mut(&session).expect("known");

@@ -1,0 +1,250 @@
+//! One trace file that a session streams into (`write_into_file`): opening it, and writing whole packets into whatever
+//! its descriptor leads to.
+//!
+//! Used by the thread of the file (`files.rs`). A write into anything but a regular file may last for ever, for a pipe
+//! that nobody reads; it ends with an error when it is [cancelled](CancelWrites). What a full disk took of a packet is
+//! taken back, so that the file can be read up to there.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use ferretto_wire::Reader;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::net::{SendFlags, send};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+/// What a pipe that can be written to takes without waiting.
+const PIPE_BUF: usize = 4096;
+
+/// An open trace file that nothing is written into yet.
+pub(super) struct TraceFile {
+    file: File,
+    /// Where it is, if the daemon made it itself.
+    created: Option<PathBuf>,
+}
+
+impl TraceFile {
+    /// The descriptor that a consumer passed.
+    pub(super) fn passed(fd: OwnedFd) -> Result<TraceFile, String> {
+        let flags = fcntl_getfl(&fd)
+            .map_err(|error| format!("cannot use the descriptor passed for write_into_file: {error}"))?;
+        if flags.contains(OFlags::PATH) || flags & OFlags::ACCMODE == OFlags::RDONLY {
+            return Err("the descriptor passed for write_into_file is not open for writing".into());
+        }
+        Ok(TraceFile {
+            file: File::from(fd),
+            created: None,
+        })
+    }
+
+    /// Makes the file that `output_path` names; it must not exist yet.
+    pub(super) fn create(path: &Path) -> Result<TraceFile, String> {
+        let failed = |error: io::Error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AlreadyExists => "; remove it or choose another output_path",
+                _ => "",
+            };
+            format!("cannot create the trace file {}: {error}{hint}", path.display())
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        // Not with the mode above, which the umask would cut.
+        file.set_permissions(Permissions::from_mode(0o644))
+            .map_err(failed)?;
+        Ok(TraceFile {
+            file,
+            created: Some(path.to_owned()),
+        })
+    }
+
+    /// Takes back a file that was made for a session which then was refused.
+    pub(super) fn discard(self) {
+        if let Some(path) = self.created {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Ready to be written, and what cancels that.
+    pub(super) fn into_writer(self) -> io::Result<(PacketWriter, CancelWrites)> {
+        let kind = Kind::of(&self.file)?;
+        let (cancelled, cancel) = pipe_with(PipeFlags::CLOEXEC)?;
+        let writer = PacketWriter {
+            file: self.file,
+            kind,
+            cancelled,
+        };
+        Ok((writer, CancelWrites { _end: cancel }))
+    }
+}
+
+/// Ends the writes of a [`PacketWriter`] when it is dropped, but for those into regular files, which end by themselves.
+pub(super) struct CancelWrites {
+    /// That the other end of this pipe hangs up is the sign.
+    _end: OwnedFd,
+}
+
+/// What a descriptor leads to, as far as writing goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// What is written can be taken back.
+    RegularFile,
+    /// A disk as well, but of one size.
+    BlockDevice,
+    Socket,
+    /// Pipes, terminals, whatever else there is.
+    Other,
+}
+
+impl Kind {
+    fn of(file: &File) -> io::Result<Kind> {
+        let kind = file.metadata()?.file_type();
+        Ok(if kind.is_file() {
+            Kind::RegularFile
+        } else if kind.is_block_device() {
+            Kind::BlockDevice
+        } else if kind.is_socket() {
+            Kind::Socket
+        } else {
+            Kind::Other
+        })
+    }
+}
+
+/// Writes packets into a file.
+pub(super) struct PacketWriter {
+    file: File,
+    kind: Kind,
+    cancelled: OwnedFd,
+}
+
+impl PacketWriter {
+    /// Writes packets as they stand in a trace file. If that fails part of the way, a regular file ends with the last
+    /// packet that is whole.
+    pub(super) fn write(&mut self, packets: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        self.write_all(packets, &mut written)
+            .or_else(|error| self.give_up(packets, written, error))
+    }
+
+    /// Another descriptor of the file, and its size.
+    pub(super) fn share(&self) -> io::Result<(File, u64)> {
+        Ok((self.file.try_clone()?, self.file.metadata()?.len()))
+    }
+
+    /// Writes the first `size` bytes of another file. Where that one is being written stays as it is.
+    pub(super) fn copy(&mut self, from: &File, size: u64) -> io::Result<()> {
+        const CHUNK: u64 = 1024 * 1024;
+        let mut chunk = vec![0; size.min(CHUNK) as usize];
+        let mut at = 0;
+        while at < size {
+            let count = (size - at).min(CHUNK) as usize;
+            from.read_exact_at(&mut chunk[..count], at)?;
+            self.write_all(&chunk[..count], &mut 0)?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes`, and says in `written` how far that came.
+    fn write_all(&mut self, bytes: &[u8], written: &mut usize) -> io::Result<()> {
+        while *written < bytes.len() {
+            match self.write_some(&bytes[*written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => *written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.kind {
+            Kind::RegularFile | Kind::BlockDevice => self.file.write(bytes),
+            Kind::Socket => loop {
+                match send(&self.file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Err(rustix::io::Errno::AGAIN) => self.await_room()?,
+                    result => return Ok(result?),
+                }
+            },
+            Kind::Other => loop {
+                self.await_room()?;
+                match self.file.write(&bytes[..bytes.len().min(PIPE_BUF)]) {
+                    // Others may write, too.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    result => return result,
+                }
+            },
+        }
+    }
+
+    /// Waits until a write of a little would not wait.
+    fn await_room(&self) -> io::Result<()> {
+        let mut polled = [
+            PollFd::new(&self.file, PollFlags::OUT),
+            PollFd::new(&self.cancelled, PollFlags::empty()),
+        ];
+        poll(&mut polled, None)?;
+        if !polled[1].revents().is_empty() {
+            return Err(io::Error::other("it was given up"));
+        }
+        Ok(())
+    }
+
+    /// A write failed after so many bytes.
+    fn give_up(&mut self, packets: &[u8], written: usize, error: io::Error) -> io::Result<()> {
+        let surplus = written - whole_packets(&packets[..written]);
+        match self.take_back(surplus as u64) {
+            Ok(()) => Err(error),
+            Err(why) => Err(io::Error::new(
+                error.kind(),
+                format!("{error}; the packet it broke off in stays, since: {why}"),
+            )),
+        }
+    }
+
+    /// Cuts this much off the end of a regular file; leaves others as they are.
+    fn take_back(&mut self, bytes: u64) -> io::Result<()> {
+        if self.kind != Kind::RegularFile || bytes == 0 {
+            return Ok(());
+        }
+        let end = self.file.stream_position()?;
+        // Not what others added to the file.
+        if self.file.metadata()?.len() == end {
+            self.file.set_len(end - bytes)?;
+            self.file.seek(SeekFrom::Start(end - bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel bring what was written to the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        match self.file.sync_data() {
+            // Pipes and sockets cannot.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            result => result,
+        }
+    }
+}
+
+/// How many bytes of a trace file that is cut off anywhere are whole packets.
+fn whole_packets(trace: &[u8]) -> usize {
+    let mut reader = Reader::new(trace);
+    let mut whole = 0;
+    while let Some(Ok(_)) = reader.next() {
+        whole = reader.position();
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests;

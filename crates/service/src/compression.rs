@@ -1,0 +1,333 @@
+//! Compression of packets on their way out of the service.
+//!
+//! The packets of a batch, framed as in a trace file, are compressed together and become the content of one packet
+//! (`compressed_packets`, `zstd_compressed_packets`); readers put the packets inside in its place. Each batch is
+//! compressed on its own, so a trace that is cut short can be read up to there.
+//!
+//! Which codec a session uses is settled by its config ([`Codec`]). What a consumer reads is compressed by the service
+//! itself, in batches that are small enough for its only thread ([`COMPRESSED_BATCH`](crate::limits::COMPRESSED_BATCH)). What goes into a file is
+//! compressed by whoever writes the file, with a [`Compressor`]: it has a thread for that, and there the batches are
+//! larger and every level may take its time.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use ferretto_proto::messages::{TraceConfig, trace_config};
+use ferretto_wire::{Reader, Value, Writer};
+
+/// Tag of `Trace.packet`, which stands before each packet of a trace file.
+const PACKET_TAG: u64 = 1 << 3 | 2;
+/// `TracePacket.compressed_packets`: a zlib stream.
+const COMPRESSED_PACKETS: u32 = 50;
+/// `TracePacket.zstd_compressed_packets`: a zstd frame.
+const ZSTD_COMPRESSED_PACKETS: u32 = 133;
+
+/// The level of deflate that upstream uses, and zlib's default. Configs have no say in it.
+const DEFLATE_LEVEL: u32 = 6;
+/// Matches are looked for so many bytes back, as a power of two. A batch is hardly longer, and the memory that the highest
+/// levels take grows with it.
+#[cfg(feature = "zstd")]
+const ZSTD_WINDOW_LOG: u32 = 20;
+
+/// How the packets of a session are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// Deflate, as a zlib stream.
+    Deflate,
+    /// Zstd. Levels are those of its library: 1 to 22, 0 for the default of 3, negative ones for speed; others count as
+    /// the nearest of these.
+    #[cfg(feature = "zstd")]
+    Zstd {
+        /// See there.
+        level: i32,
+    },
+}
+
+impl Codec {
+    /// The codec that a config asks for, if it names one that is there. Of several in `compression` the one with the
+    /// highest field number counts; the older `compression_type` only if none of them is there.
+    pub(crate) fn of(config: &TraceConfig) -> Option<Codec> {
+        let wanted = &config.compression;
+        #[cfg(feature = "zstd")]
+        if wanted.zstd.is_set() {
+            let level = wanted.zstd.level.unwrap_or_default();
+            return Some(Codec::Zstd { level });
+        }
+        let legacy = config.compression_type == Some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE);
+        (wanted.deflate.is_set() || legacy).then_some(Codec::Deflate)
+    }
+
+    /// The same at a level that the thread of the service can afford.
+    pub(crate) fn in_time(self) -> Codec {
+        match self {
+            Codec::Deflate => self,
+            #[cfg(feature = "zstd")]
+            Codec::Zstd { level } => Codec::Zstd {
+                level: level.min(crate::limits::MAX_ZSTD_LEVEL_WHILE_SERVING),
+            },
+        }
+    }
+
+    /// The field that holds what it made.
+    fn field(self) -> u32 {
+        match self {
+            Codec::Deflate => COMPRESSED_PACKETS,
+            #[cfg(feature = "zstd")]
+            Codec::Zstd { .. } => ZSTD_COMPRESSED_PACKETS,
+        }
+    }
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Codec::Deflate => f.write_str("deflate"),
+            #[cfg(feature = "zstd")]
+            Codec::Zstd { level } => write!(f, "zstd (level {level})"),
+        }
+    }
+}
+
+/// Whether a config asks for compression and will not get it, because it names no codec that is there. As upstream
+/// has it, the trace is recorded nevertheless.
+pub(crate) fn is_unmet(config: &TraceConfig) -> bool {
+    let asked = config.compression.is_set()
+        || config
+            .compression_type
+            .is_some_and(|kind| kind != trace_config::CompressionType::COMPRESSION_TYPE_UNSPECIFIED);
+    asked && Codec::of(config).is_none()
+}
+
+/// How a batch is to be compressed on its way into a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileCompression {
+    /// With what.
+    pub codec: Codec,
+    /// The bytes put into the file, compressed and framed, have to be fewer than this.
+    pub room: u64,
+}
+
+/// How much of a batch there was room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// All of it.
+    Whole,
+    /// Packets from its start; with any more it would have been too much.
+    Cut,
+}
+
+/// The codec could not do its work, for want of memory most likely.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot compress {bytes} bytes of packets with {codec}: {reason}")]
+pub struct CompressError {
+    codec: Codec,
+    bytes: usize,
+    reason: String,
+}
+
+/// Compresses batch after batch; kept between them for its memory (deflate: 0.3 MB; zstd: 1 to 20 MB by level).
+pub struct Compressor {
+    codec: Codec,
+    engine: Engine,
+    payload: Vec<u8>,
+    packet: Writer,
+}
+
+enum Engine {
+    Deflate(flate2::Compress),
+    #[cfg(feature = "zstd")]
+    Zstd(zstd::bulk::Compressor<'static>),
+}
+
+impl Compressor {
+    /// A compressor that has not compressed anything yet.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn new(codec: Codec) -> Result<Compressor, CompressError> {
+        let engine = match codec {
+            Codec::Deflate => Engine::Deflate(flate2::Compress::new(
+                flate2::Compression::new(DEFLATE_LEVEL),
+                true,
+            )),
+            #[cfg(feature = "zstd")]
+            Codec::Zstd { level } => zstd_engine(level).map_err(|error| CompressError {
+                codec,
+                bytes: 0,
+                reason: error.to_string(),
+            })?,
+        };
+        Ok(Compressor {
+            codec,
+            engine,
+            payload: Vec::new(),
+            packet: Writer::new(),
+        })
+    }
+
+    /// Makes one packet of many, given as they stand in a trace file. The result has no such framing.
+    ///
+    /// # Errors
+    /// If the codec cannot; the packets are to be used as they are then.
+    pub fn compress(&mut self, trace: &[u8]) -> Result<&[u8], CompressError> {
+        self.payload.clear();
+        let done = match &mut self.engine {
+            Engine::Deflate(deflate) => run_deflate(deflate, trace, &mut self.payload),
+            #[cfg(feature = "zstd")]
+            Engine::Zstd(zstd) => {
+                self.payload.reserve(zstd::zstd_safe::compress_bound(trace.len()));
+                zstd.compress_to_buffer(trace, &mut self.payload).map(drop)
+            }
+        };
+        done.map_err(|error| CompressError {
+            codec: self.codec,
+            bytes: trace.len(),
+            reason: error.to_string(),
+        })?;
+        self.packet.clear();
+        self.packet.bytes_field(self.codec.field(), &self.payload);
+        Ok(self.packet.as_slice())
+    }
+
+    /// Compresses packets, given as they stand in a trace file, and adds the result to `out`, which then holds fewer
+    /// than `room` bytes and whole packets only. As many of them as there is room for: towards the end of a file in
+    /// smaller and smaller parts.
+    ///
+    /// # Errors
+    /// If the codec cannot.
+    pub fn compress_into(
+        &mut self,
+        out: &mut Vec<u8>,
+        trace: &[u8],
+        room: u64,
+    ) -> Result<Fit, CompressError> {
+        let mut parts = vec![trace];
+        while let Some(part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            self.compress(part)?;
+            let before = out.len();
+            push_framed(out, self.packet.as_slice());
+            if (out.len() as u64) < room {
+                continue;
+            }
+            out.truncate(before);
+            let Some(middle) = border_near_the_middle(part) else {
+                return Ok(Fit::Cut);
+            };
+            let (first, second) = part.split_at(middle);
+            parts.push(second);
+            parts.push(first);
+        }
+        Ok(Fit::Whole)
+    }
+}
+
+#[cfg(feature = "zstd")]
+fn zstd_engine(level: i32) -> io::Result<Engine> {
+    let mut compressor = zstd::bulk::Compressor::new(level)?;
+    compressor.set_parameter(zstd::zstd_safe::CParameter::WindowLog(ZSTD_WINDOW_LOG))?;
+    Ok(Engine::Zstd(compressor))
+}
+
+fn run_deflate(deflate: &mut flate2::Compress, trace: &[u8], payload: &mut Vec<u8>) -> io::Result<()> {
+    deflate.reset();
+    // Traces shrink to a fifth, say.
+    payload.reserve(trace.len() / 4 + 64);
+    loop {
+        let rest = &trace[deflate.total_in() as usize..];
+        // Only so many bytes count in one call.
+        let flush = if rest.len() < u32::MAX as usize {
+            flate2::FlushCompress::Finish
+        } else {
+            flate2::FlushCompress::None
+        };
+        match deflate
+            .compress_vec(rest, payload, flush)
+            .map_err(io::Error::other)?
+        {
+            flate2::Status::StreamEnd => return Ok(()),
+            flate2::Status::Ok | flate2::Status::BufError => payload.reserve(payload.capacity()),
+        }
+    }
+}
+
+/// Adds a packet as it stands in a trace file.
+fn push_framed(out: &mut Vec<u8>, packet: &[u8]) {
+    let mut preamble = Writer::new();
+    preamble.varint(PACKET_TAG);
+    preamble.varint(packet.len() as u64);
+    out.extend_from_slice(preamble.as_slice());
+    out.extend_from_slice(packet);
+}
+
+/// Where to cut packets, as they stand in a trace file, into two parts of about the same size; `None` if it is only one.
+fn border_near_the_middle(trace: &[u8]) -> Option<usize> {
+    let mut reader = Reader::new(trace);
+    let mut last = None;
+    while let Some(Ok(_)) = reader.next() {
+        let border = reader.position();
+        if border >= trace.len() {
+            break;
+        }
+        last = Some(border);
+        if border >= trace.len() / 2 {
+            break;
+        }
+    }
+    last
+}
+
+/// Why a compressed packet could not be expanded.
+#[derive(Debug, thiserror::Error)]
+pub enum ExpandError {
+    /// It holds more than the limit.
+    #[error("a compressed packet holds more than {0} bytes")]
+    TooLarge(usize),
+    /// It is damaged.
+    #[error("a compressed packet is damaged: {0}")]
+    Damaged(io::Error),
+    /// It was made with a codec that is not built in.
+    #[error("a packet is compressed with a codec that this program was built without")]
+    UnknownCodec,
+}
+
+/// The packets inside a compressed packet, as they stand in a trace file; `None` if the packet is not a compressed one.
+///
+/// # Errors
+/// If it is damaged, or holds more than `limit` bytes: a small packet can hold a lot.
+pub fn expand(packet: &[u8], limit: usize) -> Result<Option<Vec<u8>>, ExpandError> {
+    let compressed = Reader::new(packet).flatten().find_map(|field| match field.value {
+        Value::Bytes(bytes) if matches!(field.number, COMPRESSED_PACKETS | ZSTD_COMPRESSED_PACKETS) => {
+            Some((field.number, bytes))
+        }
+        _ => None,
+    });
+    match compressed {
+        None => Ok(None),
+        Some((COMPRESSED_PACKETS, bytes)) => read_up_to(flate2::bufread::ZlibDecoder::new(bytes), limit),
+        #[cfg(feature = "zstd")]
+        Some((_, bytes)) => {
+            let decoder = zstd::stream::read::Decoder::with_buffer(bytes).map_err(ExpandError::Damaged)?;
+            read_up_to(decoder, limit)
+        }
+        #[cfg(not(feature = "zstd"))]
+        Some(_) => Err(ExpandError::UnknownCodec),
+    }
+}
+
+fn read_up_to(decoder: impl Read, limit: usize) -> Result<Option<Vec<u8>>, ExpandError> {
+    let mut trace = Vec::new();
+    decoder
+        .take(limit as u64 + 1)
+        .read_to_end(&mut trace)
+        .map_err(ExpandError::Damaged)?;
+    if trace.len() > limit {
+        return Err(ExpandError::TooLarge(limit));
+    }
+    Ok(Some(trace))
+}
+
+#[cfg(test)]
+mod tests;
