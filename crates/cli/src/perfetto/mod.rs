@@ -13,6 +13,7 @@ mod background;
 mod bugreport;
 mod config_source;
 mod console;
+mod contents;
 mod figures;
 mod kernel_report;
 mod light_config;

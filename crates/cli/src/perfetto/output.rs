@@ -44,7 +44,6 @@ pub(crate) struct Output {
     name: String,
     /// Who fills it, once the recording has begun.
     writer: Option<Writer>,
-    packets: u64,
     bytes: u64,
 }
 
@@ -107,7 +106,6 @@ impl Output {
             file: file_output,
             name,
             writer: None,
-            packets: 0,
             bytes: 0,
         }))
     }
@@ -145,7 +143,6 @@ impl Output {
         let preamble = packet_preamble(packet.len() as u64, &mut preamble);
         self.stream.write_all(preamble)?;
         self.stream.write_all(packet)?;
-        self.packets += 1;
         self.bytes += (preamble.len() + packet.len()) as u64;
         Ok(())
     }
@@ -169,14 +166,8 @@ impl Output {
         }
     }
 
-    /// How many packets were written with [`write_packet`](Self::write_packet).
-    pub(crate) fn packets(&self) -> u64 {
-        self.packets
-    }
-
-    /// Hands the packets of a file that the service wrote to `look`, and gives their number. Fails at anything that is no
-    /// packet.
-    pub(crate) fn read_back(&mut self, look: impl FnMut(&[u8])) -> io::Result<u64> {
+    /// Hands the packets of a file that the service wrote to `look`. Fails at anything that is no packet.
+    pub(crate) fn read_back(&mut self, look: impl FnMut(&[u8])) -> io::Result<()> {
         read_packets(self.stream.get_ref(), look)
     }
 
@@ -255,12 +246,11 @@ fn packet_preamble(mut length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
 }
 
 /// Walks the packets of a trace file, from its start. The position of `file` moves.
-fn read_packets(mut file: &File, mut look: impl FnMut(&[u8])) -> io::Result<u64> {
+fn read_packets(mut file: &File, mut look: impl FnMut(&[u8])) -> io::Result<()> {
     let mut left = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(0))?;
     let mut reader = BufReader::with_capacity(BUFFER, file);
     let mut packet = Vec::new();
-    let mut packets = 0;
     while left > 0 {
         let mut tag = [0];
         reader.read_exact(&mut tag)?;
@@ -276,9 +266,8 @@ fn read_packets(mut file: &File, mut look: impl FnMut(&[u8])) -> io::Result<u64>
         packet.resize(length as usize, 0);
         reader.read_exact(&mut packet)?;
         look(&packet);
-        packets += 1;
     }
-    Ok(packets)
+    Ok(())
 }
 
 /// A varint and how many bytes it takes.

@@ -21,8 +21,8 @@ use signal_hook::consts::signal;
 
 use super::background::{StartReport, StartStatus};
 use super::console::{Console, Kind};
+use super::contents::Contents;
 use super::figures::Bytes;
-use super::kernel_report::KernelReport;
 use super::output::Output;
 use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, TraceFilter};
 use super::progress::{Summary, progress_line};
@@ -99,7 +99,7 @@ pub(super) fn record(
         endpoint: None,
         service: None,
         trouble: None,
-        kernel: KernelReport::of(&recording.config),
+        contents: Contents::of(&recording.config),
         write_shown_at: Duration::ZERO,
         snapshots: None,
     };
@@ -130,7 +130,7 @@ struct Recorder<'a> {
     service: Option<Service>,
     /// Why the connection ended, or never was.
     trouble: Option<String>,
-    kernel: KernelReport,
+    contents: Contents,
     write_shown_at: Duration,
     /// If triggers have the session cloned.
     snapshots: Option<Snapshots>,
@@ -409,7 +409,7 @@ impl Recorder<'_> {
     }
 
     fn write_packet(&mut self, packet: &[u8]) -> io::Result<()> {
-        self.kernel.observe(packet);
+        self.contents.observe(packet);
         self.output
             .as_mut()
             .map_or(Ok(()), |output| output.write_packet(packet))
@@ -561,11 +561,11 @@ impl Recorder<'_> {
     fn summarize(&mut self) {
         let name = self.output_name();
         let size = self.output.as_ref().and_then(Output::size);
-        let packets = match self.session.writer() {
+        let seen = match self.session.writer() {
             Writer::Us => {
                 self.console
                     .say(format_args!("Wrote {} bytes into {name}", size.unwrap_or(0)));
-                self.output.as_ref().map(Output::packets)
+                true
             }
             Writer::Service => {
                 self.console
@@ -579,24 +579,23 @@ impl Recorder<'_> {
         let summary = Summary {
             file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),
             size,
-            packets,
+            packets: self.contents.packets().filter(|_| seen),
             recorded: (!matches!(self.job, Job::Clone(_))).then(|| self.session.recorded(now())),
             stats: self.session.stats(),
-            kernel: packets.is_some().then_some(&self.kernel),
+            kernel: self.contents.kernel().filter(|_| seen),
         };
         for line in summary.lines() {
             self.console.line(line);
         }
     }
 
-    /// Looks at the packets that the service wrote; gives their number unless they cannot or should not be read.
-    fn look_through(&mut self, size: Option<u64>) -> Option<u64> {
-        let output = self
-            .output
+    /// Looks at the packets that the service wrote, unless they cannot or should not be read; gives whether it did.
+    fn look_through(&mut self, size: Option<u64>) -> bool {
+        let contents = &mut self.contents;
+        self.output
             .as_mut()
-            .filter(|_| size.is_some_and(|size| size <= MAX_LOOKED_THROUGH))?;
-        let kernel = &mut self.kernel;
-        output.read_back(|packet| kernel.observe(packet)).ok()
+            .filter(|_| size.is_some_and(|size| size <= MAX_LOOKED_THROUGH))
+            .is_some_and(|output| output.read_back(|packet| contents.observe(packet)).is_ok())
     }
 }
 

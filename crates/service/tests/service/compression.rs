@@ -142,11 +142,7 @@ fn a_batch_that_would_take_long_to_compress_goes_to_the_consumer_as_it_is() {
     // The service writes the config into the trace.
     let mut config = deflated(config(&[]));
     config.data_sources = vec![trace_config::DataSource {
-        config: ferretto_proto::messages::DataSourceConfig {
-            name: Some("x".repeat(limits::MAX_COMPRESSED_BATCH)),
-            ..Default::default()
-        }
-        .into(),
+        producer_name_filter: vec!["x".repeat(limits::MAX_COMPRESSED_BATCH)],
         ..Default::default()
     }];
     let consumer = world.consumer();

@@ -384,6 +384,7 @@ impl World {
     pub(crate) fn activate_with(&mut self, producer: ProducerId, triggers: &[&str], random: u64) {
         self.service
             .activate_triggers(producer, triggers, random, &self.now);
+        self.run();
     }
 
     /// A slow disk has written what it was given so far, and closed nothing.

@@ -43,14 +43,11 @@ fn a_file_is_a_row_of_packets_in_field_1() {
         })
         .collect();
     assert_eq!(read, packets);
-    assert_eq!((output.size(), output.packets()), (Some(file.len() as u64), 6));
+    assert_eq!(output.size(), Some(file.len() as u64));
     let mut read_back = Vec::new();
-    assert_eq!(
-        output
-            .read_back(|packet| read_back.push(packet.to_vec()))
-            .unwrap(),
-        6
-    );
+    output
+        .read_back(|packet| read_back.push(packet.to_vec()))
+        .unwrap();
     assert_eq!(read_back, packets);
 }
 
@@ -65,7 +62,7 @@ fn what_the_service_wrote_can_be_read_back() {
     write(&[0x0a, 0x00, 0x0a, 0x02, 7, 7, 0x0a, 0x80, 0x01]);
     write(&[9; 128]);
     let mut sizes = Vec::new();
-    assert_eq!(output.read_back(|packet| sizes.push(packet.len())).unwrap(), 3);
+    output.read_back(|packet| sizes.push(packet.len())).unwrap();
     assert_eq!((sizes, output.size()), (vec![0, 2, 128], Some(137)));
 
     // A length beyond the end of the file, then something that is no packet.
