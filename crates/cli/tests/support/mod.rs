@@ -7,10 +7,12 @@
 
 #![allow(dead_code, clippy::unwrap_used)] // Each program that includes this file uses a part of it.
 
+pub(crate) mod peers;
 #[path = "../../../ipc/tests/reference/mod.rs"]
 mod reference;
 pub(crate) mod trace;
 pub(crate) mod tracefs;
+pub(crate) mod wire;
 
 use std::fmt;
 use std::fs::File;
@@ -128,6 +130,11 @@ impl<'a> System<'a> {
         system
     }
 
+    /// Where a program is.
+    pub(crate) fn program(&self, side: Side, program: Program) -> PathBuf {
+        self.programs.path(side, program)
+    }
+
     /// A file in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -187,6 +194,25 @@ impl<'a> System<'a> {
         let log = format!("{}.log", program.name());
         let mut command = self.command(file, &log);
         prepare(&mut command);
+        self.start_command(program, command)
+    }
+
+    /// Starts our service with so many descriptors: as many at first, and as many as it may have.
+    pub(crate) fn start_with_descriptors(&mut self, soft: Option<u64>, hard: Option<u64>) -> u32 {
+        let text = |count: Option<u64>| count.map_or("unlimited".into(), |count| count.to_string());
+        let traced = self.programs.path(Side::Ours, Program::Traced);
+        let mut command = self.command(Path::new("sh"), "traced.log");
+        command.arg("-c").arg(format!(
+            "ulimit -Sn {} && ulimit -Hn {} && exec {}",
+            text(soft),
+            text(hard),
+            traced.display()
+        ));
+        self.start_command(Program::Traced, command)
+    }
+
+    fn start_command(&mut self, program: Program, mut command: Command) -> u32 {
+        let log = format!("{}.log", program.name());
         let variable = match program {
             Program::Traced => "TRACED_NOTIFY_FD",
             Program::TracedProbes => "TRACED_PROBES_NOTIFY_FD",
@@ -201,7 +227,7 @@ impl<'a> System<'a> {
                 self.running.push(running);
                 pid
             }
-            Err(problem) => panic!("{}: {problem}\n{}", file.display(), self.log(&log)),
+            Err(problem) => panic!("{}: {problem}\n{}", program.name(), self.log(&log)),
         }
     }
 
