@@ -1,0 +1,183 @@
+//! Compressed traces with real processes: deflate and zstd, into files and over IPC, with our and upstream's `perfetto` on our
+//! service, and ours on upstream's. What is inside is what upstream's trace processor reads.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use ferretto_proto::text;
+use ferretto_service::compression::expand;
+use ferretto_wire::Reader;
+use support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use support::{Program, Programs, Side, System};
+
+/// `TracePacket.compressed_packets`.
+const COMPRESSED_PACKETS: u32 = 50;
+/// `TracePacket.zstd_compressed_packets`.
+const ZSTD_COMPRESSED_PACKETS: u32 = 133;
+
+const RECORDING: &str = r#"
+buffers { size_kb: 4096 }
+data_sources { config {
+  name: "linux.process_stats"
+  process_stats_config { scan_all_processes_on_start: true }
+} }
+data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 10 vmstat_period_ms: 10 } } }
+duration_ms: 500
+"#;
+
+const INTO_FILE: &str = "write_into_file: true file_write_period_ms: 100";
+
+const KINDS: [(&str, u32); 4] = [
+    ("compression_type: COMPRESSION_TYPE_DEFLATE", COMPRESSED_PACKETS),
+    ("compression { deflate {} }", COMPRESSED_PACKETS),
+    ("compression { zstd { level: 19 } }", ZSTD_COMPRESSED_PACKETS),
+    (
+        "compression { deflate {} zstd {} } compression_type: COMPRESSION_TYPE_DEFLATE",
+        ZSTD_COMPRESSED_PACKETS,
+    ),
+];
+
+/// A recording of this config to its end.
+fn record(system: &System<'_>, perfetto: Side, config: &str) -> Vec<u8> {
+    // Encoded, since upstream's older program does not know all names.
+    let config = text::encode(config, "perfetto.protos.TraceConfig").unwrap();
+    let (file, trace) = (system.path("config"), system.path("trace"));
+    std::fs::write(&file, config).unwrap();
+    let mut command: Command = system.command(&system.program(perfetto, Program::Perfetto), "perfetto.log");
+    command.arg("-c").arg(file).arg("-o").arg(&trace);
+    let status = command.status().unwrap();
+    assert!(
+        status.success(),
+        "{perfetto}: {status}\n{}",
+        system.log("perfetto.log")
+    );
+    std::fs::read(trace).unwrap()
+}
+
+fn packets(trace: &[u8]) -> Vec<&[u8]> {
+    Reader::new(trace)
+        .map(|field| match field.unwrap().value {
+            ferretto_wire::Value::Bytes(packet) => packet,
+            other => panic!("{other:?} is no packet"),
+        })
+        .collect()
+}
+
+/// The trace without compression, if each of its packets is compressed like this.
+fn expanded(trace: &[u8], field: u32) -> Vec<u8> {
+    let mut plain = Vec::new();
+    for packet in packets(trace) {
+        let fields: Vec<u32> = Reader::new(packet).map(|field| field.unwrap().number).collect();
+        assert_eq!(fields, [field]);
+        plain.extend(expand(packet, 1 << 30).unwrap().unwrap());
+    }
+    plain
+}
+
+fn has(packets: &[&[u8]], number: u32) -> bool {
+    let of = |packet: &&[u8]| Reader::new(packet).any(|field| field.unwrap().number == number);
+    packets.iter().any(of)
+}
+
+/// What has to be in every trace of [`RECORDING`].
+fn assert_complete(trace: &[u8], what: &str) {
+    /// Clock snapshot, process tree, system statistics, the config, statistics of the trace.
+    const FIELDS: [u32; 5] = [6, 2, 7, 33, 35];
+    let packets = packets(trace);
+    for field in FIELDS {
+        assert!(has(&packets, field), "{what}: no packet with field {field}");
+    }
+}
+
+fn assert_read_by_trace_processor(trace: &Path) {
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let processes = "select count(*) from process where pid > 0";
+    let counters = "select count(*) from counter";
+    let [losses, processes, counters]: [Rows; 3] = processor.query(trace, [LOSSES, processes, counters]);
+    assert!(losses.is_empty(), "{losses:?}");
+    let ([processes], [counters]) = (numbers(&processes), numbers(&counters));
+    assert!(processes > 1 && counters > 100, "{processes} {counters}");
+}
+
+/// Our service with each kind of compression, into a file and over IPC.
+fn all_kinds(programs: &Programs, perfetto: Side) {
+    let system = System::with_daemons(programs, Side::Ours, Side::Ours);
+    let mut deflated_trace = Vec::new();
+    let plain_trace = system.path("plain");
+    for (kind, field) in KINDS {
+        for sink in [INTO_FILE, ""] {
+            let trace = record(&system, perfetto, &format!("{RECORDING}\n{sink}\n{kind}"));
+            let plain = expanded(&trace, field);
+            let what = format!("{perfetto}: {kind} {sink}");
+            assert_complete(&plain, &what);
+            assert!(
+                plain.len() > 3 * trace.len(),
+                "{what}: {} of {} bytes",
+                trace.len(),
+                plain.len()
+            );
+            if field == COMPRESSED_PACKETS {
+                deflated_trace = trace;
+            }
+            std::fs::write(&plain_trace, plain).unwrap();
+        }
+    }
+    // The last of each codec; of zstd what is inside: not every version of the processor can read it.
+    let deflated = system.path("deflated");
+    std::fs::write(&deflated, deflated_trace).unwrap();
+    assert_read_by_trace_processor(&deflated);
+    assert_read_by_trace_processor(&plain_trace);
+}
+
+#[test]
+fn our_service_compresses_for_our_command_line() {
+    all_kinds(&Programs::ours(), Side::Ours);
+}
+
+#[test]
+fn our_service_compresses_for_upstreams_command_line() {
+    if let Some(programs) = Programs::of_both() {
+        all_kinds(&programs, Side::Upstream);
+    }
+}
+
+#[test]
+fn our_command_line_takes_what_upstreams_service_compressed() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let system = System::with_daemons(&programs, Side::Upstream, Side::Ours);
+    let kind = "compression_type: COMPRESSION_TYPE_DEFLATE";
+    for sink in [INTO_FILE, ""] {
+        let trace = record(&system, Side::Ours, &format!("{RECORDING}\n{sink}\n{kind}"));
+        let plain = expanded(&trace, COMPRESSED_PACKETS);
+        assert_complete(&plain, sink);
+        let count = packets(&plain).len();
+        let said = system.log("perfetto.log").replace(',', "");
+        assert!(
+            said.contains(&format!("{count} packets")),
+            "{count} packets are in it, and it says: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_compressed_file_stops_below_its_limit_and_is_a_trace() {
+    let programs = Programs::ours();
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    for (kind, field) in [KINDS[1], KINDS[2]] {
+        let limit = 6000;
+        let endless = RECORDING.replace("duration_ms: 500", &format!("max_file_size_bytes: {limit}"));
+        let trace = record(&system, Side::Ours, &format!("{endless}\n{INTO_FILE}\n{kind}"));
+        assert!(trace.len() < limit, "{kind}: {} bytes", trace.len());
+        assert!(trace.len() > limit * 9 / 10, "{kind}: {} bytes", trace.len());
+        let plain = expanded(&trace, field);
+        assert!(has(&packets(&plain), 2), "{kind}: no processes");
+    }
+}

@@ -1,0 +1,475 @@
+//! Our `traced` writing into files that fail or take no data, and sending to consumers that do not read: whom it concerns is
+//! told, what was written is a trace, and everybody else's session goes on.
+//!
+//! Pipes whose reader is gone or slow are in `traced.rs`, files that are given up after a while in the tests of the service.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use ferretto_ipc::ports::CONSUMER_PORT;
+use ferretto_proto::messages::trace_config::{CompressionType, compression_config};
+use ferretto_proto::messages::{
+    EnableTracingResponse, ReadBuffersResponse, TraceConfig, TracingServiceState, trace_config,
+};
+use ferretto_service::compression::expand;
+use ferretto_wire::{Reader, Writer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::{MountFlags, UnmountFlags};
+use support::peers::{Producer, chunk, commit, config, enabling, introduction, state};
+use support::wire::Client;
+use support::{PATIENCE, Program, Programs, Side, System};
+
+/// `TracePacket.for_testing`.
+const FOR_TESTING: u32 = 900;
+
+fn service(programs: &Programs) -> System<'_> {
+    let mut system = System::new(programs);
+    system.start(Side::Ours, Program::Traced);
+    system
+}
+
+/// A consumer whose session streams into a file.
+struct Streaming {
+    client: Client,
+    enabled: u64,
+}
+
+impl Streaming {
+    fn begin(system: &System<'_>, config: TraceConfig, file: impl Into<OwnedFd>) -> Streaming {
+        let mut client = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+        let enabled = client.call_with("EnableTracing", &enabling(config), Some(&file.into()));
+        // The service has handled it when it answers this.
+        state(&mut client);
+        Streaming { client, enabled }
+    }
+
+    /// Waits for the end of the session; gives the error.
+    fn ended(&mut self) -> Option<String> {
+        let end: EnableTracingResponse = self.client.answer(self.enabled).decode();
+        end.error
+    }
+
+    fn stop(&mut self) -> Option<String> {
+        self.client.call("DisableTracing", &[]);
+        self.ended()
+    }
+}
+
+fn into_file(source: &str) -> TraceConfig {
+    TraceConfig {
+        write_into_file: Some(true),
+        file_write_period_ms: Some(100),
+        ..config(source)
+    }
+}
+
+/// A producer that writes packets of noise, which no compression makes smaller.
+struct Noise {
+    producer: Producer,
+    target: u32,
+    chunks: u32,
+}
+
+impl Noise {
+    /// For a session that waits for this data source.
+    fn join(system: &System<'_>, source: &str) -> Noise {
+        let mut producer = Producer::new(system, &introduction(source), None);
+        let (_, target) = producer.join(source);
+        Noise {
+            producer,
+            target,
+            chunks: 0,
+        }
+    }
+
+    fn write(&mut self, packets: usize, size: usize) {
+        for _ in 0..packets {
+            let mut state = u64::from(self.chunks) << 20 | 1;
+            let noise = std::iter::repeat_with(|| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 32) as u8
+            });
+            let payload: Vec<u8> = noise.take(size).collect();
+            let data = chunk(self.chunks, &payload);
+            self.producer
+                .client
+                .call("CommitData", &commit(self.target, data));
+            self.chunks += 1;
+        }
+        self.producer.sync();
+    }
+}
+
+/// How many packets of tests are in a trace file, which has to consist of whole packets.
+fn test_packets(trace: &[u8]) -> usize {
+    Reader::new(trace)
+        .map(|field| {
+            let packet = field.expect("a trace").value.as_bytes().expect("a packet");
+            match expand(packet, 1 << 30).expect("well compressed") {
+                Some(inside) => test_packets(&inside),
+                None => usize::from(Reader::new(packet).any(|field| field.unwrap().number == FOR_TESTING)),
+            }
+        })
+        .sum()
+}
+
+fn content(mut file: &File) -> Vec<u8> {
+    let mut content = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut content).unwrap();
+    content
+}
+
+fn no_sessions(state: &TracingServiceState) -> bool {
+    state.tracing_sessions.is_empty()
+}
+
+/// A file on a disk that has no more room than this, or a line that says that the test is skipped.
+fn on_small_disk(folder: &Path, kb: usize) -> Option<File> {
+    let size = std::ffi::CString::new(format!("size={kb}k")).unwrap();
+    if let Err(error) = rustix::mount::mount("ferretto-test", folder, "tmpfs", MountFlags::empty(), &*size) {
+        println!("skipped: cannot mount a small disk: {error}");
+        return None;
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(folder.join("trace"));
+    // It is there for as long as the file is.
+    rustix::mount::unmount(folder, UnmountFlags::DETACH).unwrap();
+    Some(file.unwrap())
+}
+
+#[test]
+fn a_full_disk_ends_the_session_with_an_error_and_leaves_whole_packets() {
+    const DISK_KB: usize = 256;
+    const PACKET: usize = 7000;
+    let programs = Programs::ours();
+    for compression in [None, Some(CompressionType::COMPRESSION_TYPE_DEFLATE)] {
+        let system = service(&programs);
+        let folder = system.path("disk");
+        std::fs::create_dir(&folder).unwrap();
+        let Some(disk) = on_small_disk(&folder, DISK_KB) else {
+            return;
+        };
+        let limited = TraceConfig {
+            compression_type: compression,
+            ..into_file("d")
+        };
+        let other = File::create_new(system.path("other")).unwrap();
+        let mut full = Streaming::begin(&system, limited, disk.try_clone().unwrap());
+        let mut noise = Noise::join(&system, "d");
+        let mut beside = Streaming::begin(&system, into_file("other"), other);
+        let mut others = Noise::join(&system, "other");
+        others.write(10, PACKET);
+        // Bit by bit, since all of what is compressed together is lost together.
+        let mut written = 0;
+        while written * PACKET < 2 * DISK_KB * 1024 {
+            noise.write(4, PACKET);
+            written += 4;
+            let before = disk.metadata().unwrap().len();
+            let start = std::time::Instant::now();
+            let records = |state: &TracingServiceState| state.num_sessions_started == Some(2);
+            while records(&state(&mut beside.client)) && disk.metadata().unwrap().len() == before {
+                assert!(start.elapsed() < PATIENCE);
+            }
+        }
+        let error = full.ended().expect("an error");
+        assert!(
+            error.contains("cannot write into the trace file") && error.contains("No space left"),
+            "{error}"
+        );
+        let trace = content(&disk);
+        let kept = test_packets(&trace);
+        assert!(
+            kept * PACKET > DISK_KB * 1024 / 2 && kept * PACKET <= DISK_KB * 1024,
+            "{kept} packets in {} bytes",
+            trace.len()
+        );
+        full.client.ask("FreeBuffers", &[]);
+        others.write(10, PACKET);
+        assert_eq!(beside.stop(), None);
+        assert_eq!(test_packets(&std::fs::read(system.path("other")).unwrap()), 20);
+    }
+}
+
+#[test]
+fn a_device_that_is_always_full_is_an_error_too() {
+    let programs = Programs::ours();
+    let system = service(&programs);
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut streaming = Streaming::begin(&system, into_file("d"), full);
+    let error = streaming.ended().expect("an error");
+    assert!(error.contains("No space left"), "{error}");
+    drop(streaming);
+    system.await_state(no_sessions);
+}
+
+#[test]
+fn a_descriptor_that_cannot_be_written_is_refused_with_a_reason() {
+    let programs = Programs::ours();
+    let system = service(&programs);
+    let read_only = File::open("/dev/null").unwrap();
+    let read_end = rustix::pipe::pipe().unwrap().0;
+    let fds: [OwnedFd; 2] = [read_only.into(), read_end];
+    for fd in fds {
+        let mut streaming = Streaming::begin(&system, into_file("d"), fd);
+        let error = streaming.ended().expect("an error");
+        assert!(error.contains("not open for writing"), "{error}");
+        assert!(no_sessions(&state(&mut streaming.client)));
+    }
+    // None at all.
+    let mut client = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let end: EnableTracingResponse = client.ask("EnableTracing", &enabling(into_file("d"))).decode();
+    let error = end.error.expect("an error");
+    assert!(error.contains("file descriptor"), "{error}");
+}
+
+#[test]
+fn a_socket_whose_reader_goes_away_ends_the_session_with_an_error() {
+    let programs = Programs::ours();
+    let system = service(&programs);
+    let (near, far) = UnixStream::pair().unwrap();
+    let mut streaming = Streaming::begin(&system, into_file("d"), near);
+    let mut noise = Noise::join(&system, "d");
+    noise.write(1, 1000);
+    // It reads a little, then no more.
+    (&far).read_exact(&mut [0; 20]).unwrap();
+    drop(far);
+    noise.write(1, 1000);
+    let error = streaming.ended().expect("an error");
+    assert!(
+        error.contains("Broken pipe") || error.contains("Connection reset"),
+        "{error}"
+    );
+    assert_eq!(noise.producer.client.next_answer().is_some(), true);
+}
+
+/// Returns when a pipe or socket takes no more.
+fn await_full(fd: &OwnedFd, client: &mut Client) {
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let start = std::time::Instant::now();
+    while poll(&mut [PollFd::new(fd, PollFlags::OUT)], Some(&at_once)).unwrap() > 0 {
+        assert!(start.elapsed() < PATIENCE);
+        state(client);
+    }
+}
+
+#[test]
+fn outputs_that_nobody_reads_hold_up_neither_commits_nor_other_sessions() {
+    let programs = Programs::ours();
+    let system = service(&programs);
+    let fifo = system.path("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let fifo = OpenOptions::new().read(true).write(true).open(fifo).unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    let outputs: [(OwnedFd, File); 2] = [
+        (fifo.try_clone().unwrap().into(), fifo),
+        (near.into(), File::from(OwnedFd::from(far))),
+    ];
+    for (number, (output, mut reader)) in outputs.into_iter().enumerate() {
+        let (stuck_source, free_source) = (format!("stuck {number}"), format!("free {number}"));
+        let probe = output.try_clone().unwrap();
+        let slow = TraceConfig {
+            compression: trace_config::CompressionConfig {
+                zstd: compression_config::Zstd {
+                    level: Some(19),
+                    ..Default::default()
+                }
+                .into(),
+                ..Default::default()
+            }
+            .into(),
+            ..into_file(&stuck_source)
+        };
+        let mut stuck = Streaming::begin(&system, slow, output);
+        let mut noise = Noise::join(&system, &stuck_source);
+        noise.write(60, 10_000);
+        await_full(&probe, &mut stuck.client);
+        drop(probe);
+
+        // Commits to the same session, and a whole other one.
+        noise.write(5, 10_000);
+        let path = system.path(&free_source);
+        let mut free = Streaming::begin(&system, into_file(&free_source), File::create_new(&path).unwrap());
+        let mut others = Noise::join(&system, &free_source);
+        others.write(10, 1000);
+        assert_eq!(free.stop(), None);
+        assert_eq!(test_packets(&std::fs::read(path).unwrap()), 10);
+
+        // Once somebody reads, it is all there.
+        stuck.client.call("DisableTracing", &[]);
+        let reading = std::thread::spawn(move || {
+            let mut trace = Vec::new();
+            let mut buffer = [0; 1 << 16];
+            while test_packets_so_far(&trace) < 65 {
+                let count = reader.read(&mut buffer).unwrap();
+                trace.extend_from_slice(&buffer[..count]);
+            }
+            // The statistics are still to come.
+            (trace, reader)
+        });
+        let (_, mut reader) = reading.join().unwrap();
+        let rest = std::thread::spawn(move || while reader.read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
+        assert_eq!(stuck.ended(), None);
+        drop(rest);
+    }
+}
+
+/// How many packets of tests are in what there is of a trace.
+fn test_packets_so_far(trace: &[u8]) -> usize {
+    let mut reader = Reader::new(trace);
+    let mut whole = 0;
+    while let Some(Ok(_)) = reader.next() {
+        whole = reader.position();
+    }
+    test_packets(&trace[..whole])
+}
+
+fn peak_memory_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// The packets that a `ReadBuffers` call gets.
+fn read_all(client: &mut Client, call: u64) -> Vec<Vec<u8>> {
+    let (mut packet, mut packets) = (Vec::new(), Vec::new());
+    loop {
+        let answer = client.answer(call);
+        for slice in answer.decode::<ReadBuffersResponse>().slices {
+            packet.extend(slice.data.unwrap_or_default());
+            if slice.last_slice_for_packet.unwrap_or_default() {
+                packets.push(std::mem::take(&mut packet));
+            }
+        }
+        if !answer.has_more {
+            return packets;
+        }
+    }
+}
+
+#[test]
+fn a_consumer_that_does_not_read_what_is_compressed_for_it_costs_little() {
+    const PACKETS: usize = 400;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let mut compressed = TraceConfig {
+        compression_type: Some(CompressionType::COMPRESSION_TYPE_DEFLATE),
+        ..config("d")
+    };
+    compressed.buffers[0].size_kb = Some(16 * 1024);
+    let mut lazy = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let enabled = lazy.call("EnableTracing", &enabling(compressed));
+    state(&mut lazy);
+    let mut noise = Noise::join(&system, "d");
+    noise.write(PACKETS, 30_000);
+    lazy.call("DisableTracing", &[]);
+    lazy.answer(enabled);
+    let before = peak_memory_kb(pid);
+    let read = lazy.call("ReadBuffers", &[]);
+    let mut other = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    for _ in 0..200 {
+        state(&mut other);
+    }
+    let packets = read_all(&mut lazy, read);
+    let mut trace = Writer::new();
+    packets.iter().for_each(|packet| trace.bytes_field(1, packet));
+    assert_eq!(test_packets(trace.as_slice()), PACKETS);
+    let growth = peak_memory_kb(pid) - before;
+    assert!(growth < 4 * 1024, "{growth} KB more than {before} KB");
+}
+
+/// A chunk with a piece of a packet. Of its flags, 1 says that it goes on from the chunk before, 2 that it goes on in the next.
+fn fragment(id: u32, flags: u8, piece: &[u8]) -> Vec<u8> {
+    let mut chunk = Writer::new();
+    chunk.raw(&id.to_le_bytes());
+    chunk.raw(&[1, 0, 1, flags << 2]);
+    chunk.varint(piece.len() as u64);
+    chunk.raw(piece);
+    chunk.as_slice().to_vec()
+}
+
+#[test]
+fn a_packet_larger_than_all_that_may_wait_for_a_client_reaches_it_slice_by_slice() {
+    const PIECE: usize = 60_000;
+    /// Together more than 64 MB.
+    const PIECES: u32 = 1150;
+    let programs = Programs::ours();
+    let system = service(&programs);
+    let mut large = config("d");
+    large.buffers[0].size_kb = Some(80 * 1024);
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let enabled = consumer.call("EnableTracing", &enabling(large));
+    state(&mut consumer);
+    let mut producer = Producer::new(&system, &introduction("p"), None);
+    let (_, target) = producer.join("d");
+    let mut packet = Writer::new();
+    packet.bytes_field(FOR_TESTING, &vec![7; PIECE * PIECES as usize]);
+    let pieces: Vec<&[u8]> = packet.as_slice().chunks(PIECE).collect();
+    let last = pieces.len() - 1;
+    for (number, piece) in pieces.into_iter().enumerate() {
+        let flags = u8::from(number > 0) | u8::from(number < last) << 1;
+        let chunk = fragment(number as u32, flags, piece);
+        producer.client.call("CommitData", &commit(target, chunk));
+    }
+    producer.sync();
+    consumer.call("DisableTracing", &[]);
+    consumer.answer(enabled);
+    let read = consumer.call("ReadBuffers", &[]);
+    let packets = read_all(&mut consumer, read);
+    let found = packets
+        .iter()
+        .filter(|found| found.starts_with(packet.as_slice()))
+        .count();
+    assert_eq!(found, 1);
+}
+
+#[test]
+#[ignore = "takes half a minute"]
+fn a_pipe_that_nobody_reads_does_not_keep_the_session_of_a_consumer_that_left() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+    let before = threads();
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let probe = write.try_clone().unwrap();
+    let mut streaming = Streaming::begin(&system, into_file("d"), write);
+    let mut noise = Noise::join(&system, "d");
+    noise.write(60, 10_000);
+    await_full(&probe, &mut streaming.client);
+    drop((streaming, probe));
+    assert_eq!(system.state().tracing_sessions.len(), 1);
+    std::thread::sleep(ferretto_service::limits::ABANDONED_FILE_PATIENCE);
+    system.await_state(no_sessions);
+    let start = std::time::Instant::now();
+    while threads() > before {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    // And the pipe is closed.
+    let mut trace = Vec::new();
+    File::from(read).read_to_end(&mut trace).unwrap();
+    assert!(system.log("traced.log").contains("took no data for 30 s"));
+}
