@@ -31,7 +31,7 @@ pub(super) struct ConsumerLink {
     /// freed completes its file.
     enable: Vec<(SessionId, ReplyTo)>,
     /// The open `ReadBuffers` call, answered as the consumer takes the data.
-    read: Option<ReplyTo>,
+    read: Option<OpenRead>,
     /// The open `ObserveEvents` call.
     observe: Option<ReplyTo>,
     /// Open `Flush` calls by token.
@@ -40,6 +40,17 @@ pub(super) struct ConsumerLink {
     /// Open `CloneSession` calls by the ids of the clones.
     clones: Vec<(SessionId, ReplyTo)>,
 }
+
+/// A `ReadBuffers` call that is being answered.
+struct OpenRead {
+    to: ReplyTo,
+    /// What was read last, as payloads that were not sent yet. That is a batch, and more only if it has a larger packet.
+    payloads: VecDeque<Vec<u8>>,
+    has_more: bool,
+}
+
+/// Payloads of trace data that are sent before it is looked again how much room there is.
+const PAYLOADS_AT_ONCE: usize = 4;
 
 /// What a call did besides being answered.
 pub(super) enum Effect {
@@ -134,8 +145,13 @@ impl ConsumerLink {
             }
             ConsumerMethod::ReadBuffers => {
                 // A new call takes over from the one before.
-                if let Some(earlier) = self.read.replace(to) {
-                    replies.push(earlier, Reply::rejected());
+                let read = OpenRead {
+                    to,
+                    payloads: VecDeque::new(),
+                    has_more: true,
+                };
+                if let Some(earlier) = self.read.replace(read) {
+                    replies.push(earlier.to, Reply::rejected());
                 }
                 return Ok(Effect::Reads);
             }
@@ -266,27 +282,34 @@ impl ConsumerLink {
         }
     }
 
-    /// The open `ReadBuffers` call, which is answered by what `service` has to read: a part of it that fits into the
-    /// room there is for replies. Does nothing if there is no such call.
+    /// Answers the open `ReadBuffers` call, if there is one, with a part of what `service` has to read: as much as there is
+    /// room for among the replies.
     pub(super) fn send_packets(&mut self, service: &mut Service, replies: &mut Replies, now: &Now) {
-        let Some(to) = self.read else { return };
-        let begun = Instant::now();
-        let Some(batch) = service.read_buffers(self.id, 2 * MAX_FRAME, now) else {
-            self.read = None;
-            return replies.push(to, Reply::last(Vec::new()));
-        };
-        let (filtered, took) = (batch.filtered, begun.elapsed());
-        let mut payloads = read_buffers_payloads(&batch);
-        let last = (!batch.has_more).then(|| payloads.pop().unwrap_or_default());
-        for payload in payloads {
-            replies.push(to, Reply::more(payload));
+        let Some(read) = &mut self.read else { return };
+        if read.payloads.is_empty() {
+            let begun = Instant::now();
+            let mut filtered = None;
+            match service.read_buffers(self.id, 2 * MAX_FRAME, now) {
+                Some(batch) => {
+                    filtered = batch.filtered.map(|session| (session, begun.elapsed()));
+                    read.payloads = read_buffers_payloads(&batch).into();
+                    read.has_more = batch.has_more;
+                }
+                None => read.has_more = false,
+            }
+            if let Some((session, took)) = filtered {
+                service.filtering_took(session, took);
+            }
         }
-        if let Some(payload) = last {
-            self.read = None;
-            replies.push(to, Reply::last(payload));
-        }
-        if let Some(session) = filtered {
-            service.filtering_took(session, took);
+        for _ in 0..PAYLOADS_AT_ONCE {
+            let payload = read.payloads.pop_front();
+            if read.payloads.is_empty() && !read.has_more {
+                replies.push(read.to, Reply::last(payload.unwrap_or_default()));
+                self.read = None;
+                return;
+            }
+            let Some(payload) = payload else { return };
+            replies.push(read.to, Reply::more(payload));
         }
     }
 
@@ -545,9 +568,6 @@ mod tests {
         assert!(!path.exists());
         assert_eq!(output_file(&config, None).0, OutputFile::Created);
         assert!(path.exists());
-        assert!(matches!(
-            output_file(&config, None).0,
-            OutputFile::Unusable(_)
-        ));
+        assert!(matches!(output_file(&config, None).0, OutputFile::Unusable(_)));
     }
 }
