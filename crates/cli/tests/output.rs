@@ -22,6 +22,7 @@ use ferretto_service::compression::expand;
 use ferretto_wire::{Reader, Writer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, Resource, Rlimit};
 use support::peers::{Producer, chunk, commit, config, enabling, introduction, state};
 use support::wire::Client;
 use support::{PATIENCE, Program, Programs, Side, System};
@@ -150,56 +151,77 @@ fn on_small_disk(folder: &Path, kb: usize) -> Option<File> {
     Some(file.unwrap())
 }
 
+/// A session whose file takes no more than this is told why with this, while another one goes on.
+fn runs_out_of_room(system: &System<'_>, file: &File, compression: Option<CompressionType>, why: &str) {
+    const PACKET: usize = 7000;
+    let limited = TraceConfig {
+        compression_type: compression,
+        ..into_file("d")
+    };
+    let other = File::create(system.path("other")).unwrap();
+    let mut full = Streaming::begin(system, limited, file.try_clone().unwrap());
+    let mut noise = Noise::join(system, "d");
+    let mut beside = Streaming::begin(system, into_file("other"), other);
+    let mut others = Noise::join(system, "other");
+    others.write(10, PACKET);
+    // Bit by bit, since all of what is compressed together is lost together.
+    for _ in 0..2 * ROOM_KB * 1024 / (4 * PACKET) {
+        noise.write(4, PACKET);
+        let before = file.metadata().unwrap().len();
+        let start = std::time::Instant::now();
+        let record = |state: &TracingServiceState| state.num_sessions_started == Some(2);
+        while record(&state(&mut beside.client)) && file.metadata().unwrap().len() == before {
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+    let error = full.ended().expect("an error");
+    assert!(
+        error.contains("cannot write into the trace file") && error.contains(why),
+        "{error}"
+    );
+    let trace = content(file);
+    let kept = test_packets(&trace);
+    assert!(
+        kept * PACKET > ROOM_KB * 1024 / 2 && kept * PACKET <= ROOM_KB * 1024,
+        "{kept} packets in {} bytes",
+        trace.len()
+    );
+    full.client.ask("FreeBuffers", &[]);
+    others.write(10, PACKET);
+    assert_eq!(beside.stop(), None);
+    assert_eq!(test_packets(&std::fs::read(system.path("other")).unwrap()), 20);
+}
+
+/// What a disk has room for that is to be full soon.
+const ROOM_KB: usize = 300;
+
 #[test]
 fn a_full_disk_ends_the_session_with_an_error_and_leaves_whole_packets() {
-    const DISK_KB: usize = 256;
-    const PACKET: usize = 7000;
     let programs = Programs::ours();
+    let system = service(&programs);
+    let folder = system.path("disk");
+    std::fs::create_dir(&folder).unwrap();
     for compression in [None, Some(CompressionType::COMPRESSION_TYPE_DEFLATE)] {
-        let system = service(&programs);
-        let folder = system.path("disk");
-        std::fs::create_dir(&folder).unwrap();
-        let Some(disk) = on_small_disk(&folder, DISK_KB) else {
+        let Some(disk) = on_small_disk(&folder, ROOM_KB) else {
             return;
         };
-        let limited = TraceConfig {
-            compression_type: compression,
-            ..into_file("d")
-        };
-        let other = File::create_new(system.path("other")).unwrap();
-        let mut full = Streaming::begin(&system, limited, disk.try_clone().unwrap());
-        let mut noise = Noise::join(&system, "d");
-        let mut beside = Streaming::begin(&system, into_file("other"), other);
-        let mut others = Noise::join(&system, "other");
-        others.write(10, PACKET);
-        // Bit by bit, since all of what is compressed together is lost together.
-        let mut written = 0;
-        while written * PACKET < 2 * DISK_KB * 1024 {
-            noise.write(4, PACKET);
-            written += 4;
-            let before = disk.metadata().unwrap().len();
-            let start = std::time::Instant::now();
-            let records = |state: &TracingServiceState| state.num_sessions_started == Some(2);
-            while records(&state(&mut beside.client)) && disk.metadata().unwrap().len() == before {
-                assert!(start.elapsed() < PATIENCE);
-            }
-        }
-        let error = full.ended().expect("an error");
-        assert!(
-            error.contains("cannot write into the trace file") && error.contains("No space left"),
-            "{error}"
-        );
-        let trace = content(&disk);
-        let kept = test_packets(&trace);
-        assert!(
-            kept * PACKET > DISK_KB * 1024 / 2 && kept * PACKET <= DISK_KB * 1024,
-            "{kept} packets in {} bytes",
-            trace.len()
-        );
-        full.client.ask("FreeBuffers", &[]);
-        others.write(10, PACKET);
-        assert_eq!(beside.stop(), None);
-        assert_eq!(test_packets(&std::fs::read(system.path("other")).unwrap()), 20);
+        runs_out_of_room(&system, &disk, compression, "No space left");
+    }
+}
+
+#[test]
+fn a_file_that_reaches_the_limit_of_the_process_does_not_end_the_daemon() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = Pid::from_raw(system.start(Side::Ours, Program::Traced) as i32);
+    let limit = Rlimit {
+        current: Some(ROOM_KB as u64 * 1024),
+        maximum: None,
+    };
+    rustix::process::prlimit(pid, Resource::Fsize, limit).unwrap();
+    for compression in [None, Some(CompressionType::COMPRESSION_TYPE_DEFLATE)] {
+        let file = tempfile::tempfile().unwrap();
+        runs_out_of_room(&system, &file, compression, "File too large");
     }
 }
 
@@ -252,7 +274,7 @@ fn a_socket_whose_reader_goes_away_ends_the_session_with_an_error() {
         error.contains("Broken pipe") || error.contains("Connection reset"),
         "{error}"
     );
-    assert_eq!(noise.producer.client.next_answer().is_some(), true);
+    noise.producer.sync();
 }
 
 /// Returns when a pipe or socket takes no more.

@@ -15,10 +15,12 @@ mod trace_file;
 mod tsc;
 
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use clap::Parser;
 use ferretto_ipc::transport::SocketPermissions;
 use ferretto_ipc::{Address, Listener, socket_names};
+use signal_hook::consts::SIGXFSZ;
 
 use crate::daemon;
 use shell::{Port, Shell};
@@ -83,6 +85,8 @@ fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     if args.background {
         crate::background::become_daemon()?;
     }
+    // A trace file that may not grow any more (RLIMIT_FSIZE) is an error of a write then, not the end of the daemon.
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let shell = Shell::new(listeners)?;
     crate::inherited::notify("TRACED_NOTIFY_FD")?;
     let names: Vec<String> = producers
