@@ -30,8 +30,9 @@ pub const MAX_OVERHEAD: usize = 48;
 /// The most bytes of arguments or reply that surely fit into one frame.
 pub const MAX_PAYLOAD: usize = MAX_FRAME - MAX_OVERHEAD;
 
-/// Descriptors that may wait for their frames to be taken out; reading pauses there.
-const MAX_WAITING_FDS: usize = 16;
+/// Descriptors that may wait for their frames to be taken out; reading pauses there. Few, for many peers that each have as
+/// many wait would use up this process's own.
+const MAX_WAITING_FDS: usize = 2;
 
 /// Memory that an idle connection may keep.
 const KEPT_CAPACITY: usize = 16 * 1024;
@@ -107,6 +108,7 @@ impl FrameDecoder {
         loop {
             let waiting = &self.buffer[self.consumed..];
             let Some((header, rest)) = waiting.split_first_chunk::<HEADER>() else {
+                self.close_surplus_fds();
                 return Ok(None);
             };
             let announced = u32::from_le_bytes(*header);
@@ -115,6 +117,7 @@ impl FrameDecoder {
                 return Err(Violation::FrameTooLarge { announced });
             }
             if rest.len() < length {
+                self.close_surplus_fds();
                 return Ok(None);
             }
             let start = self.consumed + HEADER;
@@ -130,6 +133,11 @@ impl FrameDecoder {
     /// The encoded `IPCFrame` of a frame taken out since the last [`push`](Self::push).
     pub fn body(&self, frame: &Frame) -> &[u8] {
         &self.buffer[frame.body.clone()]
+    }
+
+    /// All descriptors that wait came with the frame whose end is yet to come, which gets the first.
+    fn close_surplus_fds(&mut self) {
+        self.fds.truncate(1);
     }
 
     /// The first descriptor that came with the frame that ends at `end`; a second one is closed.

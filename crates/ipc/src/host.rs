@@ -143,6 +143,11 @@ impl Reply {
         self.payload.as_ref().map_or(0, Vec::len)
     }
 
+    /// Whether others follow it.
+    pub fn has_more(&self) -> bool {
+        self.has_more
+    }
+
     /// Passes a descriptor along; it is closed here once it is sent.
     pub fn with_fd(mut self, fd: OwnedFd) -> Reply {
         self.fd = Some(fd);

@@ -178,6 +178,23 @@ fn of_several_descriptors_for_one_frame_the_first_counts() {
 }
 
 #[test]
+fn a_frame_that_never_ends_costs_one_descriptor_however_many_come_with_it() {
+    let (first, first_inode) = some_fd();
+    let mut decoder = FrameDecoder::new();
+    let bytes = encode(&[7; 100]);
+    decoder.push(&bytes[..1], Some(first));
+    for byte in &bytes[1..100] {
+        assert!(decoder.next_frame().unwrap().is_none());
+        assert!(decoder.wants_input() && decoder.fds.len() == 1);
+        decoder.push(&[*byte], Some(some_fd().0));
+    }
+    decoder.push(&bytes[100..], None);
+    let frame = decoder.next_frame().unwrap().unwrap();
+    assert_eq!(frame.fd.as_ref().map(inode), Some(first_inode));
+    assert!(decoder.fds.is_empty());
+}
+
+#[test]
 fn what_is_encoded_here_is_what_the_schema_says() {
     let bytes: Vec<u8> = crate::wire_protocol::invoke_method(7, 1, 300, true, vec![1, 2, 3], None)
         .unwrap()
