@@ -31,6 +31,7 @@ use crate::session::{
 use crate::trace_buffer::TraceBuffer;
 use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;
+use crate::wanted::Wanted;
 
 /// What a consumer wants cloned, and how.
 #[derive(Clone, Debug)]
@@ -463,6 +464,7 @@ impl Service {
             config: original.config.clone(),
             config_bytes: original.config_bytes.clone(),
             data_source_configs: Vec::new(),
+            wanted: Wanted::default(),
             // The lower half is what ties a trace to the subscription that led to it.
             uuid: pending.uuid & !LOWER_HALF | original.uuid & LOWER_HALF,
             buffers: ids.clone(),

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
 use ferretto_wire::{Reader, Value, Writer};
-use regex::{Regex, RegexBuilder};
 
 use crate::clock::Now;
 use crate::compression;
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{LogLevel, ProducerCommand};
-use crate::producer::{Offer, RegistrationId, smb_sizes};
+use crate::producer::{MemorySharing, Offer, RegistrationId, smb_sizes};
 use crate::service::Service;
 use crate::session::{
     Beginning, Drain, FileSink, FlushStrategy, Instance, InstanceState, Session, State, millis_or,
@@ -24,6 +23,7 @@ use crate::session::{
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
 use crate::trace_filter::{SessionFilter, TraceFilter};
 use crate::triggers::{TriggerConfig, Triggers};
+use crate::wanted::{Wanted, WantedSource};
 use crate::{admission, boost};
 
 /// A config as it came and as it was decoded.
@@ -84,7 +84,7 @@ impl Service {
         let triggers = TriggerConfig::check(&config, &bytes, admission::max_duration(&config))?;
         check_bugreport_filename(&config)?;
         let targets = resolve_targets(&config)?;
-        check_filters(&config)?;
+        let wanted = Wanted::new(&config, &targets, &self.identity.machine_name)?;
         let filter = trace_filter(&config)?;
         let boost = config
             .priority_boost
@@ -125,6 +125,7 @@ impl Service {
             flush_strategy: flush_strategy(&config, file.as_ref()),
             config,
             data_source_configs,
+            wanted,
             config_bytes: bytes,
             uuid,
             buffers: ids,
@@ -193,25 +194,26 @@ impl Service {
 
     /// Sets up one data source of the config on every producer that offers it and passes the filters.
     fn set_up_data_source(&mut self, session: SessionId, index: usize, target: usize) {
-        let Some(config) = self
-            .sessions
-            .get(&session)
-            .and_then(|session| session.config.data_sources.get(index))
-        else {
+        let Some(entry) = self.sessions.get(&session) else {
             return;
         };
-        let name = config.config.name.clone().unwrap_or_default();
-        let Some(offers) = self.offers.get(&name) else {
+        let Some(source) = entry.config.data_sources.get(index) else {
             return;
         };
-        let matching: Vec<Offer> = {
-            let filter = ProducerFilter::of(config, &self.identity.machine_name);
-            offers
-                .iter()
-                .copied()
-                .filter(|offer| self.passes(offer.producer, &filter))
-                .collect()
+        let name = source.config.name.as_deref().unwrap_or_default();
+        let Some(offers) = self.offers.get(name) else {
+            return;
         };
+        let named = entry.wanted.named(name);
+        let Ok(place) = named.binary_search_by_key(&index, |wanted| wanted.index) else {
+            return;
+        };
+        let wanted = &named[place];
+        let matching: Vec<Offer> = offers
+            .iter()
+            .copied()
+            .filter(|offer| self.is_wanted(wanted, offer.producer))
+            .collect();
         for offer in matching {
             self.set_up_instance(session, index, target, offer);
         }
@@ -230,35 +232,27 @@ impl Service {
         let Some(entry) = self.sessions.get(&session) else {
             return;
         };
-        let wanted: Vec<usize> = entry
-            .config
-            .data_sources
+        let wanted: Vec<(usize, usize)> = entry
+            .wanted
+            .named(name)
             .iter()
-            .enumerate()
-            .filter(|(_, wanted)| wanted.config.name.as_deref() == Some(name))
-            .filter(|(_, wanted)| {
-                let filter = ProducerFilter::of(wanted, &self.identity.machine_name);
-                self.passes(offer.producer, &filter)
-            })
-            .map(|(index, _)| index)
-            .filter(|index| !already.contains(&(*index, offer.registration)))
+            .filter(|wanted| self.is_wanted(wanted, offer.producer))
+            .filter(|wanted| !already.contains(&(wanted.index, offer.registration)))
+            .map(|wanted| (wanted.index, wanted.target))
             .collect();
         let started = entry.state == State::Started;
-        let Ok(targets) = resolve_targets(&entry.config) else {
-            return;
-        };
-        for index in wanted {
-            let instance = self.set_up_instance(session, index, targets[index], offer);
+        for (index, target) in wanted {
+            let instance = self.set_up_instance(session, index, target, offer);
             if let (true, Some(instance)) = (started, instance) {
                 self.start_instance(session, instance, now);
             }
         }
     }
 
-    fn passes(&self, producer: ProducerId, filter: &ProducerFilter) -> bool {
+    fn is_wanted(&self, source: &WantedSource, producer: ProducerId) -> bool {
         self.producers.get(&producer).is_some_and(|producer| {
             let locked_out = self.lockdown && producer.credentials.uid != self.identity.uid;
-            !locked_out && filter.passes(&producer.name)
+            !locked_out && source.is_wanted_of(&producer.name)
         })
     }
 
@@ -324,10 +318,11 @@ impl Service {
                     producer.smb_page_size_hint,
                 ),
             );
-            self.command(
-                producer_id,
-                ProducerCommand::CreateSharedMemory { size, page_size },
-            );
+            let command = match producer.sharing {
+                MemorySharing::Possible => ProducerCommand::CreateSharedMemory { size, page_size },
+                MemorySharing::Impossible => ProducerCommand::EmulateSharedMemory { page_size },
+            };
+            self.command(producer_id, command);
         }
         self.observe_instance(session_id, instance_id);
         self.command(
@@ -339,65 +334,6 @@ impl Service {
         );
         Some(instance_id)
     }
-}
-
-/// Which producers a data source of a config is meant for.
-struct ProducerFilter {
-    names: Vec<String>,
-    expressions: Vec<Regex>,
-    other_machine_only: bool,
-}
-
-impl ProducerFilter {
-    fn of(source: &trace_config::DataSource, this_machine: &str) -> ProducerFilter {
-        let machines = &source.machine_name_filter;
-        ProducerFilter {
-            names: source.producer_name_filter.clone(),
-            // Those that do not compile were refused with the config.
-            expressions: source
-                .producer_name_regex_filter
-                .iter()
-                .filter_map(|e| whole_name_regex(e).ok())
-                .collect(),
-            other_machine_only: !machines.is_empty()
-                && !machines.iter().any(|name| name == "host" || name == this_machine),
-        }
-    }
-
-    fn passes(&self, name: &str) -> bool {
-        let anyone = self.names.is_empty() && self.expressions.is_empty();
-        let named = || self.names.iter().any(|filter| filter == name);
-        let matched = || {
-            self.expressions
-                .iter()
-                .any(|expression| expression.is_match(name))
-        };
-        !self.other_machine_only && (anyone || named() || matched())
-    }
-}
-
-/// A regular expression that has to match a whole name, with bounded memory.
-pub(crate) fn whole_name_regex(expression: &str) -> Result<Regex, String> {
-    if expression.len() > limits::MAX_REGEX_LENGTH {
-        return Err(format!("is longer than {} bytes", limits::MAX_REGEX_LENGTH));
-    }
-    RegexBuilder::new(&format!("^(?:{expression})$"))
-        .size_limit(limits::MAX_REGEX_MEMORY)
-        .dfa_size_limit(limits::MAX_REGEX_MEMORY)
-        .build()
-        .map_err(|error| error.to_string())
-}
-
-pub(crate) fn check_filters(config: &TraceConfig) -> Result<(), String> {
-    for source in &config.data_sources {
-        for expression in &source.producer_name_regex_filter {
-            whole_name_regex(expression).map_err(|error| {
-                let name = source.config.name.as_deref().unwrap_or_default();
-                format!("data source {name:?}: producer_name_regex_filter {expression:?}: {error}")
-            })?;
-        }
-    }
-    Ok(())
 }
 
 /// The filter that the config asks for.
@@ -436,7 +372,7 @@ fn check_config_sizes(config: &TraceConfig, encoded: &[Vec<u8>]) -> Result<(), S
 }
 
 /// Index of the buffer that each data source of the config writes into.
-fn resolve_targets(config: &TraceConfig) -> Result<Vec<usize>, String> {
+pub(crate) fn resolve_targets(config: &TraceConfig) -> Result<Vec<usize>, String> {
     let count = config.buffers.len();
     if count > limits::MAX_BUFFERS_PER_SESSION {
         return Err(format!(

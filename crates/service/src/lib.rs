@@ -29,6 +29,7 @@ mod timers;
 pub mod trace_buffer;
 pub mod trace_filter;
 mod triggers;
+mod wanted;
 
 pub use boost::PriorityBoost;
 pub use clock::Now;
@@ -41,7 +42,7 @@ pub use ids::{
     WriterId,
 };
 pub use output::{FlushOutcome, LogLevel, Output, ProducerCommand};
-pub use producer::{Credentials, Introduction, Scraping, SmbOrigin};
+pub use producer::{Credentials, Introduction, MemorySharing, Scraping, SmbOrigin};
 pub use query::StateScope;
 pub use readback::ReadBatch;
 pub use service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service, SystemFacts};

@@ -1,12 +1,12 @@
 //! The life of a session after it was configured: start, acknowledgements, stop, end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ferretto_proto::messages::{TraceConfig, observable_events};
 
 use crate::clock::Now;
-use crate::enable::{ConfigInput, only_filters_differ};
+use crate::enable::{ConfigInput, only_filters_differ, resolve_targets};
 use crate::ids::{ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{LogLevel, Output, ProducerCommand};
@@ -15,6 +15,7 @@ use crate::session::{
     Drain, FlushStrategy, InstanceState, LifecycleEvent, Session, SlowDataSources, SlowKind, State,
 };
 use crate::timers::{Clock, Timer};
+use crate::wanted::Wanted;
 
 /// Whether producers get time to acknowledge that they stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,13 +275,18 @@ impl Service {
                 "cannot change the config of a session that is not running".into(),
             );
         }
-        if let Err(error) = crate::enable::check_filters(&input.config) {
-            return self.log(LogLevel::Warning, format!("config not changed: {error}"));
-        }
         let surplus = !only_filters_differ(&session.config, &input.config);
-        adopt_filters(&mut session.config, &input.config);
-        let sources = session.config.data_sources.iter();
-        let names: BTreeSet<String> = sources.filter_map(|source| source.config.name.clone()).collect();
+        let mut changed = session.config.clone();
+        adopt_filters(&mut changed, &input.config);
+        let this_machine = &self.identity.machine_name;
+        let wanted =
+            resolve_targets(&changed).and_then(|targets| Wanted::new(&changed, &targets, this_machine));
+        session.wanted = match wanted {
+            Ok(wanted) => wanted,
+            Err(error) => return self.log(LogLevel::Warning, format!("config not changed: {error}")),
+        };
+        session.config = changed;
+        let names: Vec<String> = session.wanted.names().map(str::to_owned).collect();
         let instances = session.instances.values();
         let set_up: BTreeSet<_> = instances.map(|i| (i.source, i.registration)).collect();
         if surplus {
@@ -581,12 +587,15 @@ pub(crate) fn instances_by_producer(
 
 /// Takes over the producer filters of each data source that the new config names too.
 fn adopt_filters(config: &mut TraceConfig, new: &TraceConfig) {
+    // The first of a name counts.
+    let by_name: BTreeMap<_, _> = new
+        .data_sources
+        .iter()
+        .rev()
+        .map(|source| (source.config.name.as_deref(), source))
+        .collect();
     for source in &mut config.data_sources {
-        if let Some(new) = new
-            .data_sources
-            .iter()
-            .find(|new| new.config.name == source.config.name)
-        {
+        if let Some(new) = by_name.get(&source.config.name.as_deref()) {
             source.producer_name_filter.clone_from(&new.producer_name_filter);
             source
                 .producer_name_regex_filter

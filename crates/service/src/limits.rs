@@ -106,10 +106,14 @@ pub const MAX_TRIGGERS_RECEIVED: usize = 1024;
 pub const MAX_PENDING_SNAPSHOTS: usize = 256;
 /// Names of triggers whose activations within 24 hours are counted.
 pub const MAX_TRIGGERS_REMEMBERED: usize = 1024;
-/// Longest regular expression in a filter, and the memory its automaton may take.
+/// Longest regular expression in a filter.
 pub const MAX_REGEX_LENGTH: usize = 4096;
-/// See [`MAX_REGEX_LENGTH`].
+/// Regular expressions among the filters of one config (upstream: no limit).
+pub const MAX_REGEXES_PER_CONFIG: usize = 256;
+/// Bytes that the automata of all of them may take together...
 pub const MAX_REGEX_MEMORY: usize = 1 << 20;
+/// ...except that each may take this much.
+pub const MIN_REGEX_MEMORY: usize = 64 * 1024;
 
 /// Messages, fields and ranges of fields in a trace filter (upstream: no limit). The filter that lets the whole schema pass
 /// has some 30,000.
@@ -135,3 +139,12 @@ pub const MAX_ZSTD_LEVEL_WHILE_SERVING: i32 = 9;
 /// How long the file of a session that nobody waits for any more may take no data, until it is given up. Upstream, which
 /// writes on its only thread, waits for ever.
 pub const ABANDONED_FILE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Connections at once, where the process may have as many descriptors as they take (upstream: no limit).
+pub const MAX_CONNECTIONS: usize = 16 * 1024;
+/// Connections at once of one user, and never more than half of all: one user cannot keep the others out.
+pub const MAX_CONNECTIONS_PER_UID: usize = 8 * 1024;
+/// Descriptors that a connection may come to cost: its socket, its shared memory, and two that it passes.
+pub const DESCRIPTORS_PER_CONNECTION: usize = 4;
+/// Descriptors that are left for listeners, trace files and the daemon itself; half of all if that is less.
+pub const RESERVED_DESCRIPTORS: usize = 128;

@@ -120,6 +120,11 @@ pub enum ProducerCommand {
         /// Bytes in a page.
         page_size: usize,
     },
+    /// Tell the producer, with whom no memory can be shared, to make its own, with pages of this size.
+    EmulateSharedMemory {
+        /// Bytes in a page.
+        page_size: usize,
+    },
     /// Tell the producer that the memory it offered is in use.
     SharedMemoryAdopted,
     /// Prepare an instance of a data source.

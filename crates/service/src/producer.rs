@@ -16,7 +16,7 @@ use crate::ids::{
 use crate::limits;
 use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::service::Service;
-use crate::session::State;
+use crate::session::{Instance, State};
 use crate::trace_buffer::{ChunkInfo, ChunkState, MorePatches, Patch, ProducerIdentity, TraceBuffer};
 use crate::triggers::TriggerBudget;
 
@@ -42,6 +42,18 @@ pub struct Introduction {
     pub smb_page_size_hint: usize,
     /// Whether chunks it did not return may be taken out of its shared memory.
     pub scraping: Scraping,
+    /// Whether memory can be shared with it at all.
+    pub sharing: MemorySharing,
+}
+
+/// Whether a producer can be sent memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemorySharing {
+    /// It is on this machine, and its socket passes descriptors.
+    #[default]
+    Possible,
+    /// It came over a network: it plays the service's part on memory of its own, and its commits carry the chunks' bytes.
+    Impossible,
 }
 
 /// Whether chunks that a producer did not return may be taken out of its shared memory.
@@ -88,10 +100,13 @@ pub(crate) struct Producer {
     pub(crate) smb_size_hint: usize,
     pub(crate) smb_page_size_hint: usize,
     pub(crate) scraping: Scraping,
+    pub(crate) sharing: MemorySharing,
     pub(crate) smb: Option<ServiceSmb>,
     /// The driver was asked to make shared memory and has not yet answered.
     pub(crate) smb_requested: bool,
     pub(crate) data_sources: Vec<Registration>,
+    /// Bytes of their descriptors.
+    descriptor_bytes: usize,
     /// Where each registered writer writes.
     pub(crate) writers: BTreeMap<WriterId, BufferId>,
     /// Buffers of the sessions it takes part in; it may write into no other.
@@ -102,9 +117,7 @@ pub(crate) struct Producer {
 impl Producer {
     /// Whether it may register this many bytes of descriptors in place of others.
     fn has_room_for(&self, new: usize, replaced: usize) -> bool {
-        let sources = self.data_sources.iter();
-        let registered: usize = sources.map(|source| source.descriptor_bytes.len()).sum();
-        registered - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER
+        self.descriptor_bytes - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER
     }
 }
 
@@ -129,9 +142,11 @@ impl Service {
             smb_size_hint: who.smb_size_hint,
             smb_page_size_hint: who.smb_page_size_hint,
             scraping: who.scraping,
+            sharing: who.sharing,
             smb: None,
             smb_requested: false,
             data_sources: Vec::new(),
+            descriptor_bytes: 0,
             writers: BTreeMap::new(),
             allowed_buffers: BTreeSet::new(),
             trigger_budget: TriggerBudget::default(),
@@ -168,15 +183,12 @@ impl Service {
             self.scrape(session, producer);
         }
         self.forget_in_flushes(producer, now);
-        while let Some(name) = self
-            .producers
-            .get(&producer)
-            .and_then(|producer| producer.data_sources.last())
-            .map(|registration| registration.name().to_owned())
-        {
-            self.unregister_data_source(producer, &name, now);
+        self.end_instances(now, |instance| instance.producer == producer);
+        if let Some(gone) = self.producers.remove(&producer) {
+            for source in &gone.data_sources {
+                self.withdraw_offer(source.number, source.name());
+            }
         }
-        self.producers.remove(&producer);
         self.outputs.retain(|output| output.producer() != Some(producer));
     }
 
@@ -220,6 +232,7 @@ impl Service {
             return self.log(LogLevel::Warning, line);
         }
         let name = registration.name().to_owned();
+        entry.descriptor_bytes += descriptor.len();
         entry.data_sources.push(registration);
         self.last_registration = number.0;
         let offer = Offer {
@@ -258,6 +271,8 @@ impl Service {
         match position {
             Some(at) => {
                 let known = &mut entry.data_sources[at];
+                entry.descriptor_bytes -= known.descriptor_bytes.len();
+                entry.descriptor_bytes += descriptor.len();
                 known.descriptor = decoded;
                 known.descriptor_bytes = descriptor.to_vec();
             }
@@ -282,21 +297,32 @@ impl Service {
             return;
         };
         let removed = entry.data_sources.remove(position);
-        if let Some(offers) = self.offers.get_mut(name) {
-            offers.retain(|offer| offer.registration != removed.number);
-            if offers.is_empty() {
-                self.offers.remove(name);
-            }
+        entry.descriptor_bytes -= removed.descriptor_bytes.len();
+        self.withdraw_offer(removed.number, name);
+        self.end_instances(now, |instance| {
+            instance.producer == producer && instance.name == name
+        });
+    }
+
+    /// A data source of this name is offered no more.
+    fn withdraw_offer(&mut self, registration: RegistrationId, name: &str) {
+        let Some(offers) = self.offers.get_mut(name) else {
+            return;
+        };
+        offers.retain(|offer| offer.registration != registration);
+        if offers.is_empty() {
+            self.offers.remove(name);
         }
+    }
+
+    /// Ends instances whose producer has gone away or taken them back.
+    fn end_instances(&mut self, now: &Now, ended: impl Fn(&Instance) -> bool) {
         let ended: Vec<(SessionId, DataSourceInstanceId)> = self
             .sessions
             .values()
             .flat_map(|session| {
-                let of_this = session
-                    .instances
-                    .iter()
-                    .filter(|(_, i)| i.producer == producer && i.name == name);
-                of_this.map(|(instance, _)| (session.id, *instance))
+                let ended = session.instances.iter().filter(|(_, instance)| ended(instance));
+                ended.map(|(instance, _)| (session.id, *instance))
             })
             .collect();
         for (session, instance) in ended {
@@ -329,7 +355,7 @@ impl Service {
         if self
             .producers
             .get(&producer)
-            .is_none_or(|entry| entry.smb.is_none())
+            .is_none_or(|entry| entry.smb.is_none() && entry.sharing == MemorySharing::Possible)
         {
             return;
         }
@@ -350,7 +376,6 @@ impl Service {
         let Some(sender) = self.producers.get(&producer) else {
             return;
         };
-        let Some(smb) = &sender.smb else { return };
         let (page, index) = (
             entry.page.unwrap_or_default() as usize,
             entry.chunk.unwrap_or_default() as usize,
@@ -371,9 +396,10 @@ impl Service {
                     },
                 )
             }),
-            None => smb
-                .copy_chunk(page, index, chunk)
-                .ok()
+            None => sender
+                .smb
+                .as_ref()
+                .and_then(|smb| smb.copy_chunk(page, index, chunk).ok())
                 .map(|header| (header, ChunkState::Complete)),
         };
         let mut to = Target {

@@ -90,17 +90,6 @@ impl Service {
         self.trace_stats_of(session)
     }
 
-    /// The same in at most `max` bytes. Where there are so many writers that their histograms do not fit, those are left
-    /// out: the trace has them all.
-    pub fn trace_stats_within(&mut self, consumer: ConsumerId, max: usize) -> Option<TraceStats> {
-        let mut stats = self.trace_stats(consumer)?;
-        if stats.encoded_len() as usize > max {
-            stats.writer_stats.clear();
-            stats.chunk_payload_histogram_def.clear();
-        }
-        Some(stats)
-    }
-
     pub(crate) fn trace_stats_of(&mut self, id: SessionId) -> Option<TraceStats> {
         let data_sources: usize = self
             .producers

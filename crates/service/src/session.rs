@@ -22,6 +22,7 @@ use crate::producer::RegistrationId;
 use crate::timers::Clock;
 use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;
+use crate::wanted::Wanted;
 
 /// Sequence id of the packets that the service itself writes.
 pub(crate) const SERVICE_SEQUENCE_ID: u32 = 1;
@@ -198,6 +199,7 @@ pub(crate) struct Beginning {
     pub(crate) config: TraceConfig,
     pub(crate) config_bytes: Arc<[u8]>,
     pub(crate) data_source_configs: Vec<Vec<u8>>,
+    pub(crate) wanted: Wanted,
     pub(crate) uuid: u128,
     pub(crate) buffers: Vec<BufferId>,
     pub(crate) flush_strategy: FlushStrategy,
@@ -222,6 +224,8 @@ pub(crate) struct Session {
     pub(crate) config_bytes: Arc<[u8]>,
     /// `data_sources[i].config` as the consumer sent it, which goes to producers.
     pub(crate) data_source_configs: Vec<Vec<u8>>,
+    /// What is wanted of producers that are yet to come.
+    pub(crate) wanted: Wanted,
     pub(crate) uuid: u128,
 
     /// Buffer ids in the order of the config.
@@ -290,6 +294,7 @@ impl Session {
             end_untold: false,
             config_bytes: beginning.config_bytes,
             data_source_configs: beginning.data_source_configs,
+            wanted: beginning.wanted,
             uuid: beginning.uuid,
             buffers: beginning.buffers,
             instances: BTreeMap::new(),

@@ -54,6 +54,8 @@ pub(super) struct Connection {
     deaf: bool,
     /// Requests may be waiting that were not handed out because the client has to read its replies first.
     held_up: bool,
+    /// The log knows that calls of this client are rejected.
+    rejection_told: bool,
 }
 
 /// What is at the other end.
@@ -75,6 +77,7 @@ impl Connection {
             gone: None,
             deaf: false,
             held_up: false,
+            rejection_told: false,
         }
     }
 
@@ -98,6 +101,16 @@ impl Connection {
         self.release_replies();
     }
 
+    /// Rejects a call that makes no sense, as upstream does: the client lives on. The log is told of the first only, for a
+    /// client can send many.
+    pub(super) fn reject(&mut self, to: ReplyTo, why: &str) {
+        if !std::mem::replace(&mut self.rejection_told, true) {
+            let pid = self.peer.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
+            crate::log::warning(format_args!("rejected a call of a client{pid}: {why}"));
+        }
+        self.reply(to, Reply::rejected());
+    }
+
     /// Whether bulk data may be produced.
     pub(super) fn has_room(&self) -> bool {
         self.replies.waiting.is_empty() && self.host.outgoing_room() >= 4 * MAX_FRAME
@@ -113,12 +126,17 @@ impl Connection {
             let Some((to, reply)) = self.replies.pop() else {
                 return;
             };
+            let is_last = !reply.has_more();
             match self.host.reply(to, reply) {
                 Ok(()) => {}
-                Err(ReplyError::TooLarge(error)) => {
-                    // Nothing of ours is; what a consumer or producer made us repeat may be. Say no instead.
+                // Nothing of ours is; what a consumer or producer made us repeat may be.
+                Err(ReplyError::TooLarge(error)) if is_last => {
                     crate::log::warning(format_args!("{error}; the call is rejected"));
                     let _ = self.host.reply(to, Reply::rejected());
+                }
+                // A rejection would end the stream, and with it all that is yet to be said.
+                Err(ReplyError::TooLarge(error)) => {
+                    crate::log::warning(format_args!("{error}; it is left out of a stream of replies"));
                 }
                 Err(ReplyError::Full(error)) => {
                     self.closing.get_or_insert_with(|| error.to_string());

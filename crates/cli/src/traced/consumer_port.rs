@@ -21,6 +21,7 @@ use ferretto_service::{
 };
 use ferretto_wire::{Reader, Value, Writer};
 
+use super::bounds::bound_stats;
 use super::connection::Replies;
 use super::trace_file::TraceFile;
 
@@ -89,7 +90,7 @@ impl ConsumerLink {
     /// Handles one call; what there is to say to it at once goes to `replies`.
     ///
     /// # Errors
-    /// The rule that the peer broke.
+    /// Why the call is rejected.
     pub(super) fn call(
         &mut self,
         service: &mut Service,
@@ -105,7 +106,7 @@ impl ConsumerLink {
             ..
         } = request;
         let id = self.id;
-        /// Decodes the request or ends the call: what cannot be decoded was not made by any client.
+        /// Decodes the request or rejects the call.
         macro_rules! decode {
             ($message:ty) => {
                 <$message>::decode_from_slice(payload)
@@ -366,9 +367,10 @@ fn rejected(error: &str) -> Reply {
 }
 
 fn trace_stats(service: &mut Service, consumer: ConsumerId) -> Reply {
-    let Some(stats) = service.trace_stats_within(consumer, MAX_PAYLOAD - 16) else {
+    let Some(mut stats) = service.trace_stats(consumer) else {
         return Reply::rejected();
     };
+    bound_stats(&mut stats);
     message(&GetTraceStatsResponse {
         trace_stats: stats.into(),
         ..Default::default()

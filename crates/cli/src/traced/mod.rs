@@ -2,6 +2,8 @@
 //!
 //! Flags, socket permissions and the notification descriptor are upstream's; what the daemon does is in [`shell`].
 
+mod admission;
+mod bounds;
 mod clocks;
 mod connection;
 mod consumer_port;
@@ -9,6 +11,7 @@ mod descriptors;
 mod files;
 mod priority;
 mod producer_port;
+mod repair;
 mod shell;
 mod system;
 mod trace_file;

@@ -9,16 +9,19 @@ use ferretto_ipc::ports::ProducerMethod;
 use ferretto_ipc::transport::PeerCredentials;
 use ferretto_proto::messages::{
     ActivateTriggersRequest, CommitDataRequest, InitializeConnectionRequest, InitializeConnectionResponse,
-    Message, NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterTraceWriterRequest,
-    UnregisterDataSourceRequest, UnregisterTraceWriterRequest, initialize_connection_request,
+    Message, NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterDataSourceRequest,
+    RegisterTraceWriterRequest, UnregisterDataSourceRequest, UnregisterTraceWriterRequest,
+    UpdateDataSourceRequest, initialize_connection_request,
 };
 use ferretto_service::{
-    Credentials, Introduction, Now, ProducerCommand, ProducerId, Scraping, Service, SmbOrigin, limits,
+    Credentials, Introduction, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, Service, SmbOrigin,
+    limits,
 };
 use ferretto_smb::{PageSize, Peer, ServiceSmb, SharedMemory};
 use ferretto_wire::{Reader, Value, Writer};
 
 use super::connection::Replies;
+use super::repair;
 
 /// Commands that may wait for a producer to ask for them.
 const MAX_EARLY_COMMANDS: usize = 4096;
@@ -26,6 +29,7 @@ const MAX_EARLY_COMMANDS: usize = 4096;
 /// What the daemon keeps of a producer's connection.
 #[derive(Default)]
 pub(super) struct ProducerLink {
+    sharing: MemorySharing,
     pub(super) id: Option<ProducerId>,
     /// The open `GetAsyncCommand` call.
     commands: Option<ReplyTo>,
@@ -34,10 +38,18 @@ pub(super) struct ProducerLink {
 }
 
 impl ProducerLink {
+    /// A producer that has not introduced itself yet.
+    pub(super) fn new(sharing: MemorySharing) -> ProducerLink {
+        ProducerLink {
+            sharing,
+            ..Default::default()
+        }
+    }
+
     /// Handles one call; what there is to say to it at once goes to `replies`.
     ///
     /// # Errors
-    /// The rule that the peer broke.
+    /// Why the call is rejected.
     pub(super) fn call(
         &mut self,
         service: &mut Service,
@@ -61,19 +73,28 @@ impl ProducerLink {
             replies.push(to, reply);
             return Ok(());
         };
-        /// Decodes the request or ends the call: what cannot be decoded was not made by any client.
+        let undecodable = |error| format!("{error} of {}", method.name());
+        /// Decodes the request or rejects the call.
         macro_rules! decode {
             ($message:ty) => {
-                <$message>::decode_from_slice(payload)
-                    .map_err(|error| format!("{error} of {}", method.name()))?
+                <$message>::decode_from_slice(payload).map_err(undecodable)?
+            };
+            ($message:ty, $texts:expr) => {
+                repair::decode::<$message>(payload, &$texts).map_err(undecodable)?
             };
         }
         match method {
             ProducerMethod::InitializeConnection | ProducerMethod::Sync => {}
-            ProducerMethod::RegisterDataSource => service.register_data_source(id, descriptor(payload), now),
-            ProducerMethod::UpdateDataSource => service.update_data_source(id, descriptor(payload)),
+            ProducerMethod::RegisterDataSource => {
+                let (_, bytes) = decode!(RegisterDataSourceRequest, repair::REGISTER);
+                service.register_data_source(id, descriptor(&bytes), now);
+            }
+            ProducerMethod::UpdateDataSource => {
+                let (_, bytes) = decode!(UpdateDataSourceRequest, repair::REGISTER);
+                service.update_data_source(id, descriptor(&bytes));
+            }
             ProducerMethod::UnregisterDataSource => {
-                let request = decode!(UnregisterDataSourceRequest);
+                let (request, _) = decode!(UnregisterDataSourceRequest, repair::FIRST);
                 service.unregister_data_source(
                     id,
                     request.data_source_name.as_deref().unwrap_or_default(),
@@ -102,7 +123,7 @@ impl ProducerLink {
                 service.data_source_stopped(id, request.data_source_id.unwrap_or_default(), now);
             }
             ProducerMethod::ActivateTriggers => {
-                let request = decode!(ActivateTriggersRequest);
+                let (request, _) = decode!(ActivateTriggersRequest, repair::FIRST);
                 service.activate_triggers(id, &request.trigger_names, random(), now);
             }
             ProducerMethod::GetAsyncCommand => {
@@ -143,8 +164,9 @@ impl ProducerLink {
         if self.id.is_some() {
             return Ok(Reply::rejected());
         }
-        let request = InitializeConnectionRequest::decode_from_slice(payload)
-            .map_err(|error| format!("{error} of InitializeConnection"))?;
+        let (request, _) =
+            repair::decode::<InitializeConnectionRequest>(payload, &repair::INITIALIZE_CONNECTION)
+                .map_err(|error| format!("{error} of InitializeConnection"))?;
         let page_size = request.shared_memory_page_size_hint_bytes.unwrap_or_default() as usize;
         let introduction = Introduction {
             name: request.producer_name.unwrap_or_default(),
@@ -155,6 +177,7 @@ impl ProducerLink {
                 Some(ProducerSMBScrapingMode::SMB_SCRAPING_ENABLED) => Scraping::Enabled,
                 _ => Scraping::Disabled,
             },
+            sharing: self.sharing,
         };
         let name = introduction.name.clone();
         let Some(id) = service.connect_producer(
@@ -167,7 +190,8 @@ impl ProducerLink {
             return Ok(Reply::rejected());
         };
         self.id = Some(id);
-        let offered = request.producer_provided_shmem.unwrap_or_default();
+        let offered =
+            request.producer_provided_shmem.unwrap_or_default() && self.sharing == MemorySharing::Possible;
         let adopted = match fd.filter(|_| offered) {
             Some(fd) => match adopt(fd, page_size) {
                 Ok(smb) => {
@@ -186,7 +210,7 @@ impl ProducerLink {
         let response = InitializeConnectionResponse {
             using_shmem_provided_by_producer: Some(adopted),
             direct_smb_patching_supported: Some(true),
-            use_shmem_emulation: Some(false),
+            use_shmem_emulation: Some(self.sharing == MemorySharing::Impossible),
             ..Default::default()
         };
         Ok(Reply::last(response.encode_to_vec()))
@@ -230,12 +254,16 @@ pub(super) fn create_shared_memory(size: usize, page_size: usize) -> Result<(Ser
         .try_clone_to_owned()
         .map_err(|error| failed(&error))?;
     let smb = divide(memory, page_size)?;
-    const SHARED_BUFFER_PAGE_SIZE_KB: u32 = 1;
     let mut payload = Writer::new();
+    setup_tracing(&mut payload, page_size);
+    Ok((smb, Reply::more(payload.as_slice().to_vec()).with_fd(fd)))
+}
+
+fn setup_tracing(payload: &mut Writer, page_size: usize) {
+    const SHARED_BUFFER_PAGE_SIZE_KB: u32 = 1;
     payload.nested(field::SETUP_TRACING, |setup| {
         setup.varint_field(SHARED_BUFFER_PAGE_SIZE_KB, page_size as u64 / 1024);
     });
-    Ok((smb, Reply::more(payload.as_slice().to_vec()).with_fd(fd)))
 }
 
 /// Field numbers of `GetAsyncCommandResponse`. Written by hand because configs go in as they came.
@@ -253,6 +281,7 @@ pub(super) fn encode_command(command: &ProducerCommand) -> Option<Reply> {
     let mut payload = Writer::new();
     match command {
         ProducerCommand::CreateSharedMemory { .. } => return None,
+        ProducerCommand::EmulateSharedMemory { page_size } => setup_tracing(&mut payload, *page_size),
         ProducerCommand::SharedMemoryAdopted => payload.nested(field::SETUP_TRACING, |_| {}),
         ProducerCommand::SetupDataSource { instance, config } => {
             payload.nested(field::SETUP_DATA_SOURCE, |message| {

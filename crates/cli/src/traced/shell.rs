@@ -17,9 +17,12 @@ use ferretto_ipc::transport::PeerCredentials;
 use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_service::compression::Fit;
 use ferretto_service::{
-    ConsumerId, LogLevel, Now, Output, ProducerCommand, ProducerId, Service, SessionId, SmbOrigin,
+    ConsumerId, LogLevel, MemorySharing, Now, Output, ProducerCommand, ProducerId, Service, SessionId,
+    SmbOrigin,
 };
 
+use super::admission::Admission;
+use super::bounds::split_events;
 use super::connection::{Connection, Role};
 use super::consumer_port::{ConsumerLink, Effect};
 use super::files::{Done, FileWriter, Files, Written};
@@ -55,6 +58,7 @@ pub(super) struct Shell {
     resting: Option<u64>,
     /// Accepting a connection failed, and clients have been waiting for theirs since.
     accept_fails: bool,
+    admission: Admission,
     connections: BTreeMap<Token, Connection>,
     producers: BTreeMap<ProducerId, Token>,
     consumers: BTreeMap<ConsumerId, Token>,
@@ -82,6 +86,7 @@ impl Shell {
             listeners: BTreeMap::new(),
             resting: None,
             accept_fails: false,
+            admission: Admission::of_process(),
             connections: BTreeMap::new(),
             producers: BTreeMap::new(),
             consumers: BTreeMap::new(),
@@ -175,23 +180,29 @@ impl Shell {
                 return Ok(());
             };
             let port = *port;
+            if self.admission.is_full() {
+                return self.rest(&"there are as many clients as the daemon can serve", now);
+            }
             match socket.accept() {
                 Ok(Some(stream)) => self.connected(stream, port),
                 Ok(None) => {
                     self.accept_fails = false;
                     return Ok(());
                 }
-                Err(error) => {
-                    // Out of descriptors, most likely: the queue stays full, so stop looking at it for a while.
-                    if !std::mem::replace(&mut self.accept_fails, true) {
-                        crate::log::warning(format_args!("{error}"));
-                    }
-                    self.resting = Some(now.monotonic + ACCEPT_PAUSE.as_nanos() as u64);
-                    return self.watch_listeners(Interest::None);
-                }
+                // Out of descriptors, most likely.
+                Err(error) => return self.rest(&error, now),
             }
         }
         Ok(())
+    }
+
+    /// Nobody can be let in for now: the queue stays full, so stop looking at it for a while.
+    fn rest(&mut self, why: &dyn std::fmt::Display, now: &Now) -> Result<(), ReactorError> {
+        if !std::mem::replace(&mut self.accept_fails, true) {
+            crate::log::warning(format_args!("new clients have to wait: {why}"));
+        }
+        self.resting = Some(now.monotonic + ACCEPT_PAUSE.as_nanos() as u64);
+        self.watch_listeners(Interest::None)
     }
 
     fn connected(&mut self, stream: Stream, port: Port) {
@@ -203,12 +214,26 @@ impl Shell {
             }),
             Err(error) => return crate::log::warning(format_args!("{error}")),
         };
+        if let Err(turned_away) = self.admission.enter(peer.uid) {
+            if let Some(line) = turned_away.line {
+                crate::log::warning(format_args!("{line}"));
+            }
+            return;
+        }
         let token = self.next_token();
         if let Err(error) = self.reactor.register(&stream, token, Interest::Readable) {
+            self.admission.leave(peer.uid);
             return crate::log::warning(format_args!("{error}"));
         }
         let (services, role): (&'static [_], _) = match port {
-            Port::Producer => (&PRODUCER_SERVICES, Role::Producer(ProducerLink::default())),
+            Port::Producer => {
+                let sharing = if stream.passes_fds() {
+                    MemorySharing::Possible
+                } else {
+                    MemorySharing::Impossible
+                };
+                (&PRODUCER_SERVICES, Role::Producer(ProducerLink::new(sharing)))
+            }
             Port::Consumer => {
                 let id = self.service.connect_consumer(peer.uid);
                 self.consumers.insert(id, token);
@@ -254,6 +279,7 @@ impl Shell {
                 return false;
             }
         };
+        let to = request.reply_to;
         let (service, replies) = (&mut self.service, &mut connection.replies);
         let effect = match &mut connection.role {
             Role::Producer(link) => {
@@ -276,7 +302,7 @@ impl Shell {
             Ok(Effect::Reads) => self.send_packets(token, now),
             Ok(Effect::Streams(session, file)) => self.open_file(session, file),
             Ok(Effect::Clones(clone, file)) => drop(self.files_of_clones.insert(clone, file)),
-            Err(rule) => connection.closing = Some(rule),
+            Err(why) => connection.reject(to, &why),
         }
         true
     }
@@ -315,7 +341,9 @@ impl Shell {
                     self.reply_to_consumer(consumer, |link| link.flush_done(token, outcome));
                 }
                 Output::Observed { consumer, events } => {
-                    self.reply_to_consumer(consumer, |link| link.observed(*events));
+                    for events in split_events(*events) {
+                        self.reply_to_consumer(consumer, |link| link.observed(events));
+                    }
                 }
                 Output::FileDue(session) => self.write_file(session, now),
                 Output::SyncFile(session) => {
@@ -549,6 +577,7 @@ impl Shell {
             return;
         };
         self.busy.remove(&token);
+        self.admission.leave(connection.peer.uid);
         let _ = self.reactor.deregister(&connection.stream, token);
         if !why.is_empty() {
             let pid = connection

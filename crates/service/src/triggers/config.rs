@@ -10,8 +10,8 @@ use ferretto_proto::messages::{TraceConfig, trace_config::trigger_config};
 use ferretto_wire::{Reader, Value};
 use regex::Regex;
 
-use crate::enable::whole_name_regex;
 use crate::limits;
+use crate::wanted::whole_name_regex;
 
 /// What a trigger does to the session that waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -222,7 +222,7 @@ fn definitions(triggers: &[trigger_config::Trigger]) -> Result<Vec<Definition>, 
                 ));
             }
             None => {
-                let compiled = whole_name_regex(expression).map_err(|error| {
+                let compiled = whole_name_regex(expression, limits::MAX_REGEX_MEMORY).map_err(|error| {
                     format!("trigger {name:?}: producer_name_regex {expression:?}: {error}")
                 })?;
                 let compiled = Arc::new(compiled);

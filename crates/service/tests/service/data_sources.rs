@@ -62,7 +62,9 @@ const EVERYTHING: u32 = observable_events::Type::TYPE_DATA_SOURCES_INSTANCES as 
 
 fn commands(producer: &FakeProducer, from: usize) -> Vec<&'static str> {
     let names = producer.commands[from..].iter().map(|command| match command {
-        ProducerCommand::CreateSharedMemory { .. } | ProducerCommand::SharedMemoryAdopted => "memory",
+        ProducerCommand::CreateSharedMemory { .. }
+        | ProducerCommand::EmulateSharedMemory { .. }
+        | ProducerCommand::SharedMemoryAdopted => "memory",
         ProducerCommand::SetupDataSource { .. } => "set up",
         ProducerCommand::StartDataSource { .. } => "start",
         ProducerCommand::StopDataSource { .. } => "stop",

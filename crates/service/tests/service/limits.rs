@@ -353,28 +353,6 @@ fn so_many_names_of_guarded_sessions_are_remembered() {
     assert!(start(9999).unwrap_err().contains("limit"));
 }
 
-#[test]
-fn statistics_fit_into_what_a_client_accepts() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
-    world.enable(consumer, &config(&["d"]));
-    let target = world.target(producer);
-    for writer in 1..=20 {
-        world.commit(producer, writer, target, &[&packet("x")]);
-    }
-    world.read(consumer);
-    let whole = world.service.trace_stats(consumer).unwrap();
-    assert_eq!(whole.writer_stats.len(), 20);
-    let size = whole.encoded_len() as usize;
-    let at = world.service.trace_stats_within(consumer, size).unwrap();
-    assert_eq!(at.writer_stats.len(), 20);
-    let past = world.service.trace_stats_within(consumer, size - 1).unwrap();
-    assert!(past.writer_stats.is_empty());
-    assert_eq!(past.buffer_stats, whole.buffer_stats);
-}
-
 /// A packet is limited only by what a buffer holds: it comes in as many fragments as it takes.
 #[test]
 fn a_packet_may_be_larger_than_any_message() {

@@ -1,0 +1,155 @@
+//! How many clients the daemon takes, in all and of each user.
+//!
+//! Called by the shell for every connection that begins or ends. What runs out first are descriptors: every connection costs
+//! one, and may come to cost some more. So there are never more connections than there are descriptors for, with some left for
+//! trace files, for the memory of producers and for whatever else the daemon opens; and no user has more than a part of them.
+
+use std::collections::BTreeMap;
+
+use ferretto_service::limits;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Who is connected, and how many more may be.
+#[derive(Debug)]
+pub(super) struct Admission {
+    most: usize,
+    most_per_user: usize,
+    connected: usize,
+    by_user: BTreeMap<u32, Guests>,
+}
+
+/// The connections of one user.
+#[derive(Debug, Default)]
+struct Guests {
+    connected: usize,
+    /// Some were turned away since there was last room for another: the log knows.
+    turned_away: bool,
+}
+
+/// A connection that is not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TurnedAway {
+    /// For the log, if this is the first in a row.
+    pub(super) line: Option<String>,
+}
+
+impl Admission {
+    /// For as many descriptors as this process may have: raises the soft limit to the hard one.
+    pub(super) fn of_process() -> Admission {
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        };
+        let count = match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => limit.maximum,
+            Err(_) => limit.current,
+        };
+        // None is no limit.
+        Admission::for_descriptors(count.map_or(usize::MAX, |count| count as usize))
+    }
+
+    fn for_descriptors(count: usize) -> Admission {
+        let reserved = limits::RESERVED_DESCRIPTORS.min(count / 2);
+        let most =
+            ((count - reserved) / limits::DESCRIPTORS_PER_CONNECTION).clamp(2, limits::MAX_CONNECTIONS);
+        Admission {
+            most,
+            most_per_user: (most / 2).min(limits::MAX_CONNECTIONS_PER_UID),
+            connected: 0,
+            by_user: BTreeMap::new(),
+        }
+    }
+
+    /// Whether nobody can be taken at all for now: who comes waits in the queue of the socket.
+    pub(super) fn is_full(&self) -> bool {
+        self.connected >= self.most
+    }
+
+    /// Takes a connection of this user.
+    ///
+    /// # Errors
+    /// If the user has as many as one user may have. It is to be closed then, for those that wait behind it may be of others.
+    pub(super) fn enter(&mut self, uid: u32) -> Result<(), TurnedAway> {
+        let guests = self.by_user.entry(uid).or_default();
+        if guests.connected >= self.most_per_user {
+            let first = !std::mem::replace(&mut guests.turned_away, true);
+            return Err(TurnedAway {
+                line: first.then(|| {
+                    format!(
+                        "clients of uid {uid} are turned away: it has {} connections, which is as many as one user may have",
+                        guests.connected
+                    )
+                }),
+            });
+        }
+        guests.connected += 1;
+        guests.turned_away = false;
+        self.connected += 1;
+        Ok(())
+    }
+
+    /// A connection that was taken has ended.
+    pub(super) fn leave(&mut self, uid: u32) {
+        let Some(guests) = self.by_user.get_mut(&uid) else {
+            return;
+        };
+        self.connected -= 1;
+        guests.connected -= 1;
+        if guests.connected == 0 {
+            self.by_user.remove(&uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_user_gets_more_than_half_of_what_the_descriptors_allow() {
+        let mut admission = Admission::for_descriptors(1024);
+        let taken = (0..).take_while(|_| admission.enter(1).is_ok()).count();
+        assert_eq!(
+            taken,
+            (1024 - limits::RESERVED_DESCRIPTORS) / limits::DESCRIPTORS_PER_CONNECTION / 2
+        );
+        assert!(!admission.is_full());
+        let others = (0..).take_while(|_| admission.enter(2).is_ok()).count();
+        assert_eq!(others, taken);
+        assert!(admission.is_full());
+        let descriptors = (taken + others) * limits::DESCRIPTORS_PER_CONNECTION;
+        assert!(descriptors + limits::RESERVED_DESCRIPTORS <= 1024);
+    }
+
+    #[test]
+    fn the_log_is_told_once_until_there_was_room_again() {
+        let mut admission = Admission::for_descriptors(64);
+        while admission.enter(7).is_ok() {}
+        assert_eq!(admission.enter(7), Err(TurnedAway { line: None }));
+        admission.leave(7);
+        assert_eq!(admission.enter(7), Ok(()));
+        let line = admission.enter(7).unwrap_err().line.unwrap();
+        assert!(line.contains("uid 7"), "{line}");
+        assert_eq!(admission.enter(7), Err(TurnedAway { line: None }));
+    }
+
+    #[test]
+    fn a_user_whose_connections_have_ended_leaves_nothing_behind() {
+        let mut admission = Admission::for_descriptors(1024);
+        for uid in 0..50 {
+            admission.enter(uid).unwrap();
+        }
+        (0..50).for_each(|uid| admission.leave(uid));
+        assert_eq!((admission.connected, admission.by_user.len()), (0, 0));
+    }
+
+    #[test]
+    fn however_few_descriptors_there_are_two_clients_can_connect() {
+        let mut admission = Admission::for_descriptors(0);
+        admission.enter(1).unwrap();
+        assert!(admission.enter(1).is_err());
+        admission.enter(2).unwrap();
+        assert!(admission.is_full());
+    }
+}

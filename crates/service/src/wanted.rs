@@ -1,0 +1,197 @@
+//! What a session wants of producers: the data sources of its config by name, each with its buffer and with the filter that
+//! says whose it may be.
+//!
+//! Made with the session, and anew when its filters change. A producer's registration looks up the name that it registers and
+//! meets the sources that bear it: no others are looked at, and no regular expression is compiled again.
+
+use std::collections::BTreeMap;
+
+use ferretto_proto::messages::{TraceConfig, trace_config};
+use regex::{Regex, RegexBuilder};
+
+use crate::limits;
+
+/// The data sources of a config, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    by_name: BTreeMap<String, Vec<WantedSource>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct WantedSource {
+    /// Its place among the config's data sources.
+    pub(crate) index: usize,
+    /// Which buffer of the config it writes into.
+    pub(crate) target: usize,
+    filter: ProducerFilter,
+}
+
+impl Wanted {
+    /// The sources of `config`, of which number `i` writes into buffer `targets[i]`, wanted by the service of `this_machine`.
+    ///
+    /// # Errors
+    /// A filter that is no regular expression, or more of them than a config may have.
+    pub(crate) fn new(config: &TraceConfig, targets: &[usize], this_machine: &str) -> Result<Wanted, String> {
+        let memory = memory_per_expression(config)?;
+        let mut by_name: BTreeMap<String, Vec<WantedSource>> = BTreeMap::new();
+        for ((index, source), target) in config.data_sources.iter().enumerate().zip(targets) {
+            let name = source.config.name.as_deref().unwrap_or_default();
+            by_name.entry(name.to_owned()).or_default().push(WantedSource {
+                index,
+                target: *target,
+                filter: ProducerFilter::new(source, this_machine, memory)?,
+            });
+        }
+        Ok(Wanted { by_name })
+    }
+
+    /// Those of this name, in the order of the config.
+    pub(crate) fn named(&self, name: &str) -> &[WantedSource] {
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The names, each once.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
+    }
+}
+
+impl WantedSource {
+    /// Whether it is wanted of a producer of this name.
+    pub(crate) fn is_wanted_of(&self, producer: &str) -> bool {
+        self.filter.passes(producer)
+    }
+}
+
+/// Which producers a data source of a config is meant for.
+#[derive(Debug)]
+struct ProducerFilter {
+    names: Vec<String>,
+    expressions: Vec<Regex>,
+    other_machine_only: bool,
+}
+
+impl ProducerFilter {
+    fn new(
+        source: &trace_config::DataSource,
+        this_machine: &str,
+        memory: usize,
+    ) -> Result<ProducerFilter, String> {
+        let machines = &source.machine_name_filter;
+        let compile = |expression: &String| {
+            whole_name_regex(expression, memory).map_err(|error| {
+                let name = source.config.name.as_deref().unwrap_or_default();
+                format!("data source {name:?}: producer_name_regex_filter {expression:?}: {error}")
+            })
+        };
+        Ok(ProducerFilter {
+            names: source.producer_name_filter.clone(),
+            expressions: source
+                .producer_name_regex_filter
+                .iter()
+                .map(compile)
+                .collect::<Result<_, _>>()?,
+            other_machine_only: !machines.is_empty()
+                && !machines.iter().any(|name| name == "host" || name == this_machine),
+        })
+    }
+
+    fn passes(&self, name: &str) -> bool {
+        let anyone = self.names.is_empty() && self.expressions.is_empty();
+        let named = || self.names.iter().any(|filter| filter == name);
+        let matched = || {
+            self.expressions
+                .iter()
+                .any(|expression| expression.is_match(name))
+        };
+        !self.other_machine_only && (anyone || named() || matched())
+    }
+}
+
+/// Bytes for the automaton of each expression of a config, which share what a config may take.
+fn memory_per_expression(config: &TraceConfig) -> Result<usize, String> {
+    let sources = config.data_sources.iter();
+    let count: usize = sources
+        .map(|source| source.producer_name_regex_filter.len())
+        .sum();
+    if count > limits::MAX_REGEXES_PER_CONFIG {
+        return Err(format!(
+            "too many regular expressions in producer_name_regex_filter: {count}, the limit is {}",
+            limits::MAX_REGEXES_PER_CONFIG
+        ));
+    }
+    Ok((limits::MAX_REGEX_MEMORY / count.max(1)).max(limits::MIN_REGEX_MEMORY))
+}
+
+/// A regular expression that has to match a whole name, with bounded memory.
+pub(crate) fn whole_name_regex(expression: &str, memory: usize) -> Result<Regex, String> {
+    if expression.len() > limits::MAX_REGEX_LENGTH {
+        return Err(format!("is longer than {} bytes", limits::MAX_REGEX_LENGTH));
+    }
+    RegexBuilder::new(&format!("^(?:{expression})$"))
+        .size_limit(memory)
+        .dfa_size_limit(memory)
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferretto_proto::messages::DataSourceConfig;
+
+    fn source(name: &str, expressions: &[&str]) -> trace_config::DataSource {
+        trace_config::DataSource {
+            config: DataSourceConfig {
+                name: Some(name.into()),
+                ..Default::default()
+            }
+            .into(),
+            producer_name_regex_filter: expressions.iter().map(|e| (*e).to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn wanted(sources: Vec<trace_config::DataSource>) -> Result<Wanted, String> {
+        let targets = vec![0; sources.len()];
+        let config = TraceConfig {
+            data_sources: sources,
+            ..Default::default()
+        };
+        Wanted::new(&config, &targets, "here")
+    }
+
+    #[test]
+    fn a_name_finds_the_sources_that_bear_it_in_the_order_of_the_config() {
+        let wanted = wanted(vec![source("a", &[]), source("b", &[]), source("a", &["x"])]).unwrap();
+        let places = |name| -> Vec<usize> { wanted.named(name).iter().map(|source| source.index).collect() };
+        assert_eq!(
+            (places("a"), places("b"), places("c")),
+            (vec![0, 2], vec![1], vec![])
+        );
+        assert_eq!(wanted.names().collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn an_expression_has_to_match_the_whole_name_however_long_that_is() {
+        let wanted = wanted(vec![source("d", &["(a|aa)+b?"])]).unwrap();
+        let source = &wanted.named("d")[0];
+        assert!(source.is_wanted_of("aaab"));
+        assert!(!source.is_wanted_of("xaaab"));
+        // Exponential for a matcher that backtracks, and a stack as deep as the name for one that recurses.
+        assert!(!source.is_wanted_of(&format!("{}c", "a".repeat(30_000))));
+    }
+
+    #[test]
+    fn expressions_share_the_memory_that_a_config_may_take() {
+        let many = |count| vec![source("d", &vec!["a{100}"; count])];
+        assert!(wanted(many(limits::MAX_REGEXES_PER_CONFIG)).is_ok());
+        let error = wanted(many(limits::MAX_REGEXES_PER_CONFIG + 1)).unwrap_err();
+        assert!(error.contains("too many regular expressions"), "{error}");
+        let greedy = "(?:a{80}){80}";
+        assert!(wanted(vec![source("d", &[greedy])]).is_ok());
+        let error = wanted(vec![source("d", &[greedy; 16])]).unwrap_err();
+        assert!(error.contains("size limit"), "{error}");
+    }
+}
