@@ -41,17 +41,6 @@ impl Daemon {
         Daemon::start_as(Command::new(env!("CARGO_BIN_EXE_traced")))
     }
 
-    /// With so few descriptors that clients can use them up.
-    fn start_with_descriptors(count: u32) -> Daemon {
-        let mut command = Command::new("sh");
-        command.arg("-c");
-        command.arg(format!(
-            "ulimit -n {count}; exec {}",
-            env!("CARGO_BIN_EXE_traced")
-        ));
-        Daemon::start_as(command)
-    }
-
     fn start_as(mut command: Command) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
@@ -647,34 +636,4 @@ fn clients_that_say_nothing_cost_a_descriptor_and_nothing_else() {
     drop(silent);
     let enabled = consumer.enable(&config(64), None);
     assert_eq!(consumer.disable(enabled), None);
-}
-
-#[test]
-fn a_daemon_out_of_descriptors_takes_new_clients_as_soon_as_it_can() {
-    let daemon = Daemon::start_with_descriptors(32);
-    let mut early = daemon.consumer();
-    early.state();
-    let crowd: Vec<Stream> = (0..64)
-        .map(|_| Stream::connect(&daemon.address("consumer")).unwrap())
-        .collect();
-    let mut late = daemon.consumer();
-    let call = late.endpoint.query_service_state(StateScope::Everything).unwrap();
-    late.send();
-    // Those that are connected are served meanwhile.
-    let start = Instant::now();
-    while !daemon.log().contains("Too many open files") && !daemon.log().contains("os error 24") {
-        assert!(start.elapsed() < PATIENCE, "{}", daemon.log());
-        early.state();
-    }
-    drop(crowd);
-    assert!(matches!(
-        late.reply(call),
-        Some(ConsumerReply::ServiceState { .. })
-    ));
-    let complaints = daemon
-        .log()
-        .lines()
-        .filter(|line| line.contains("accept"))
-        .count();
-    assert!(complaints <= 2, "{}", daemon.log());
 }
