@@ -11,6 +11,7 @@ use buffa::Message;
 use ferretto_ipc::ports::ServiceDescriptor;
 use ferretto_proto::messages::ipc_frame::Msg;
 use ferretto_proto::messages::{DataSourceDescriptor, IPCFrame, RegisterDataSourceRequest, ipc_frame};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -127,6 +128,42 @@ impl Client {
             bytes = &bytes[sent..];
         }
         Ok(())
+    }
+
+    /// Sends as many of the bytes as the socket takes at once; says how many.
+    pub(crate) fn send_what_fits(&mut self, bytes: &[u8]) -> usize {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::send(&self.stream, &bytes[sent..], flags) {
+                Ok(count) => sent += count,
+                Err(Errno::AGAIN) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        sent
+    }
+
+    /// Sends bytes, and keeps answers that come meanwhile: a client that does not read is not read from.
+    pub(crate) fn read_while_sending(&mut self, bytes: &[u8]) {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            sent += self.send_what_fits(&bytes[sent..]);
+            while sent < bytes.len() && !self.takes_bytes() {
+                assert!(self.receive(), "the service hung up");
+            }
+        }
+    }
+
+    /// Waits until the socket takes bytes, or has some: whether it takes some.
+    fn takes_bytes(&self) -> bool {
+        let mut polled = [PollFd::new(&self.stream, PollFlags::IN | PollFlags::OUT)];
+        let patience = PATIENCE.try_into().unwrap();
+        assert!(
+            rustix::event::poll(&mut polled, Some(&patience)).unwrap() > 0,
+            "the service does not read"
+        );
+        polled[0].revents().contains(PollFlags::OUT)
     }
 
     /// The number that the next call will have, and the method's.
