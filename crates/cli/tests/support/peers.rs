@@ -15,7 +15,7 @@ use ferretto_proto::messages::{
 use ferretto_wire::{Reader, Writer};
 
 use super::System;
-use super::wire::{Client, registration};
+use super::wire::{Answer, Client, registration};
 
 /// The pages that the producers here ask for.
 pub(crate) const PAGE: usize = 4096;
@@ -81,9 +81,14 @@ impl Producer {
     }
 
     pub(crate) fn next_command(&mut self) -> (Cmd, Option<OwnedFd>) {
-        let answer = self.client.answer(self.commands);
+        let answer = self.next_answer();
         let command = answer.decode::<GetAsyncCommandResponse>().cmd.unwrap();
         (command, answer.fd)
+    }
+
+    /// The next command as it came.
+    pub(crate) fn next_answer(&mut self) -> Answer {
+        self.client.answer(self.commands)
     }
 
     /// Registers a data source that a session waits for; gives the shared memory and the buffer to write into.

@@ -1,0 +1,317 @@
+//! Answers of our `traced` that would not fit the frames that clients accept, because of what other clients have registered,
+//! written or configured: they are split, bounded or refused, and everybody who asks gets an answer.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::process::{Output, Stdio};
+
+use buffa::Message;
+use ferretto_ipc::frame::MAX_FRAME;
+use ferretto_ipc::ports::CONSUMER_PORT;
+use ferretto_proto::messages::get_async_command_response::Cmd;
+use ferretto_proto::messages::{
+    AttachRequest, AttachResponse, CommitDataRequest, DataSourceConfig, DataSourceDescriptor, DetachRequest,
+    EnableTracingRequest, EnableTracingResponse, GetTraceStatsResponse, ObserveEventsRequest,
+    ObserveEventsResponse, RegisterDataSourceRequest, TraceConfig, TracingServiceState, TrackEventCategory,
+    TrackEventDescriptor, commit_data_request, observable_events,
+};
+use ferretto_service::limits;
+use ferretto_wire::{Reader, Writer};
+use support::peers::{Producer, Session, config, enabling, introduction, state};
+use support::wire::{Client, registration};
+use support::{Program, Programs, Side, System};
+
+fn perfetto(system: &System<'_>, side: Side, flags: &[&str]) -> Output {
+    let output = system
+        .command(&system.program(side, Program::Perfetto), "query.log")
+        .args(flags)
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{side} {flags:?}: {}",
+        system.log("query.log")
+    );
+    output
+}
+
+/// A data source whose descriptor has others inside.
+fn nested(name: String, categories: usize, length: usize) -> Vec<u8> {
+    let category = |n: usize| TrackEventCategory {
+        name: Some(format!("category {n}")),
+        description: Some("d".repeat(length)),
+        tags: vec!["tag".into(); 3],
+        ..Default::default()
+    };
+    let descriptor = DataSourceDescriptor {
+        name: Some(name),
+        track_event_descriptor: TrackEventDescriptor {
+            available_categories: (0..categories).map(category).collect(),
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    RegisterDataSourceRequest {
+        data_source_descriptor: descriptor.into(),
+        ..Default::default()
+    }
+    .encode_to_vec()
+}
+
+#[test]
+fn whatever_is_registered_the_state_can_be_asked_for() {
+    let (programs, sides) = match Programs::of_both() {
+        Some(programs) => (programs, vec![Side::Ours, Side::Upstream]),
+        None => (Programs::ours(), vec![Side::Ours]),
+    };
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut many = Producer::new(&system, &introduction("many"), None);
+    for n in 0..1000 {
+        many.client.call(
+            "RegisterDataSource",
+            &registration(&format!("source {n} {}", "s".repeat(500))),
+        );
+    }
+    let mut long = Producer::new(&system, &introduction(&"p".repeat(60_000)), None);
+    for n in 0..20 {
+        let name = format!("long {n} {}", "l".repeat(30_000));
+        long.client.call("RegisterDataSource", &registration(&name));
+    }
+    let mut deep = Producer::new(&system, &introduction("deep"), None);
+    for n in 0..20 {
+        deep.client
+            .call("RegisterDataSource", &nested(format!("deep {n}"), 1000, 60));
+    }
+    // As large as a request may be: with what the answer says besides it would not fit.
+    let widest = nested("widest".into(), 1, MAX_FRAME - 150);
+    deep.client.call("RegisterDataSource", &widest);
+    for producer in [&mut many, &mut long, &mut deep] {
+        producer.sync();
+    }
+    const SOURCES: usize = 1000 + 20 + 21;
+    for side in sides {
+        let raw = perfetto(&system, side, &["--query-raw"]).stdout;
+        let state = TracingServiceState::decode_from_slice(&raw).unwrap();
+        assert_eq!(state.producers.len(), 3, "{side}");
+        let names: BTreeSet<_> = state
+            .data_sources
+            .iter()
+            .map(|source| source.ds_descriptor.name.clone().unwrap())
+            .collect();
+        assert_eq!(names.len(), SOURCES, "{side}");
+        let of = |name: &str| {
+            let mut sources = state.data_sources.iter();
+            let found = sources.find(|source| source.ds_descriptor.name.as_deref() == Some(name));
+            &found.unwrap().ds_descriptor
+        };
+        assert_eq!(
+            of("deep 7").track_event_descriptor.available_categories.len(),
+            1000,
+            "{side}"
+        );
+        for flags in [&["--query", "--long"][..], &["--query"]] {
+            let text = perfetto(&system, side, flags).stdout;
+            let text = String::from_utf8(text).unwrap();
+            assert!(
+                text.contains("deep 19") && text.contains("widest"),
+                "{side} {flags:?}"
+            );
+        }
+    }
+    system.assert_running();
+}
+
+#[test]
+fn statistics_of_thousands_of_writers_fit_a_frame_and_are_whole_in_the_trace() {
+    const WRITERS: u16 = 6000;
+    const TRACE_STATS: u32 = 35;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut config = config("d");
+    config.buffers[0].size_kb = Some(8192);
+    let file = std::fs::File::create_new(system.path("trace")).unwrap().into();
+    let into_file = TraceConfig {
+        write_into_file: Some(true),
+        ..config
+    };
+    let mut client = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let enabled = client.call_with("EnableTracing", &enabling(into_file), Some(&file));
+    client.ask("QueryCapabilities", &[]);
+    let mut producer = Producer::new(&system, &introduction("p"), None);
+    let (_, target) = producer.join("d");
+    let chunk = |writer: u16| {
+        let mut chunk = Writer::new();
+        chunk.raw(&0_u32.to_le_bytes());
+        chunk.raw(&writer.to_le_bytes());
+        chunk.raw(&1_u16.to_le_bytes());
+        chunk.raw(&[3, 0xa2, 0x38, 0]);
+        commit_data_request::ChunksToMove {
+            target_buffer: Some(target),
+            data: Some(chunk.as_slice().to_vec()),
+            ..Default::default()
+        }
+    };
+    let writers: Vec<u16> = (1..=WRITERS).collect();
+    for writers in writers.chunks(1000) {
+        let request = CommitDataRequest {
+            chunks_to_move: writers.iter().map(|writer| chunk(*writer)).collect(),
+            ..Default::default()
+        };
+        producer.client.call("CommitData", &request.encode_to_vec());
+    }
+    producer.sync();
+    let answer = client.ask("GetTraceStats", &[]);
+    assert!(answer.frame_size <= MAX_FRAME, "{}", answer.frame_size);
+    let stats = answer.decode::<GetTraceStatsResponse>().trace_stats;
+    assert_eq!(stats.buffer_stats[0].chunks_written, Some(WRITERS.into()));
+    let told = stats.writer_stats.len();
+    assert!((1000..usize::from(WRITERS)).contains(&told), "{told} writers");
+
+    client.call("DisableTracing", &[]);
+    let end: EnableTracingResponse = client.answer(enabled).decode();
+    assert_eq!(end.error, None);
+    let trace = std::fs::read(system.path("trace")).unwrap();
+    let writers = Reader::new(&trace)
+        .map(|packet| packet.unwrap().value.as_bytes().unwrap())
+        .flat_map(|packet| Reader::new(packet).map(Result::unwrap))
+        .filter(|field| field.number == TRACE_STATS)
+        .map(|field| {
+            let stats =
+                ferretto_proto::messages::TraceStats::decode_from_slice(field.value.as_bytes().unwrap());
+            stats.unwrap().writer_stats.len()
+        });
+    assert_eq!(writers.last(), Some(WRITERS.into()));
+    system.assert_running();
+}
+
+/// A config with one data source whose own config is so many bytes, unknown to everybody but the data source.
+fn with_opaque_config(size: usize) -> (TraceConfig, Vec<u8>) {
+    const OF_THE_FUTURE: u32 = 9999;
+    let mut opaque = Writer::new();
+    opaque.bytes_field(1, b"d");
+    let rest = size - opaque.len() - 6;
+    opaque.bytes_field(OF_THE_FUTURE, &vec![0x5a; rest]);
+    let mut config = config("d");
+    config.data_sources[0].config = DataSourceConfig::decode_from_slice(opaque.as_slice())
+        .unwrap()
+        .into();
+    assert_eq!(opaque.len(), size);
+    (config, opaque.as_slice().to_vec())
+}
+
+#[test]
+fn a_config_that_fits_no_command_is_refused_and_one_that_just_does_arrives_byte_for_byte() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let (too_large, _) = with_opaque_config(limits::MAX_DATA_SOURCE_CONFIG_SIZE + 1);
+    let answer: EnableTracingResponse = consumer.ask("EnableTracing", &enabling(too_large)).decode();
+    let error = answer.error.unwrap();
+    assert!(error.contains("its config is 130049 bytes long"), "{error}");
+
+    let (largest, bytes) = with_opaque_config(limits::MAX_DATA_SOURCE_CONFIG_SIZE);
+    let _session = Session::begin(&system, largest);
+    let mut producer = Producer::new(&system, &introduction("p"), None);
+    producer.client.call("RegisterDataSource", &registration("d"));
+    let (memory, _) = producer.next_command();
+    assert!(matches!(memory, Cmd::SetupTracing(_)));
+    for _ in ["set up", "start"] {
+        let answer = producer.next_answer();
+        assert!(answer.frame_size <= MAX_FRAME, "{}", answer.frame_size);
+        let reply = answer.reply.unwrap();
+        assert!(
+            reply.windows(bytes.len()).any(|window| window == bytes),
+            "not as it was sent"
+        );
+    }
+    system.assert_running();
+}
+
+#[test]
+fn attaching_tells_the_whole_config_however_long_it_is() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut config = config("d");
+    config.data_sources = (0..60)
+        .map(|n| {
+            let mut source = config.data_sources[0].clone();
+            source.producer_name_filter = vec![format!("{n:02000}")];
+            source
+        })
+        .collect();
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let request = EnableTracingRequest {
+        trace_config: config.clone().into(),
+        ..Default::default()
+    };
+    consumer.call("EnableTracing", &request.encode_to_vec());
+    let key = Some("key".to_owned());
+    let detach = DetachRequest {
+        key: key.clone(),
+        ..Default::default()
+    };
+    assert!(consumer.ask("Detach", &detach.encode_to_vec()).reply.is_some());
+    let attach = AttachRequest {
+        key,
+        ..Default::default()
+    };
+    let mut other = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let attached: AttachResponse = other.ask("Attach", &attach.encode_to_vec()).decode();
+    assert_eq!(*attached.trace_config, config);
+}
+
+#[test]
+fn thousands_of_instances_are_told_in_parts_to_who_observes_them() {
+    const INSTANCES: usize = 3000;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut producer = Producer::new(&system, &introduction(&"p".repeat(300)), None);
+    let name = "s".repeat(20);
+    producer.client.call("RegisterDataSource", &registration(&name));
+    producer.sync();
+    let mut config = config(&name);
+    config.data_sources = vec![config.data_sources[0].clone(); INSTANCES];
+    let kinds = ObserveEventsRequest {
+        events_to_observe: vec![
+            observable_events::Type::TYPE_DATA_SOURCES_INSTANCES,
+            observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED,
+        ],
+        ..Default::default()
+    };
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let observed = consumer.call("ObserveEvents", &kinds.encode_to_vec());
+    consumer.call("EnableTracing", &enabling(config));
+    let (mut running, mut parts, mut all_started) = (0, 0, false);
+    while running < INSTANCES || !all_started {
+        let answer = consumer.answer(observed);
+        assert!(answer.has_more && answer.frame_size <= MAX_FRAME, "{answer:?}");
+        let events = answer.decode::<ObserveEventsResponse>().events;
+        let started = observable_events::DataSourceInstanceState::DATA_SOURCE_INSTANCE_STATE_STARTED;
+        let changes = events.instance_state_changes.iter();
+        running += changes.filter(|change| change.state == Some(started)).count();
+        all_started |= events.all_data_sources_started.unwrap_or_default();
+        parts += 1;
+    }
+    assert_eq!(running, INSTANCES);
+    assert!(parts > 3, "{parts} parts");
+    // The producer, too, is told of as many.
+    let mut started = 0;
+    while started < INSTANCES {
+        started += usize::from(matches!(producer.next_command().0, Cmd::StartDataSource(_)));
+    }
+    assert_eq!(
+        state(&mut consumer).tracing_sessions[0].num_data_sources,
+        Some(INSTANCES as u32)
+    );
+    system.assert_running();
+}
