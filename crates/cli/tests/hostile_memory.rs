@@ -19,24 +19,13 @@ use ferretto_proto::messages::{
     InitializeConnectionRequest, QueryServiceStateRequest, QueryServiceStateResponse, TraceConfig,
     UnregisterDataSourceRequest, commit_data_request,
 };
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::process::{Pid, Resource, Rlimit};
-use support::peers::{PAGE, Producer, Session, chunk, commit, config, enabling, introduction};
+use support::peers::{
+    PAGE, Producer, Session, chunk, commit, config, enabling, introduction, memory, sealed,
+};
 use support::wire::{Client, registration};
 use support::{PATIENCE, Program, Programs, Side, System};
-
-fn memory(size: u64, seals: SealFlags) -> OwnedFd {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memory = rustix::fs::memfd_create("hostile", flags).unwrap();
-    rustix::fs::ftruncate(&memory, size).unwrap();
-    rustix::fs::fcntl_add_seals(&memory, seals).unwrap();
-    memory
-}
-
-/// What a producer's memory must be sealed against.
-fn sealed() -> SealFlags {
-    SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
-}
 
 fn reopened(memory: &OwnedFd, flags: OFlags) -> OwnedFd {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());

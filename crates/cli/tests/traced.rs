@@ -82,10 +82,6 @@ impl Daemon {
         }
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
-    }
-
     /// The most memory it had resident so far, in KB.
     fn peak_memory_kb(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

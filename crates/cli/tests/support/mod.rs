@@ -7,6 +7,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)] // Each program that includes this file uses a part of it.
 
+pub(crate) mod dialect;
 pub(crate) mod peers;
 #[path = "../../../ipc/tests/reference/mod.rs"]
 mod reference;
@@ -209,6 +210,13 @@ impl<'a> System<'a> {
             traced.display()
         ));
         self.start_command(Program::Traced, command)
+    }
+
+    /// Starts a daemon with its producer socket, or sockets, elsewhere.
+    pub(crate) fn start_at(&mut self, side: Side, program: Program, producer_sockets: &str) -> u32 {
+        self.start_with(side, program, |command| {
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", producer_sockets);
+        })
     }
 
     fn start_command(&mut self, program: Program, mut command: Command) -> u32 {

@@ -13,6 +13,7 @@ use ferretto_proto::messages::{
     TraceConfig, TraceStats, TracingServiceState, commit_data_request,
 };
 use ferretto_wire::{Reader, Writer};
+use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::System;
 use super::wire::{Answer, Client, registration};
@@ -200,4 +201,23 @@ pub(crate) fn state(client: &mut Client) -> TracingServiceState {
             return whole;
         }
     }
+}
+
+/// A file in memory with these seals.
+pub(crate) fn memory(size: u64, seals: SealFlags) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = rustix::fs::memfd_create("test", flags).unwrap();
+    rustix::fs::ftruncate(&memory, size).unwrap();
+    rustix::fs::fcntl_add_seals(&memory, seals).unwrap();
+    memory
+}
+
+/// What a producer's memory must be sealed against.
+pub(crate) fn sealed() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
+}
+
+/// Memory that a service adopts.
+pub(crate) fn shared_memory(size: u64) -> OwnedFd {
+    memory(size, sealed())
 }

@@ -76,19 +76,24 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects and binds.
-    pub(crate) fn connect(socket: &Path, port: &'static ServiceDescriptor) -> Client {
+    /// Connects.
+    pub(crate) fn unbound(socket: &Path, port: &'static ServiceDescriptor) -> Client {
         let stream = UnixStream::connect(socket).expect("the service listens");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        let mut client = Client {
+        Client {
             stream,
             port,
             last_request: 1,
             received: Vec::new(),
             fds: VecDeque::new(),
             answers: VecDeque::new(),
-        };
+        }
+    }
+
+    /// Connects and binds.
+    pub(crate) fn connect(socket: &Path, port: &'static ServiceDescriptor) -> Client {
+        let mut client = Client::unbound(socket, port);
         let bind = IPCFrame {
             request_id: Some(1),
             msg: Some(Msg::MsgBindService(Box::new(ipc_frame::BindService {

@@ -1,0 +1,306 @@
+//! Clients of other times and makes with our `traced`, from the bytes that they send (`tests/dialects`), and our clients with a
+//! service that is older or newer than they are.
+//!
+//! `recorded-*` are real conversations, with upstream's service; [`record_the_dialects_of_others`] makes them anew. `older-*` and
+//! `newer-*` are by hand: what clients sent before the protocol grew, and what one may send that has grown further.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use buffa::Message;
+use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT, ServiceDescriptor};
+use ferretto_proto::messages::{AttachResponse, QueryServiceStateResponse, ReadBuffersResponse};
+use ferretto_wire::Reader;
+use support::dialect::{self, Player};
+use support::{Program, Programs, Running, Side, System};
+
+/// A session for the producers that are recorded.
+const SESSION: &str = r#"
+buffers { size_kb: 1024 }
+duration_ms: 1000
+flush_period_ms: 300
+data_sources { config { name: "linux.system_info" } }
+data_sources { config { name: "track_event" track_event_config { enabled_categories: "interop" } } }
+incremental_state_config { clear_period_ms: 400 }
+"#;
+
+/// Stands between upstream's service and a client of upstream's while that does something, and saves what it said.
+#[test]
+#[ignore = "writes tests/dialects; needs upstream's binaries and interop/cxx-producer"]
+fn record_the_dialects_of_others() {
+    let programs = Programs::of_both().expect("upstream's binaries");
+    let cxx = PathBuf::from(std::env::var_os("FERRETTO_CXX_PRODUCER").expect("interop/cxx-producer"));
+    let recording =
+        |name: &str, about: &str, port: &'static ServiceDescriptor, run: &dyn Fn(&System<'_>, &str)| {
+            let mut system = System::new(&programs);
+            system.start(Side::Upstream, Program::Traced);
+            let (here, there) = if port.name == PRODUCER_PORT.name {
+                (system.path("between"), system.producer_socket())
+            } else {
+                (system.path("between"), system.consumer_socket())
+            };
+            std::thread::scope(|threads| {
+                let recorder = threads.spawn(|| dialect::record(&here, &there, port));
+                while !here.exists() {
+                    std::thread::yield_now();
+                }
+                run(&system, &here.display().to_string());
+                dialect::save(name, about, &recorder.join().unwrap());
+            });
+        };
+    let perfetto = |system: &System<'_>, between: &str, flags: &[&str]| {
+        let status = system
+            .command(&system.program(Side::Upstream, Program::Perfetto), "perfetto.log")
+            .env("PERFETTO_CONSUMER_SOCK_NAME", between)
+            .args(flags)
+            .status()
+            .unwrap();
+        assert!(status.success(), "{}", system.log("perfetto.log"));
+    };
+    let config = |system: &System<'_>, text: &str| {
+        std::fs::write(system.path("config"), text).unwrap();
+        let path = |name| system.path(name).display().to_string();
+        [
+            "--txt".into(),
+            "-c".into(),
+            path("config"),
+            "-o".into(),
+            path("trace"),
+        ]
+    };
+    recording(
+        "recorded-perfetto-v56-record",
+        "# perfetto v56 --txt -c CONFIG -o TRACE\n",
+        &CONSUMER_PORT,
+        &|system, between| {
+            let flags = config(system, "buffers { size_kb: 64 } duration_ms: 200");
+            perfetto(system, between, &flags.each_ref().map(String::as_str));
+        },
+    );
+    let detached = |system: &System<'_>, socket: &str| {
+        let flags = config(system, "buffers { size_kb: 64 } write_into_file: true");
+        let [a, b, c, d, e] = flags.each_ref().map(String::as_str);
+        perfetto(system, socket, &[a, b, c, d, e, "--detach=key"]);
+    };
+    recording(
+        "recorded-perfetto-v56-detach",
+        "# perfetto v56 --txt -c CONFIG -o TRACE --detach=key\n",
+        &CONSUMER_PORT,
+        &detached,
+    );
+    recording(
+        "recorded-perfetto-v56-attach",
+        "# perfetto v56 --attach=key --stop\n",
+        &CONSUMER_PORT,
+        &|system, between| {
+            detached(system, &system.consumer_socket().display().to_string());
+            perfetto(system, between, &["--attach=key", "--stop"]);
+        },
+    );
+    recording(
+        "recorded-perfetto-v56-query",
+        "# perfetto v56 --query-raw\n",
+        &CONSUMER_PORT,
+        &|system, between| perfetto(system, between, &["--query-raw"]),
+    );
+    let with_session = |system: &System<'_>, producer: &mut Command| {
+        let mut producer = Running(producer.spawn().unwrap());
+        system.await_state(|state| !state.data_sources.is_empty());
+        system.record(Side::Upstream, SESSION).finish();
+        producer.wait(std::time::Duration::ZERO);
+    };
+    recording(
+        "recorded-traced_probes-v56",
+        "# traced_probes v56, which a session uses for a second\n",
+        &PRODUCER_PORT,
+        &|system, between| {
+            let mut probes = system.command(
+                &system.program(Side::Upstream, Program::TracedProbes),
+                "probes.log",
+            );
+            with_session(system, probes.env("PERFETTO_PRODUCER_SOCK_NAME", between));
+        },
+    );
+    recording(
+        "recorded-cxx-sdk",
+        "# The C++ client library (interop/cxx-producer), five events and out\n",
+        &PRODUCER_PORT,
+        &|system, between| {
+            let mut producer = system.command(&cxx, "producer.log");
+            producer
+                .args(["--events", "5", "--packets", "0"])
+                .stdout(Stdio::null());
+            with_session(system, producer.env("PERFETTO_PRODUCER_SOCK_NAME", between));
+        },
+    );
+}
+
+/// The packets in replies to `ReadBuffers`.
+fn packets(replies: &[&[u8]]) -> Vec<Vec<u8>> {
+    let (mut packets, mut packet) = (Vec::new(), Vec::new());
+    for reply in replies {
+        for slice in ReadBuffersResponse::decode_from_slice(reply).unwrap().slices {
+            packet.extend(slice.data.unwrap_or_default());
+            if slice.last_slice_for_packet.unwrap_or_default() {
+                packets.push(std::mem::take(&mut packet));
+            }
+        }
+    }
+    packets
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+/// A system with our service, and players of scripts on it.
+fn our_service<'a>(programs: &'a Programs) -> System<'a> {
+    let mut system = System::new(programs);
+    system.start(Side::Ours, Program::Traced);
+    system
+}
+
+fn consumer(system: &System<'_>, script: &str) -> Player {
+    Player::new(script, &system.consumer_socket(), &CONSUMER_PORT)
+}
+
+fn producer(system: &System<'_>, script: &str) -> Player {
+    Player::new(script, &system.producer_socket(), &PRODUCER_PORT)
+}
+
+#[test]
+fn upstreams_command_line_records_from_us() {
+    const TRACE_CONFIG: u32 = 33;
+    let programs = Programs::ours();
+    let mut system = our_service(&programs);
+    let mut player = consumer(&system, "recorded-perfetto-v56-record");
+    player.play();
+    let packets = packets(&player.replies(3));
+    let with_config = packets.iter().filter(|packet| {
+        Reader::new(packet)
+            .flatten()
+            .any(|field| field.number == TRACE_CONFIG)
+    });
+    assert_eq!(with_config.count(), 1);
+    system.assert_running();
+}
+
+#[test]
+fn upstreams_command_line_asks_us_for_our_state() {
+    let programs = Programs::ours();
+    let mut system = our_service(&programs);
+    let mut player = consumer(&system, "recorded-perfetto-v56-query");
+    player.play();
+    let [reply] = player.replies(2)[..] else {
+        panic!("not one reply")
+    };
+    let state = QueryServiceStateResponse::decode_from_slice(reply)
+        .unwrap()
+        .service_state;
+    assert_eq!(state.num_sessions, Some(0));
+    assert_eq!(state.supports_tracing_sessions, Some(true));
+    system.assert_running();
+}
+
+#[test]
+fn upstreams_command_line_detaches_from_us_and_attaches_again() {
+    let programs = Programs::ours();
+    let mut system = our_service(&programs);
+    let mut detached = consumer(&system, "recorded-perfetto-v56-detach");
+    detached.play();
+    system.await_state(|state| state.num_sessions == Some(1));
+    let mut attached = consumer(&system, "recorded-perfetto-v56-attach");
+    attached.play();
+    let [reply] = attached.replies(2)[..] else {
+        panic!("not one reply")
+    };
+    let config = AttachResponse::decode_from_slice(reply).unwrap().trace_config;
+    assert_eq!(config.write_into_file, Some(true));
+    let trace = detached.file();
+    assert!(Reader::new(&trace).all(|packet| packet.is_ok()) && !trace.is_empty());
+    system.assert_running();
+}
+
+#[test]
+fn upstreams_producers_record_for_us() {
+    for script in ["recorded-traced_probes-v56", "recorded-cxx-sdk"] {
+        let programs = Programs::ours();
+        let mut system = our_service(&programs);
+        let mut player = producer(&system, script);
+        std::thread::scope(|threads| {
+            let playing = threads.spawn(|| player.play());
+            system.await_state(|state| !state.data_sources.is_empty());
+            // It is over when the producer has acknowledged everything in time, or no service would have told it to go on.
+            let trace = system.record(Side::Ours, SESSION).finish();
+            assert!(std::fs::metadata(trace).unwrap().len() > 0);
+            playing.join().unwrap();
+        });
+        assert!(!player.replies(3).is_empty(), "{script}: no commands");
+        drop(player);
+        system.await_state(|state| state.producers.is_empty());
+        system.assert_running();
+    }
+}
+
+#[test]
+fn a_producer_and_a_consumer_from_before_most_of_the_protocol_record_together() {
+    let programs = Programs::ours();
+    let mut system = our_service(&programs);
+    let mut consumer = consumer(&system, "older-consumer");
+    let mut producer = producer(&system, "older-producer");
+    consumer.play_to("enabled");
+    producer.play_to("committed");
+    consumer.play_to("flushing");
+    producer.play_to("flushed");
+    consumer.play();
+    producer.play();
+    let packets = packets(&consumer.replies(5));
+    let with_data = packets.iter().filter(|packet| contains(packet, b"from before"));
+    assert_eq!(with_data.count(), 1);
+    system.assert_running();
+}
+
+#[test]
+fn a_producer_and_a_consumer_of_a_later_time_record_together() {
+    /// `DataSourceConfig` as the script has it.
+    const CONFIG: &[u8] =
+        b"\x0a\x01d\x9a\x3f\x11\x0a\x0dof the future\x10\x07\xa1\x3f\x01\x02\x03\x04\x05\x06\x07\x08";
+    let programs = Programs::ours();
+    let mut system = our_service(&programs);
+    let mut consumer = consumer(&system, "newer-consumer");
+    let mut producer = producer(&system, "newer-producer");
+    consumer.play_to("enabled");
+    producer.play_to("committed");
+    let commands = producer.replies(6);
+    let (_, with_config): (Vec<_>, Vec<_>) = commands.iter().partition(|command| command[0] == 0x1a);
+    assert_eq!(with_config.len(), 2, "set up and start");
+    for command in with_config {
+        assert!(
+            contains(command, CONFIG),
+            "not as the consumer sent it: {command:02x?}"
+        );
+    }
+    let state = system.state();
+    let descriptor = state.data_sources[0].ds_descriptor.encode_to_vec();
+    assert!(
+        contains(&descriptor, b"changed"),
+        "the unknown fields of the descriptor are lost"
+    );
+    consumer.play_to("stopping");
+    producer.play();
+    consumer.play();
+    let packets = packets(&consumer.replies(9));
+    let with_data = packets.iter().filter(|packet| contains(packet, b"from later"));
+    assert_eq!(with_data.count(), 1);
+    let with_config = packets.iter().filter(|packet| contains(packet, b"deep"));
+    assert_eq!(
+        with_config.count(),
+        1,
+        "the config in the trace is the consumer's"
+    );
+    system.assert_running();
+}
