@@ -15,13 +15,20 @@
 //! writers that need patches keeps their list in the writer, and hands it over where `Arbiter::return_chunk` adds to
 //! the request; patches for a chunk must be sent no earlier than the chunk.
 
+//! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of memory of its own, and plays the
+//! service's part on it: what is committed goes along in the request, and the chunks are free again. Whoever sends the requests
+//! should take no more of them than there is room for: it is then that writers find the memory full, as they would otherwise.
+
 mod writer_ids;
 
 use crate::trace_writer::TraceWriter;
 pub use ferretto_proto::ids::BufferId;
 use ferretto_proto::messages::CommitDataRequest;
 use ferretto_proto::messages::commit_data_request::ChunksToMove;
-use ferretto_smb::{MAX_WRITER_ID, NewChunk, PageLayout, ProducerSmb, WriteChunk, WriterId};
+use ferretto_smb::{
+    MAX_WRITER_ID, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
+    WriterId,
+};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +43,9 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The longest that a waiting writer sleeps before it looks again.
 const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
+
+/// Bytes of memory where it is emulated; upstream's number. All of it may be committed at once.
+pub const EMULATED_SMB_SIZE: usize = 1024 * 1024;
 
 /// What a trace writer does when all chunks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +108,8 @@ pub enum CreateWriterError {
 /// See the [module's documentation](self).
 pub struct Arbiter {
     smb: Arc<ProducerSmb>,
+    /// The other end of the memory, where it is this process's own.
+    service_end: Option<ServiceSmb>,
     layout: PageLayout,
     notify: Box<dyn Notify>,
     /// No chunk is handed out any more.
@@ -146,6 +158,22 @@ impl Arbiter {
         Self::with_stall_limit(smb, layout, notify, STALL_LIMIT)
     }
 
+    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of [`EMULATED_SMB_SIZE`] bytes in pages of
+    /// the size that the service said, whose bytes the requests carry.
+    ///
+    /// # Errors
+    /// If there is no memory to be had, or these are no pages of it.
+    pub fn emulating(
+        page_size: PageSize,
+        layout: PageLayout,
+        notify: impl Notify + 'static,
+    ) -> Result<Arc<Self>, Box<dyn std::error::Error + Send + Sync>> {
+        let memory = Arc::new(SharedMemory::create(EMULATED_SMB_SIZE)?);
+        let smb = ProducerSmb::new(memory.clone(), page_size)?;
+        let service_end = ServiceSmb::new(memory, page_size)?;
+        Ok(Self::over(smb, Some(service_end), layout, notify, STALL_LIMIT))
+    }
+
     /// As [`Arbiter::new`], with a time of the caller's instead of 30 s.
     pub(crate) fn with_stall_limit(
         smb: ProducerSmb,
@@ -153,8 +181,19 @@ impl Arbiter {
         notify: impl Notify + 'static,
         stall_limit: Duration,
     ) -> Arc<Self> {
+        Self::over(smb, None, layout, notify, stall_limit)
+    }
+
+    fn over(
+        smb: ProducerSmb,
+        service_end: Option<ServiceSmb>,
+        layout: PageLayout,
+        notify: impl Notify + 'static,
+        stall_limit: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
             smb: Arc::new(smb),
+            service_end,
             layout,
             notify: Box::new(notify),
             closed: AtomicBool::new(false),
@@ -224,6 +263,14 @@ impl Arbiter {
             // Only now can the id be used again without being mistaken for this writer's.
             pending.writer_ids.release(writer);
             requests.push(Request::UnregisterTraceWriter(writer));
+        }
+        drop(pending);
+        if let Some(service_end) = &self.service_end {
+            for request in &mut requests {
+                if let Request::CommitData(commit) = request {
+                    take_along(service_end, &mut commit.chunks_to_move);
+                }
+            }
         }
         requests
     }
@@ -343,5 +390,20 @@ impl Arbiter {
     fn pending(&self) -> MutexGuard<'_, Pending> {
         // Nothing panics while it holds the lock.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Does what the service would on being told of these chunks: takes their bytes, and frees them.
+fn take_along(service_end: &ServiceSmb, chunks: &mut [ChunksToMove]) {
+    let mut payload = Vec::new();
+    for chunk in chunks {
+        let (page, index) = (
+            chunk.page.unwrap_or_default() as usize,
+            chunk.chunk.unwrap_or_default() as usize,
+        );
+        // They are complete, for nobody else writes this memory.
+        if let Ok(header) = service_end.copy_chunk(page, index, &mut payload) {
+            chunk.data = Some(header.join(&payload));
+        }
     }
 }

@@ -440,7 +440,7 @@ impl ProducerEndpoint {
             command::Received::SetupTracing { page_size, fd } => {
                 let features = self.features.unwrap_or_default();
                 let memory = match fd {
-                    _ if features.emulates_shared_memory => SharedMemoryOffer::Emulated,
+                    _ if features.emulates_shared_memory => SharedMemoryOffer::Emulated { page_size },
                     Some(fd) => SharedMemoryOffer::FromService { fd, page_size },
                     None if self.offered_shared_memory => SharedMemoryOffer::Ours,
                     None => {

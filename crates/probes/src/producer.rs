@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Wake};
+use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, EMULATED_SMB_SIZE, Notify, Wake};
 use ferretto_client::producer::{
     ConnectError, DataSourceInstanceId, DataSourceSetup, Disconnect, Flush, ProducerCommand,
     ProducerEndpoint, ProducerEvent, ProducerOptions, Scraping, SharedMemoryOffer,
@@ -43,6 +43,8 @@ pub const PRODUCER_NAME: &str = "perfetto.traced_probes";
 /// What the producer asks for, as upstream's does.
 const SMB_SIZE: u32 = 2 * 1024 * 1024;
 const SMB_PAGE_SIZE: u32 = 32 * 1024;
+/// Bytes of requests that the arbiter may come to have: all of the memory, where it is emulated, and the rest generously.
+const ROOM_FOR_REQUESTS: usize = 2 * EMULATED_SMB_SIZE;
 /// The most that it maps if the service decides otherwise.
 const MAX_SMB_SIZE: usize = 256 * 1024 * 1024;
 
@@ -128,15 +130,19 @@ impl Link {
     }
 
     fn pump(&mut self) {
-        if std::mem::take(&mut self.requests_due)
+        self.endpoint.flush();
+        // Where there is no room now the socket is full, and will say when it no longer is.
+        if self.requests_due
+            && self.endpoint.outgoing_room() >= ROOM_FOR_REQUESTS
             && let Some(arbiter) = self.arbiter.upgrade()
         {
+            self.requests_due = false;
             for request in arbiter.take_requests() {
                 // Queued, or the connection is over, of which there is an event to come.
                 let _ = self.endpoint.send(request);
             }
+            self.endpoint.flush();
         }
-        self.endpoint.flush();
     }
 }
 
@@ -424,17 +430,27 @@ impl Probes {
     }
 
     fn set_up_memory(&mut self, offer: SharedMemoryOffer) -> Result<(), Ended> {
-        let SharedMemoryOffer::FromService { fd, page_size } = offer else {
-            return Err(Ended::SharedMemory(
-                "this producer offers none and needs real memory".into(),
-            ));
-        };
         let failed = |error: &dyn std::fmt::Display| Ended::SharedMemory(error.to_string());
-        let memory = SharedMemory::attach(fd, Peer::Service, MAX_SMB_SIZE).map_err(|error| failed(&error))?;
-        let page_size = PageSize::new(page_size as usize)
-            .ok_or_else(|| Ended::SharedMemory(format!("{page_size} bytes are no page size")))?;
-        let smb = ProducerSmb::new(Arc::new(memory), page_size).map_err(|error| failed(&error))?;
-        let arbiter = Arbiter::new(smb, PageLayout::Div1, self.link.clone());
+        let pages_of = |size: u32| {
+            PageSize::new(size as usize)
+                .ok_or_else(|| Ended::SharedMemory(format!("{size} bytes are no page size")))
+        };
+        let arbiter = match offer {
+            SharedMemoryOffer::FromService { fd, page_size } => {
+                let memory =
+                    SharedMemory::attach(fd, Peer::Service, MAX_SMB_SIZE).map_err(|error| failed(&error))?;
+                let smb = ProducerSmb::new(Arc::new(memory), pages_of(page_size)?)
+                    .map_err(|error| failed(&error))?;
+                Arbiter::new(smb, PageLayout::Div1, self.link.clone())
+            }
+            SharedMemoryOffer::Emulated { page_size } => {
+                Arbiter::emulating(pages_of(page_size)?, PageLayout::Div1, self.link.clone())
+                    .map_err(|error| failed(&error))?
+            }
+            SharedMemoryOffer::Ours => {
+                return Err(Ended::SharedMemory("this producer has offered none".into()));
+            }
+        };
         self.link.lock().arbiter = Arc::downgrade(&arbiter);
         self.arbiter = Some(arbiter);
         Ok(())

@@ -116,6 +116,16 @@ impl ChunkHeader {
         };
         Some((header, payload))
     }
+
+    /// A chunk as it goes over a socket: what [`ChunkHeader::split`] takes apart.
+    pub fn join(&self, payload: &[u8]) -> Vec<u8> {
+        let mut chunk = Vec::with_capacity(CHUNK_HEADER_SIZE + payload.len());
+        chunk.extend_from_slice(&self.chunk.0.to_le_bytes());
+        chunk.extend_from_slice(&self.writer.0.to_le_bytes());
+        chunk.extend_from_slice(&pack_packets(self.packet_count, self.flags).to_le_bytes());
+        chunk.extend_from_slice(payload);
+        chunk
+    }
 }
 
 #[inline]
@@ -134,6 +144,20 @@ pub(crate) const fn unpack_packets(packed: u16) -> (u16, ChunkFlags) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chunk_taken_apart_is_what_was_joined() {
+        let header = ChunkHeader {
+            writer: WriterId(0x1234),
+            chunk: ChunkId(0x5678_9abc),
+            packet_count: 1000,
+            flags: ChunkFlags::LAST_CONTINUES,
+        };
+        let chunk = header.join(b"payload");
+        assert_eq!(chunk[..4], [0xbc, 0x9a, 0x78, 0x56]);
+        assert_eq!(ChunkHeader::split(&chunk), Some((header, &b"payload"[..])));
+        assert_eq!(ChunkHeader::split(&chunk[..7]), None);
+    }
 
     #[test]
     fn count_and_flags_share_their_sixteen_bits_as_upstreams_bit_field_does() {

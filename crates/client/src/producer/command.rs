@@ -24,8 +24,11 @@ pub enum SharedMemoryOffer {
     },
     /// What we offered is used.
     Ours,
-    /// None can be shared; commits carry the data.
-    Emulated,
+    /// None can be shared; commits carry the data ([`Arbiter::emulating`](crate::arbiter::Arbiter::emulating)).
+    Emulated {
+        /// Bytes of a page in memory of our own.
+        page_size: u32,
+    },
 }
 
 /// An instance of a data source with its config.

@@ -185,11 +185,11 @@ fn where_memory_cannot_be_shared_commits_are_to_carry_the_data() {
             ..Default::default()
         },
     );
-    let events = connected.command(3, |_| {}, None);
+    let events = connected.command(3, |setup| setup.varint_field(1, 8), None);
     let emulated = matches!(
         events[..],
         [ProducerEvent::Command(ProducerCommand::SetupTracing(
-            SharedMemoryOffer::Emulated
+            SharedMemoryOffer::Emulated { page_size: 8192 }
         ))]
     );
     assert!(emulated, "{events:?}");

@@ -1,7 +1,7 @@
 //! Trace writers against a strict reader on the service's side of the shared memory.
 
 use super::*;
-use crate::arbiter::{CreateWriterError, Notify, Request, Wake};
+use crate::arbiter::{CreateWriterError, EMULATED_SMB_SIZE, Notify, Request, Wake};
 use ferretto_proto::messages::CommitDataRequest;
 use ferretto_smb::{
     ChunkHeader, Completeness, PageHeader, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory,
@@ -144,6 +144,14 @@ impl Service {
         }
     }
 
+    /// One that shares no memory with its producer.
+    fn far_away(page_size: usize, layout: PageLayout) -> Self {
+        let nothing = Arc::new(SharedMemory::create(page_size).unwrap());
+        let page_size = PageSize::new(page_size).unwrap();
+        let arbiter = Arbiter::emulating(page_size, layout, Silent).unwrap();
+        Self::over(nothing, page_size, arbiter)
+    }
+
     fn writer(&self, policy: BufferExhaustedPolicy) -> TraceWriter {
         self.arbiter.create_trace_writer(TARGET, policy).unwrap()
     }
@@ -164,7 +172,14 @@ impl Service {
         assert!(commit.chunks_to_patch.is_empty());
         for chunk in commit.chunks_to_move {
             let (page, index) = (chunk.page.unwrap() as usize, chunk.chunk.unwrap() as usize);
-            let header = self.smb.copy_chunk(page, index, &mut self.payload).unwrap();
+            let header = match &chunk.data {
+                None => self.smb.copy_chunk(page, index, &mut self.payload).unwrap(),
+                Some(data) => {
+                    let (header, payload) = ChunkHeader::split(data).unwrap();
+                    self.payload = payload.to_vec();
+                    header
+                }
+            };
             let target = BufferId(chunk.target_buffer.unwrap() as u16);
             assert_eq!(
                 self.registered.get(&header.writer),
@@ -656,5 +671,48 @@ fn an_id_is_free_again_only_after_its_end_was_sent() {
         service.writer(BufferExhaustedPolicy::Drop).id(),
         id,
         "ids go round"
+    );
+}
+
+#[test]
+fn where_memory_cannot_be_shared_packets_arrive_with_the_commits_and_leave_it_free() {
+    for (page_size, layout) in [(4096, PageLayout::Div1), (32_768, PageLayout::Div14)] {
+        let mut service = Service::far_away(page_size, layout);
+        let mut writer = service.writer(BufferExhaustedPolicy::Drop);
+        let (id, packets) = (writer.id(), 5 * EMULATED_SMB_SIZE / 10_000);
+        for number in 0..packets {
+            writer.write_packet(&packet(number, 10_000));
+            if number % 20 == 0 {
+                service.serve();
+            }
+        }
+        assert_eq!(writer.losses(), 0);
+        drop(writer);
+        service.serve();
+        let received = service.packets(id);
+        let whole = received
+            .iter()
+            .enumerate()
+            .all(|(number, received)| received.packet == packet(number, 10_000));
+        assert!(received.len() == packets && whole);
+    }
+}
+
+#[test]
+fn emulated_memory_is_full_when_nobody_takes_what_it_holds() {
+    let mut service = Service::far_away(4096, PageLayout::Div1);
+    let mut writer = service.writer(BufferExhaustedPolicy::Drop);
+    for number in 0..2 * EMULATED_SMB_SIZE / 10_000 {
+        writer.write_packet(&packet(number, 10_000));
+    }
+    assert!(writer.losses() > 0, "it has grown");
+    service.serve();
+    writer.write_packet(&packet(0, 10_000));
+    let id = writer.id();
+    drop(writer);
+    service.serve();
+    assert_eq!(
+        service.packets(id).last().map(|last| last.packet.clone()),
+        Some(packet(0, 10_000))
     );
 }
