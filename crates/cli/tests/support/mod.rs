@@ -11,6 +11,7 @@ pub(crate) mod dialect;
 pub(crate) mod peers;
 #[path = "../../../ipc/tests/reference/mod.rs"]
 mod reference;
+pub(crate) mod service;
 pub(crate) mod trace;
 pub(crate) mod tracefs;
 pub(crate) mod wire;
