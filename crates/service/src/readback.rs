@@ -478,9 +478,14 @@ impl Service {
         );
         session.file = None;
         session.disabled_error.get_or_insert(error.clone());
+        let is_clone = session.is_clone();
         self.log(LogLevel::Warning, format!("tracing session {}: {error}", id.0));
         self.output(Output::AbandonFile(id));
-        self.announce_disabled(id);
+        if is_clone {
+            self.fail_clone(id, error);
+        } else {
+            self.announce_disabled(id);
+        }
         self.remove_session(id);
     }
 

@@ -206,3 +206,46 @@ fn data_due_for_the_file_when_the_clone_is_made_are_in_the_clone_once() {
     assert_eq!(texts_of_file(&scene.world.files[&clone]), ["one"]);
     assert_eq!(texts_of_file(&scene.world.files[&scene.session]), ["one"]);
 }
+
+#[test]
+fn whoever_gives_up_a_clone_whose_file_takes_nothing_is_told_that_there_is_none() {
+    let mut scene = Scene::with(&streaming());
+    scene.write(&["one"]);
+    scene.world.disk = Disk::Slow;
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    scene.free(scene.cloner);
+    scene
+        .world
+        .advance(1 + ferretto_service::limits::ABANDONED_FILE_PATIENCE.as_millis() as u64);
+    let error = scene.world.cloned(scene.cloner).unwrap().unwrap_err();
+    assert!(error.contains("took no data"), "{error}");
+    assert!(scene.world.consumers[&scene.cloner].disabled.is_empty());
+    assert_eq!(
+        scene.world.state(scene.owner, StateScope::Sessions).num_sessions,
+        Some(1)
+    );
+}
+
+#[test]
+fn a_clone_of_a_compressed_stream_is_compressed_to_its_end() {
+    let mut scene = Scene::with(&TraceConfig {
+        compression_type: Some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE),
+        ..streaming()
+    });
+    scene.write(&["in the file"]);
+    scene.world.advance(100_000);
+    scene.world.acknowledge_flushes(scene.producer);
+    scene.write(&["in the buffer"]);
+    scene.clone_as(with_file(scene.session));
+    let clone = scene.world.consumers[&scene.cloner].clones[0].0;
+    let file = scene.world.files[&clone].clone();
+    assert!(texts_of_file(&file).is_empty(), "nothing is bare");
+    let packets = crate::world::expanded(crate::world::packets_of(&file));
+    let decode = |packet: &Vec<u8>| TracePacket::decode_from_slice(packet).expect("a packet");
+    let packets: Vec<TracePacket> = packets.iter().map(decode).collect();
+    assert_eq!(texts(&packets), ["in the file", "in the buffer"]);
+}

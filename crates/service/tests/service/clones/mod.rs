@@ -10,6 +10,7 @@ use ferretto_service::{
 };
 
 mod files;
+mod filters;
 mod limits;
 mod transfers;
 

@@ -100,6 +100,10 @@ impl Simulation {
     /// The packets of honest producers: whole, in order, once, and with marks where some are missing.
     pub(super) fn check_packets(&mut self, session: SessionId, packets: &[Vec<u8>]) {
         let owned = self.sessions.get_mut(&session).expect("known");
+        assert!(
+            owned.triggers.is_empty() || owned.is_triggered || packets.is_empty(),
+            "{session} waits for a trigger"
+        );
         let (trace, forgets) = (&mut owned.trace, owned.forgets);
         for packet in packets.iter().filter_map(|packet| decode(packet)) {
             if let Some(Data::ClockSnapshot(snapshot)) = &packet.data {
@@ -167,7 +171,7 @@ impl Simulation {
             .iter()
             .all(|count| count.unwrap_or_default() == 0)
         };
-        if owned.is_clone || owned.forgets {
+        if owned.is_clone || owned.forgets || !owned.triggers.is_empty() {
             return;
         }
         if owned.streams.is_some() || owned.file_failed || !stats.buffer_stats.iter().all(blameless) {

@@ -63,6 +63,8 @@ impl Simulation {
                 forgets,
                 streams,
                 file_failed: false,
+                triggers: Vec::new(),
+                is_triggered: false,
                 trace: Told::default(),
                 accounts: BTreeMap::new(),
             };

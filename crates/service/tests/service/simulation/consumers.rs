@@ -10,6 +10,7 @@ use ferretto_service::{ConfigInput, ConsumerId, StateScope};
 
 use super::checks::Told;
 use super::clones::forgets;
+use super::triggers::{triggers_of, wait_for_triggers};
 use super::{CONSUMERS, Owned, Simulation};
 use crate::filter_bytecode::{Rule, bytecode};
 use crate::world::expanded;
@@ -124,7 +125,7 @@ impl Simulation {
             interval,
         ] = durations;
         let streams = random.one_in(2);
-        TraceConfig {
+        let mut config = TraceConfig {
             buffers,
             data_sources,
             duration_ms: duration,
@@ -176,7 +177,11 @@ impl Simulation {
                 .one_in(3)
                 .then_some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE),
             ..Default::default()
+        };
+        if random.one_in(5) {
+            wait_for_triggers(&mut config, random);
         }
+        config
     }
 
     pub(super) fn enable(&mut self, id: ConsumerId) {
@@ -192,6 +197,8 @@ impl Simulation {
             forgets: forgets(&config),
             streams: streams.then(|| config.max_file_size_bytes.unwrap_or(u64::MAX)),
             file_failed: false,
+            triggers: triggers_of(&config),
+            is_triggered: false,
             trace: Told::default(),
             accounts: BTreeMap::default(),
         };

@@ -142,7 +142,8 @@ impl Simulation {
         let all: Vec<ProducerId> = self.honest.keys().copied().collect();
         let Some(id) = self.random.pick(&all) else { return };
         assert_eq!(self.world.producers[&id].disconnected, None, "it is honest");
-        match self.random.below(12) {
+        match self.random.below(13) {
+            12 => self.activate_triggers(id),
             0..3 => self.take_commands(id),
             3..9 => (0..self.random.below(12)).for_each(|_| self.write(id)),
             9 => self.acknowledge(id),

@@ -11,6 +11,9 @@ impl Simulation {
     pub(super) fn hostile_step(&mut self) {
         let all: Vec<ProducerId> = self.hostile.iter().copied().collect();
         let Some(id) = self.random.pick(&all) else { return };
+        if self.random.one_in(20) {
+            self.activate_triggers(id);
+        }
         let random = &mut self.random;
         let (service, now) = (&mut self.world.service, self.world.now);
         match random.below(10) {

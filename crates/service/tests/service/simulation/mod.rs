@@ -10,7 +10,8 @@
 //! - the packets of a writer come out whole, in order and once, under one sequence id and the user who wrote them, and
 //!   where some are missing the next says so;
 //! - the end of a session is told to its owner, once, and what became of a clone to whoever asked for it;
-//! - a file stays below its limit and is a valid trace.
+//! - a file stays below its limit and is a valid trace;
+//! - of a session that waits for a trigger nothing comes out before one was activated.
 //!
 //! When everybody has left, no buffer, session or deadline is left either.
 //!
@@ -23,6 +24,7 @@ mod consumers;
 mod honest;
 mod hostile;
 mod random;
+mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,8 +35,8 @@ use checks::Told;
 use honest::{Account, Honest};
 use random::Random;
 
-const SEEDS: u64 = 40;
-const STEPS: u64 = 400;
+const SEEDS: u64 = 100;
+const STEPS: u64 = 1000;
 
 /// Users: of honest producers, of hostile ones, of consumers.
 const HONEST: u32 = 1000;
@@ -50,6 +52,10 @@ struct Owned {
     streams: Option<u64>,
     /// A file that failed took packets with it.
     file_failed: bool,
+    /// The triggers it waits for.
+    triggers: Vec<String>,
+    /// One of them was activated, though perhaps not for this session.
+    is_triggered: bool,
     trace: Told,
     /// What honest writers did for it.
     accounts: BTreeMap<String, Account>,
