@@ -26,7 +26,7 @@ use crate::limits;
 use crate::output::{FlushOutcome, LogLevel, Output};
 use crate::service::Service;
 use crate::session::{
-    Beginning, Drain, FileSink, FlushPurpose, FlushStrategy, LifecycleEvent, Session, State,
+    BatchEnd, Beginning, Drain, FileSink, FlushPurpose, FlushStrategy, LifecycleEvent, Session, State,
 };
 use crate::trace_buffer::TraceBuffer;
 use crate::trace_filter::SessionFilter;
@@ -144,6 +144,8 @@ pub(crate) struct PendingClone {
     flushing: usize,
     /// By index in the config.
     buffers: Vec<Option<SnapshotBuffer>>,
+    /// When the buffers were copied a batch was on its way into the original's file, and has not arrived yet.
+    awaits_batch: bool,
 }
 
 #[derive(Debug)]
@@ -211,6 +213,7 @@ impl Service {
                 outcome: FlushOutcome::Succeeded,
                 flushing: groups.len(),
                 buffers,
+                awaits_batch: false,
             },
         );
         for (group, buffers) in groups {
@@ -436,6 +439,10 @@ impl Service {
         let ids = self.allocate_buffer_ids(pending.buffers.len())?;
         let original = self.sessions.get_mut(&pending.original);
         let original = original.ok_or("the original session has ended")?;
+        pending.awaits_batch = original
+            .file
+            .as_ref()
+            .is_some_and(|file| file.handed_out.is_some());
         let content = match (original.streams_into_file(), pending.request.file) {
             (true, CloneFile::Passed) => ClonedContent::File,
             (false, _) => ClonedContent::Buffers,
@@ -519,8 +526,30 @@ impl Service {
         Ok(None)
     }
 
+    /// A batch arrived in the file of a session, or a part of it did. What did not is nowhere: the file of a clone would
+    /// go on after a gap that nothing marks.
+    pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd) {
+        let mut failed = Vec::new();
+        for (clone, pending) in &mut self.clones {
+            let awaited = pending.original == original && std::mem::take(&mut pending.awaits_batch);
+            if awaited && end == BatchEnd::Full {
+                failed.push(*clone);
+            }
+        }
+        for clone in failed {
+            let error = "the file that the session streams into could not take all of its data; clone it again to have what \
+                         its buffers hold";
+            self.output(Output::AbandonFile(clone));
+            self.fail_clone(clone, error.into());
+            self.remove_session(clone);
+        }
+    }
+
     /// What [`Output::CopyFile`] asked for is done, or failed for this reason.
     pub fn file_copied(&mut self, clone: SessionId, result: Result<(), String>) {
+        if !self.sessions.contains_key(&clone) {
+            return;
+        }
         match result {
             Ok(()) => self.output(Output::FileDue(clone)),
             Err(error) => {

@@ -401,6 +401,7 @@ impl Service {
                 BatchEnd::Full
             }
         };
+        self.batch_arrived_for_clones(id, end);
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -481,6 +482,7 @@ impl Service {
         let is_clone = session.is_clone();
         self.log(LogLevel::Warning, format!("tracing session {}: {error}", id.0));
         self.output(Output::AbandonFile(id));
+        self.batch_arrived_for_clones(id, BatchEnd::Full);
         if is_clone {
             self.fail_clone(id, error);
         } else {

@@ -231,6 +231,35 @@ fn whoever_gives_up_a_clone_whose_file_takes_nothing_is_told_that_there_is_none(
 }
 
 #[test]
+fn a_clone_is_not_made_if_what_was_on_its_way_to_the_file_does_not_fit() {
+    let mut scene = Scene::with(&TraceConfig {
+        max_file_size_bytes: Some(2000),
+        ..streaming()
+    });
+    scene.world.disk = Disk::Slow;
+    for n in 0..20 {
+        scene.write(&[&format!("{n} {}", "x".repeat(200))]);
+    }
+    scene.world.advance(100_000);
+    scene.world.acknowledge_flushes(scene.producer);
+    scene.write(&["later"]);
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    assert_eq!(scene.world.cloned(scene.cloner), None, "the file is being copied");
+    for _ in 0..20 {
+        scene.world.disk_catches_up();
+    }
+    let error = scene.world.cloned(scene.cloner).unwrap().unwrap_err();
+    assert!(error.contains("clone it again"), "{error}");
+    scene.cloner = scene.world.consumer();
+    scene.clone_as(with_file(scene.session));
+    assert_eq!(scene.texts(scene.cloner).last().unwrap(), "later");
+}
+
+#[test]
 fn a_clone_of_a_compressed_stream_is_compressed_to_its_end() {
     let mut scene = Scene::with(&TraceConfig {
         compression_type: Some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE),
