@@ -302,7 +302,10 @@ impl World {
                 Output::CopyFile { from, to } => {
                     let copy = self.files[&from].clone();
                     self.files.insert(to, copy);
+                    // What was handed over for the original before is written before.
+                    let waits = self.being_written.iter().any(|(session, ..)| *session == from);
                     match self.disk {
+                        Disk::Fast if waits => self.being_copied.push(to),
                         Disk::Fast => self.service.file_copied(to, Ok(())),
                         Disk::Slow => self.being_copied.push(to),
                         Disk::Full => self

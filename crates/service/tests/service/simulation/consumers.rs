@@ -231,6 +231,11 @@ impl Simulation {
     }
 
     pub(super) fn read(&mut self, id: ConsumerId) {
+        // It may have got the clone it waits for, and not have been told yet.
+        if self.cloning.contains_key(&id) {
+            self.world.run();
+            self.check_clones();
+        }
         // It cannot know yet whether it has a clone to read.
         if self.cloning.contains_key(&id) {
             return;
