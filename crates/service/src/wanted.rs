@@ -129,11 +129,16 @@ pub(crate) fn whole_name_regex(expression: &str, memory: usize) -> Result<Regex,
     if expression.len() > limits::MAX_REGEX_LENGTH {
         return Err(format!("is longer than {} bytes", limits::MAX_REGEX_LENGTH));
     }
-    RegexBuilder::new(&format!("^(?:{expression})$"))
-        .size_limit(memory)
-        .dfa_size_limit(memory)
-        .build()
-        .map_err(|error| error.to_string())
+    let build = |expression: &str| {
+        RegexBuilder::new(expression)
+            .size_limit(memory)
+            .dfa_size_limit(memory)
+            .build()
+            .map_err(|error| error.to_string())
+    };
+    // First by itself: with something around it, `a)|(?:b` would be one.
+    build(expression)?;
+    build(&format!("^(?:{expression})$"))
 }
 
 #[cfg(test)]
@@ -181,6 +186,12 @@ mod tests {
         assert!(!source.is_wanted_of("xaaab"));
         // Exponential for a matcher that backtracks, and a stack as deep as the name for one that recurses.
         assert!(!source.is_wanted_of(&format!("{}c", "a".repeat(30_000))));
+    }
+
+    #[test]
+    fn what_is_an_expression_only_within_others_is_refused() {
+        let error = wanted(vec![source("d", &["a)|(?:b"])]).unwrap_err();
+        assert!(error.contains("unopened group"), "{error}");
     }
 
     #[test]
