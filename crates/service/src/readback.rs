@@ -68,7 +68,7 @@ pub(crate) struct Readout {
     scratch: Writer,
     /// The filter of the session that is read.
     filter: Option<Box<SessionFilter>>,
-    /// Bytes that the filter has cut out of the batch.
+    /// Bytes that were read for the batch and are not in it: cut out by the filter, or of invalid packets.
     cut: usize,
 }
 
@@ -265,8 +265,8 @@ struct Budget {
 }
 
 impl Service {
-    /// The consumer reads its session: about `budget` bytes (at least one packet, if there is one). `None` if it has
-    /// no session to be read. If the session is compressed a batch is smaller than that.
+    /// The consumer reads its session: about `budget` bytes, less of them or none where packets are invalid or filtered.
+    /// `None` if it has no session to be read. If the session is compressed a batch is smaller than that.
     pub fn read_buffers(&mut self, consumer: ConsumerId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
         let id = self.session_of(consumer)?;
         let session = self.sessions.get(&id)?;
@@ -579,6 +579,10 @@ impl Service {
             while let Some(packet) = entry.read_next_packet() {
                 if PacketValidator::check(packet.fragments()).is_err() {
                     session.invalid_packets += 1;
+                    out.cut += packet.size();
+                    if (out.bytes + out.cut) as u64 >= enough {
+                        return BatchEnd::More;
+                    }
                     continue;
                 }
                 let sequence = packet.sequence;

@@ -380,3 +380,27 @@ fn clocks_are_written_again_when_they_have_drifted_apart() {
     );
     assert!(snapshots(&world.read(consumer)) >= 1);
 }
+
+#[test]
+fn packets_that_are_dropped_count_as_work_of_the_batch() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    // A tag of zero is none.
+    let invalid: &[u8] = &[0; 300];
+    for _ in 0..10 {
+        world.commit(producer, 1, target, &[invalid; 10]);
+    }
+    world.commit(producer, 1, target, &[&packet("valid")]);
+    let now = world.now;
+    let batch = world.service.read_buffers(consumer, 3000, &now).unwrap();
+    assert!(batch.has_more);
+    let dropped = world.service.trace_stats(consumer).unwrap().invalid_packets;
+    assert!(dropped < Some(20), "{dropped:?}");
+    assert_eq!(texts(&world.read_in_batches(consumer, 3000)), ["valid"]);
+    let dropped = world.service.trace_stats(consumer).unwrap().invalid_packets;
+    assert_eq!(dropped, Some(100));
+}
