@@ -53,12 +53,7 @@ impl Service {
     /// # Errors
     /// Why the session may not begin.
     pub(crate) fn admit(&self, config: &TraceConfig, uid: u32, now: &Now) -> Result<(), String> {
-        let completing = self.sessions.len() - self.live_sessions().count();
-        if completing >= limits::MAX_COMPLETING_SESSIONS {
-            return Err(format!(
-                "{completing} ended tracing sessions still write into their files; wait until some are complete"
-            ));
-        }
+        self.check_completing(uid)?;
         self.check_exclusive(config)?;
         // An exclusive session ends all others, so it cannot clash with them.
         let alone = config.exclusive_prio.unwrap_or_default() != 0;
@@ -81,6 +76,25 @@ impl Service {
     /// one user keep all others from recording.
     fn recordings(&self) -> impl Iterator<Item = &Session> {
         self.live_sessions().filter(|session| !session.is_clone())
+    }
+
+    /// Clones are not counted: they are limited by themselves.
+    fn check_completing(&self, uid: u32) -> Result<(), String> {
+        let sessions = self.sessions.values();
+        let completing = sessions.filter(|session| session.free_when_drained && !session.is_clone());
+        let of_uid = completing.clone().filter(|session| session.uid == uid).count();
+        if of_uid >= limits::MAX_COMPLETING_SESSIONS_PER_UID {
+            return Err(format!(
+                "{of_uid} ended tracing sessions of uid {uid} still write into their files; wait until some are complete"
+            ));
+        }
+        let count = completing.count();
+        if count >= limits::MAX_COMPLETING_SESSIONS {
+            return Err(format!(
+                "{count} ended tracing sessions still write into their files; wait until some are complete"
+            ));
+        }
+        Ok(())
     }
 
     fn check_exclusive(&self, config: &TraceConfig) -> Result<(), String> {

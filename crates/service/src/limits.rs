@@ -8,6 +8,8 @@ pub const MAX_SESSIONS: usize = 15;
 pub const MAX_SESSIONS_PER_UID: usize = 5;
 /// Sessions that were given up and still complete their files (upstream: none, its only thread writes them at once).
 pub const MAX_COMPLETING_SESSIONS: usize = 15;
+/// Those of one user among them.
+pub const MAX_COMPLETING_SESSIONS_PER_UID: usize = 5;
 /// Clones of sessions at once that consumers of one user may own or wait for. Upstream counts them as sessions, and
 /// makes any number of them.
 pub const MAX_CLONES_PER_UID: usize = 64;

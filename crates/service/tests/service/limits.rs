@@ -7,7 +7,8 @@ use ferretto_proto::messages::{
     CommitDataRequest, DataSourceDescriptor, TraceConfig, TracePacket, commit_data_request, trace_config,
 };
 use ferretto_service::{
-    Credentials, FlushOutcome, Introduction, ProducerCommand, Service, StateScope, limits,
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, Credentials, FlushOutcome, Introduction, Original,
+    ProducerCommand, Service, StateScope, limits,
 };
 
 use crate::world::{Disk, World, config, flushes, packet, texts};
@@ -318,18 +319,53 @@ fn so_many_ended_sessions_may_still_write_into_their_files() {
         write_into_file: Some(true),
         ..config(&[])
     };
-    let consumer = world.consumer();
-    for _ in 0..limits::MAX_COMPLETING_SESSIONS {
-        world.enable(consumer, &streaming);
-        let now = world.now;
-        world.service.free_buffers(consumer, &now);
-        world.run();
+    let leave_a_file = |world: &mut World, uid: usize| {
+        let consumer = world.consumer_of(uid as u32);
+        let session = world.try_enable(consumer, &streaming).map(drop);
+        world.lose_consumer(consumer);
+        session
+    };
+    let of_one = limits::MAX_COMPLETING_SESSIONS_PER_UID;
+    for count in 0..limits::MAX_COMPLETING_SESSIONS {
+        leave_a_file(&mut world, count / of_one).unwrap();
+        if count + 1 == of_one {
+            let error = leave_a_file(&mut world, 0).unwrap_err();
+            assert!(error.contains("of uid 0 still write"), "{error}");
+        }
     }
-    let error = world.try_enable(consumer, &streaming).unwrap_err();
+    let error = leave_a_file(&mut world, 999).unwrap_err();
     assert!(error.contains("still write"), "{error}");
     world.disk_catches_up();
     world.disk_catches_up();
-    world.enable(consumer, &streaming);
+    leave_a_file(&mut world, 0).unwrap();
+}
+
+#[test]
+fn clones_that_still_write_into_their_files_keep_nobody_from_recording() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let streaming = TraceConfig {
+        write_into_file: Some(true),
+        ..config(&[])
+    };
+    let original = world.enable(consumer, &streaming);
+    world.disk = Disk::Slow;
+    for _ in 0..=limits::MAX_COMPLETING_SESSIONS {
+        let cloner = world.consumer();
+        let request = CloneRequest {
+            original: Original::Id(original.0),
+            purpose: ClonePurpose::Snapshot,
+            filter: CloneFilter::Applied,
+            trigger: None,
+            file: CloneFile::Passed,
+        };
+        world.try_clone(cloner, request).unwrap();
+        let now = world.now;
+        world.service.free_buffers(cloner, &now);
+        world.run();
+    }
+    let another = world.consumer();
+    world.enable(another, &config(&[]));
 }
 
 #[test]
