@@ -96,9 +96,9 @@ impl Service {
         self.admit(&config, uid, now)?;
         let file = file_sink(&config, file)?;
         let buffers = make_buffers(&config)?;
+        let ids = self.allocate_buffer_ids(buffers.len())?;
         self.make_way(&config, now);
 
-        let ids: Vec<BufferId> = self.allocate_buffer_ids(buffers.len())?;
         self.last_session += 1;
         let id = SessionId(self.last_session);
         let configured_uuid = (config.trace_uuid_msb.unwrap_or_default() as u64 as u128) << 64
