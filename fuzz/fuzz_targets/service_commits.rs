@@ -265,7 +265,7 @@ impl World {
                     let written = batch.len() as u64;
                     self.service.file_written(session, Ok(written), &self.now);
                 }
-                Output::CloseFile(session) => self.service.file_closed(session, Ok(())),
+                Output::CloseFile(session) => self.service.file_closed(session, Ok(()), &self.now),
                 _ => {}
             }
         }

@@ -5,9 +5,9 @@
 //!
 //! A request is checked, producers are flushed, the buffers are copied, and a session is made of the copies that
 //! belongs to the consumer who asked. Buffers with `transfer_on_clone` are flushed apart from the others, so that slow
-//! writers into them do not delay the copy of the rest; they are not copied but handed over, and the original goes on
-//! with empty ones. Of a session that streams into a file the clone is a file too: what the original's file holds, then
-//! what its buffers hold.
+//! writers into them do not delay the copy of the rest; they are not copied but handed over, when the rest of the clone is
+//! there, and the original goes on with empty ones. Of a session that streams into a file the clone is a file too: what
+//! the original's file holds, then what its buffers hold.
 //!
 //! Every request is answered exactly once with [`Output::SessionCloned`], unless the consumer is gone by then. Until a
 //! clone is complete it is a [`PendingClone`]; nothing of the original has changed by then, but for the buffers with
@@ -138,6 +138,8 @@ pub(crate) struct PendingClone {
     original: SessionId,
     request: CloneRequest,
     uuid: u128,
+    /// Of a session that streams into a file it is a file.
+    content: ClonedContent,
     started: u64,
     outcome: FlushOutcome,
     /// Groups whose flush is under way.
@@ -194,6 +196,11 @@ impl Service {
             session.snapshot_clocks(now);
         }
         let groups = flush_groups(session);
+        let content = if session.streams_into_file() {
+            ClonedContent::File
+        } else {
+            ClonedContent::Buffers
+        };
         self.last_session += 1;
         let id = SessionId(self.last_session);
         let flags = match request.purpose {
@@ -209,6 +216,7 @@ impl Service {
                 original,
                 request,
                 uuid,
+                content,
                 started: now.boot,
                 outcome: FlushOutcome::Succeeded,
                 flushing: groups.len(),
@@ -219,7 +227,7 @@ impl Service {
         for (group, buffers) in groups {
             let purpose = FlushPurpose::Clone { clone: id, group };
             self.flush_instances(original, None, purpose, flags, now, |instance| {
-                !instance.no_flush && buffers.contains(&instance.buffer)
+                buffers.contains(&instance.buffer)
             });
         }
         Ok(id)
@@ -243,13 +251,17 @@ impl Service {
             return Ok(best.id);
         }
         match &request.original {
-            Original::Id(id) if self.sessions.contains_key(&SessionId(*id)) => Ok(SessionId(*id)),
-            Original::Id(id) => Err(format!(
-                "Tracing session not found: none has the id {id}; `perfetto --query` lists those there are"
-            )),
+            Original::Id(id) => self
+                .live_sessions()
+                .find(|session| session.id.0 == *id)
+                .map(|session| session.id)
+                .ok_or_else(|| {
+                    format!(
+                        "Tracing session not found: none has the id {id}; `perfetto --query` lists those there are"
+                    )
+                }),
             Original::Name(name) => self
-                .sessions
-                .values()
+                .live_sessions()
                 .find(|session| !name.is_empty() && session.has_unique_name(name))
                 .map(|session| session.id)
                 .ok_or_else(|| {
@@ -374,26 +386,62 @@ impl Service {
         if outcome == FlushOutcome::Failed {
             pending.outcome = outcome;
         }
-        match self.snapshot_buffers(&mut pending, group, now) {
+        let copied = match group {
+            BufferGroup::Copied => self.copy_buffers(&mut pending, now),
+            BufferGroup::Transferred => Ok(()),
+        };
+        let finished = match copied {
             Ok(()) if pending.flushing > 0 => {
                 self.clones.insert(clone, pending);
+                return;
             }
-            Ok(()) => match self.finish_clone(clone, pending, now) {
-                Ok(Some(cloned)) => self.session_cloned(consumer, clone, Ok(cloned)),
-                Ok(None) => {}
-                Err(error) => self.session_cloned(consumer, clone, Err(error)),
-            },
-            Err(error) => self.session_cloned(consumer, clone, Err(error)),
+            Ok(()) => self.finish_clone(clone, pending, now),
+            Err(error) => Err(error),
+        };
+        if let Some(answer) = finished.transpose() {
+            self.session_cloned(consumer, clone, answer);
         }
     }
 
-    /// Takes copies of the buffers of one group, or the buffers themselves.
-    fn snapshot_buffers(
-        &mut self,
-        pending: &mut PendingClone,
+    /// Takes copies of the buffers that are to be copied.
+    fn copy_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
+        for (index, id) in self.buffers_to_clone(pending, BufferGroup::Copied)? {
+            let Some(buffer) = self.buffers.get(&id) else {
+                continue;
+            };
+            pending.buffers[index] = Some(SnapshotBuffer {
+                buffer: buffer.clone_read_only().map_err(|error| error.to_string())?,
+                at: now.boot,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes the buffers that are to be transferred: all of them, or none if it fails.
+    fn transfer_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
+        let members = self.buffers_to_clone(pending, BufferGroup::Transferred)?;
+        let mut empty = Vec::with_capacity(members.len());
+        for (index, id) in members {
+            if let Some(buffer) = self.buffers.get(&id) {
+                empty.push((index, id, emptied(buffer)?));
+            }
+        }
+        for (index, id, empty) in empty {
+            if let Some(mut buffer) = self.buffers.insert(id, empty) {
+                buffer.set_read_only();
+                let at = now.boot;
+                pending.buffers[index] = Some(SnapshotBuffer { buffer, at });
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffers of one group, by index in the config, if clones may take as much memory.
+    fn buffers_to_clone(
+        &self,
+        pending: &PendingClone,
         group: BufferGroup,
-        now: &Now,
-    ) -> Result<(), String> {
+    ) -> Result<Vec<(usize, BufferId)>, String> {
         let original = self.sessions.get(&pending.original);
         let original = original.ok_or("the original session has ended")?;
         let configs = original.config.buffers.iter().zip(&original.buffers);
@@ -404,25 +452,7 @@ impl Service {
             .collect();
         let buffers = members.iter().filter_map(|(_, id)| self.buffers.get(id));
         self.check_clone_memory(pending.bytes() + buffers.map(TraceBuffer::used_size).sum::<u64>())?;
-        for (index, id) in members {
-            let Some(buffer) = self.buffers.get_mut(&id) else {
-                continue;
-            };
-            let snapshot = match group {
-                BufferGroup::Copied => buffer.clone_read_only().map_err(|error| error.to_string())?,
-                BufferGroup::Transferred => {
-                    let mut full = emptied(buffer)?;
-                    std::mem::swap(buffer, &mut full);
-                    full.set_read_only();
-                    full
-                }
-            };
-            pending.buffers[index] = Some(SnapshotBuffer {
-                buffer: snapshot,
-                at: now.boot,
-            });
-        }
-        Ok(())
+        Ok(members)
     }
 
     /// Makes a session of the copies. `None` if its file is yet to be written.
@@ -437,19 +467,19 @@ impl Service {
         let uid = self.consumers.get(&consumer).map(|consumer| consumer.uid);
         let uid = uid.ok_or("the consumer has gone")?;
         let ids = self.allocate_buffer_ids(pending.buffers.len())?;
+        let content = pending.content;
+        let original = self.sessions.get(&pending.original);
+        if content == ClonedContent::File && !original.is_some_and(Session::streams_into_file) {
+            return Err(
+                "the original's file was completed while it was being cloned: everything that was recorded is in that file"
+                    .into(),
+            );
+        }
+        let file = original.and_then(|original| original.file.as_ref());
+        pending.awaits_batch = file.is_some_and(|file| file.handed_out.is_some());
+        self.transfer_buffers(&mut pending, now)?;
         let original = self.sessions.get_mut(&pending.original);
         let original = original.ok_or("the original session has ended")?;
-        pending.awaits_batch = original
-            .file
-            .as_ref()
-            .is_some_and(|file| file.handed_out.is_some());
-        let content = match (original.streams_into_file(), pending.request.file) {
-            (true, CloneFile::Passed) => ClonedContent::File,
-            (false, _) => ClonedContent::Buffers,
-            (true, CloneFile::None) => {
-                return Err("the session streams into a file, and no descriptor for the copy came".into());
-            }
-        };
         let file = (content == ClonedContent::File).then_some(FileSink {
             write_period: Duration::ZERO,
             max_size: u64::MAX,
@@ -528,7 +558,7 @@ impl Service {
 
     /// A batch arrived in the file of a session, or a part of it did. What did not is nowhere: the file of a clone would
     /// go on after a gap that nothing marks.
-    pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd) {
+    pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd, now: &Now) {
         let mut failed = Vec::new();
         for (clone, pending) in &mut self.clones {
             let awaited = pending.original == original && std::mem::take(&mut pending.awaits_batch);
@@ -541,12 +571,12 @@ impl Service {
                          its buffers hold";
             self.output(Output::AbandonFile(clone));
             self.fail_clone(clone, error.into());
-            self.remove_session(clone);
+            self.remove_session(clone, now);
         }
     }
 
     /// What [`Output::CopyFile`] asked for is done, or failed for this reason.
-    pub fn file_copied(&mut self, clone: SessionId, result: Result<(), String>) {
+    pub fn file_copied(&mut self, clone: SessionId, result: Result<(), String>, now: &Now) {
         if !self.sessions.contains_key(&clone) {
             return;
         }
@@ -555,13 +585,13 @@ impl Service {
             Err(error) => {
                 let error = format!("cannot copy the file that the original streams into: {error}");
                 self.fail_clone(clone, error);
-                self.remove_session(clone);
+                self.remove_session(clone, now);
             }
         }
     }
 
     /// The file of a clone is complete, or will not be.
-    pub(crate) fn clone_file_closed(&mut self, clone: SessionId) {
+    pub(crate) fn clone_file_closed(&mut self, clone: SessionId, now: &Now) {
         let Some(session) = self.sessions.get_mut(&clone) else {
             return;
         };
@@ -576,7 +606,7 @@ impl Service {
             }
             Some(error) => {
                 self.session_cloned(pending.consumer, clone, Err(error));
-                self.remove_session(clone);
+                self.remove_session(clone, now);
             }
         }
     }

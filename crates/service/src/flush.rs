@@ -1,7 +1,7 @@
 //! Flushes: producers are asked to commit what they hold, and acknowledge; what is left in their shared memory is
 //! then scraped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Now;
@@ -9,10 +9,11 @@ use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
 use crate::lifecycle::{after, instances_by_producer, next_multiple};
 use crate::limits;
 use crate::output::{FlushOutcome, LogLevel, Output, ProducerCommand};
+use crate::producer::Producer;
 use crate::service::Service;
 use crate::session::{
-    Drain, FlushPurpose, FlushStrategy, Instance, LifecycleEvent, PendingFlush, Session, SlowDataSources,
-    SlowKind, State,
+    Drain, FlushPurpose, FlushStrategy, Instance, LifecycleEvent, PendingFlush, SlowDataSources, SlowKind,
+    State,
 };
 use crate::timers::Timer;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
@@ -268,9 +269,9 @@ impl Service {
         }
     }
 
-    /// The session is gone: whoever waits for a flush of it waits in vain.
-    pub(crate) fn abandon_flushes(&mut self, session: &Session) {
-        for flush in session.pending_flushes.values() {
+    /// The session of these flushes is gone: whoever waits for them waits in vain.
+    pub(crate) fn abandon_flushes(&mut self, flushes: BTreeMap<FlushRequestId, PendingFlush>) {
+        for flush in flushes.into_values() {
             match flush.purpose {
                 FlushPurpose::Consumer { consumer, token } => {
                     self.flush_done(consumer, token, FlushOutcome::Failed);

@@ -512,23 +512,31 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        if let Some(file) = &mut session.file {
-            if !std::mem::replace(&mut session.free_when_drained, true) {
-                file.progress = now.monotonic;
-                let deadline = after(now, limits::ABANDONED_FILE_PATIENCE);
-                self.timers.set(deadline, Timer::FileAbandoned(id));
-            }
-            return self.adjust_boost(None);
+        let Some(file) = &mut session.file else {
+            return self.remove_session(id, now);
+        };
+        if std::mem::replace(&mut session.free_when_drained, true) {
+            return;
         }
-        self.remove_session(id);
+        file.progress = now.monotonic;
+        let deadline = after(now, limits::ABANDONED_FILE_PATIENCE);
+        self.timers.set(deadline, Timer::FileAbandoned(id));
+        session.detach_key = None;
+        let flushes = std::mem::take(&mut session.pending_flushes);
+        self.abandon_flushes(flushes);
+        self.adjust_boost(None);
     }
 
-    pub(crate) fn remove_session(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.remove(&id) else {
+    pub(crate) fn remove_session(&mut self, id: SessionId, now: &Now) {
+        // Others are told of the end of a session when it stops; a clone does not.
+        if self.sessions.get(&id).is_some_and(Session::is_clone) {
+            self.enter_state(id, State::Disabled, now);
+        }
+        let Some(mut session) = self.sessions.remove(&id) else {
             return;
         };
         self.timers.forget(|timer| timer.session() == id);
-        self.abandon_flushes(&session);
+        self.abandon_flushes(std::mem::take(&mut session.pending_flushes));
         self.forget_triggers(&session);
         for instance in session.instances.keys() {
             self.instances.remove(instance);

@@ -401,7 +401,7 @@ impl Service {
                 BatchEnd::Full
             }
         };
-        self.batch_arrived_for_clones(id, end);
+        self.batch_arrived_for_clones(id, end, now);
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -435,7 +435,7 @@ impl Service {
 
     /// What [`CloseFile`](crate::Output::CloseFile) asked for is done, or failed for this reason: whoever waited for
     /// the file goes on.
-    pub fn file_closed(&mut self, id: SessionId, result: Result<(), String>) {
+    pub fn file_closed(&mut self, id: SessionId, result: Result<(), String>, now: &Now) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -446,19 +446,27 @@ impl Service {
         {
             return;
         }
-        let (state, free) = (session.state, session.free_when_drained);
         if let Err(error) = result {
             let error = format!("cannot complete the trace file: {error}");
             session.disabled_error.get_or_insert(error.clone());
             self.log(LogLevel::Warning, error);
         }
+        self.file_over(id, now);
+    }
+
+    /// The session has no file any more.
+    fn file_over(&mut self, id: SessionId, now: &Now) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let (state, free) = (session.state, session.free_when_drained);
         match state {
             State::Disabled => self.announce_disabled(id),
-            State::ClonedReadOnly => self.clone_file_closed(id),
+            State::ClonedReadOnly => self.clone_file_closed(id, now),
             State::Configured | State::Started | State::DisablingWaitingStopAcks => {}
         }
         if free {
-            self.remove_session(id);
+            self.remove_session(id, now);
         }
     }
 
@@ -479,16 +487,10 @@ impl Service {
         );
         session.file = None;
         session.disabled_error.get_or_insert(error.clone());
-        let is_clone = session.is_clone();
         self.log(LogLevel::Warning, format!("tracing session {}: {error}", id.0));
         self.output(Output::AbandonFile(id));
-        self.batch_arrived_for_clones(id, BatchEnd::Full);
-        if is_clone {
-            self.fail_clone(id, error);
-        } else {
-            self.announce_disabled(id);
-        }
-        self.remove_session(id);
+        self.batch_arrived_for_clones(id, BatchEnd::Full, now);
+        self.file_over(id, now);
     }
 
     pub(crate) fn file_write_due(&mut self, id: SessionId, now: &Now) {

@@ -353,7 +353,7 @@ impl Shell {
                 }
                 Output::CloseFile(session) => match self.writers.get(&session) {
                     Some(file) => file.close(),
-                    None => self.service.file_closed(session, Ok(())),
+                    None => self.service.file_closed(session, Ok(()), now),
                 },
                 Output::SetPriority { boost, on_behalf_of } => {
                     if let Err(error) = self.priority.set(boost) {
@@ -371,7 +371,7 @@ impl Shell {
                 }
                 Output::CopyFile { from, to } => match self.writers.get(&from) {
                     Some(original) => original.share(to),
-                    None => self.service.file_copied(to, Err("it is closed".into())),
+                    None => self.service.file_copied(to, Err("it is closed".into()), now),
                 },
                 Output::AbandonFile(session) => drop(self.writers.remove(&session)),
                 Output::Log(LogLevel::Info, line) => crate::log::info(format_args!("{line}")),
@@ -491,13 +491,13 @@ impl Shell {
                     Err(error) => self.service.file_written(session, Err(error), now),
                 }
             }
-            Done::Shared(clone, shared) => self.copy_file(clone, shared),
+            Done::Shared(clone, shared) => self.copy_file(clone, shared, now),
             Done::Copied(clone, result) => {
                 if result.is_err() {
                     self.writers.remove(&clone);
                 }
                 self.service
-                    .file_copied(clone, result.map_err(|error| error.to_string()));
+                    .file_copied(clone, result.map_err(|error| error.to_string()), now);
             }
             Done::Synced(Ok(())) => {}
             Done::Synced(Err(error)) => {
@@ -506,14 +506,14 @@ impl Shell {
             Done::Closed(session, result) => {
                 self.writers.remove(&session);
                 self.service
-                    .file_closed(session, result.map_err(|error| error.to_string()));
+                    .file_closed(session, result.map_err(|error| error.to_string()), now);
             }
         }
         self.carry_out(now);
     }
 
     /// Has the file of a clone begin with what the file of the original holds.
-    fn copy_file(&mut self, clone: SessionId, shared: io::Result<(File, u64)>) {
+    fn copy_file(&mut self, clone: SessionId, shared: io::Result<(File, u64)>, now: &Now) {
         let writer = shared.and_then(|original| {
             // The consumer may have gone, and its descriptor with it.
             let file = self
@@ -526,7 +526,7 @@ impl Shell {
         });
         match writer {
             Ok(writer) => drop(self.writers.insert(clone, writer)),
-            Err(error) => self.service.file_copied(clone, Err(error.to_string())),
+            Err(error) => self.service.file_copied(clone, Err(error.to_string()), now),
         }
     }
 

@@ -353,7 +353,7 @@ fn the_consumer_is_told_of_the_end_once_the_file_is_closed_and_of_what_went_wron
     assert!(world.service.poll().is_none(), "nothing is told yet");
     world
         .service
-        .file_closed(session, Err("input/output error".into()));
+        .file_closed(session, Err("input/output error".into()), &now);
     world.run();
     let told = &world.consumers[&consumer].disabled;
     assert!(

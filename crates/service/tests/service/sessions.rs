@@ -10,7 +10,7 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::{ConfigInput, ConsumerId, FlushOutcome, Output, ProducerId, StateScope};
 
-use crate::world::{World, config, flushes, packet, starts, stops, texts};
+use crate::world::{Disk, World, config, flushes, packet, starts, stops, texts};
 
 /// A producer with data source `d`, which acknowledges as told.
 fn producer_of_d(world: &mut World, acknowledges_start: bool, acknowledges_stop: bool) -> ProducerId {
@@ -428,4 +428,25 @@ fn all_started_events(world: &mut World, consumer: ConsumerId) -> usize {
         _ => false,
     });
     told.count()
+}
+
+#[test]
+fn a_key_is_free_again_once_its_session_has_ended_though_the_file_is_being_completed() {
+    let mut world = World::new();
+    world.disk = Disk::Slow;
+    let (first, second) = (world.consumer(), world.consumer());
+    let streaming = TraceConfig {
+        write_into_file: Some(true),
+        duration_ms: Some(1000),
+        ..config(&[])
+    };
+    world.enable(first, &streaming);
+    world.service.detach(first, "key").unwrap();
+    world.advance(1000);
+    assert!(
+        world.service.attach(first, "key").is_err(),
+        "there is nothing to attach to"
+    );
+    world.enable(second, &config(&[]));
+    world.service.detach(second, "key").unwrap();
 }

@@ -282,7 +282,7 @@ impl World {
                     self.closed_files.push(session);
                     match self.disk {
                         Disk::Slow => self.being_closed.push(session),
-                        Disk::Fast | Disk::Full => self.service.file_closed(session, Ok(())),
+                        Disk::Fast | Disk::Full => self.service.file_closed(session, Ok(()), &self.now),
                     }
                 }
                 Output::SetPriority { boost, on_behalf_of } => {
@@ -306,11 +306,12 @@ impl World {
                     let waits = self.being_written.iter().any(|(session, ..)| *session == from);
                     match self.disk {
                         Disk::Fast if waits => self.being_copied.push(to),
-                        Disk::Fast => self.service.file_copied(to, Ok(())),
+                        Disk::Fast => self.service.file_copied(to, Ok(()), &self.now),
                         Disk::Slow => self.being_copied.push(to),
-                        Disk::Full => self
-                            .service
-                            .file_copied(to, Err("no space left on device".into())),
+                        Disk::Full => {
+                            let error = "no space left on device".to_owned();
+                            self.service.file_copied(to, Err(error), &self.now);
+                        }
                     }
                 }
                 Output::AbandonFile(session) => self.abandoned_files.push(session),
@@ -370,10 +371,10 @@ impl World {
     pub(crate) fn disk_catches_up(&mut self) {
         self.finish_writes();
         for clone in std::mem::take(&mut self.being_copied) {
-            self.service.file_copied(clone, Ok(()));
+            self.service.file_copied(clone, Ok(()), &self.now);
         }
         for session in std::mem::take(&mut self.being_closed) {
-            self.service.file_closed(session, Ok(()));
+            self.service.file_closed(session, Ok(()), &self.now);
         }
         self.run();
     }

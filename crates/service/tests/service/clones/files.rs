@@ -1,5 +1,7 @@
 //! Clones of sessions that stream into a file.
 
+use ferretto_service::limits;
+
 use super::*;
 
 fn streaming() -> TraceConfig {
@@ -208,7 +210,7 @@ fn data_due_for_the_file_when_the_clone_is_made_are_in_the_clone_once() {
 }
 
 #[test]
-fn whoever_gives_up_a_clone_whose_file_takes_nothing_is_told_that_there_is_none() {
+fn a_clone_that_was_freed_while_its_file_takes_nothing_is_given_up_and_answered() {
     let mut scene = Scene::with(&streaming());
     scene.write(&["one"]);
     scene.world.disk = Disk::Slow;
@@ -218,16 +220,87 @@ fn whoever_gives_up_a_clone_whose_file_takes_nothing_is_told_that_there_is_none(
         .unwrap();
     scene.world.acknowledge_flushes(scene.producer);
     scene.free(scene.cloner);
+    assert_eq!(scene.world.cloned(scene.cloner), None);
     scene
         .world
-        .advance(1 + ferretto_service::limits::ABANDONED_FILE_PATIENCE.as_millis() as u64);
-    let error = scene.world.cloned(scene.cloner).unwrap().unwrap_err();
+        .advance(limits::ABANDONED_FILE_PATIENCE.as_millis() as u64 + 1);
+    let error = scene.world.cloned(scene.cloner).expect("an answer").unwrap_err();
     assert!(error.contains("took no data"), "{error}");
-    assert!(scene.world.consumers[&scene.cloner].disabled.is_empty());
-    assert_eq!(
-        scene.world.state(scene.owner, StateScope::Sessions).num_sessions,
-        Some(1)
-    );
+    assert_eq!(scene.world.consumers[&scene.cloner].disabled, []);
+    // Nothing is left of it that would be in the way of another.
+    scene.world.disk = Disk::Fast;
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.disk_catches_up();
+}
+
+#[test]
+fn a_file_that_is_full_before_the_clone_is_made_fails_the_clone() {
+    for disk in [Disk::Fast, Disk::Slow] {
+        let mut scene = Scene::with(&TraceConfig {
+            max_file_size_bytes: Some(8000),
+            flush_timeout_ms: Some(200_000),
+            write_flush_mode: Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED),
+            ..streaming()
+        });
+        let large = "x".repeat(3000);
+        scene
+            .world
+            .try_clone(scene.cloner, with_file(scene.session))
+            .unwrap();
+        for _ in 0..4 {
+            scene.write(&[&large]);
+        }
+        scene.world.disk = disk;
+        scene.world.advance(100_000);
+        while scene.world.closed_files.is_empty() {
+            scene.world.finish_writes();
+        }
+        scene.world.acknowledge_flushes(scene.producer);
+        // What is missing in the buffers would be missing in the clone.
+        let error = scene.world.cloned(scene.cloner).expect("an answer").unwrap_err();
+        assert!(error.contains("file was completed"), "{error}");
+    }
+}
+
+#[test]
+fn by_name_the_session_that_records_is_cloned_and_not_one_that_only_completes_its_file() {
+    let named = |config| TraceConfig {
+        unique_session_name: Some("name".into()),
+        ..config
+    };
+    let mut scene = Scene::with(&named(streaming()));
+    scene.world.disk = Disk::Slow;
+    scene.free(scene.owner);
+    scene.world.enable(scene.owner, &named(config(&["d"])));
+    let cloned = scene.clone_as(by_name("name"));
+    assert_eq!(cloned.content, ClonedContent::Buffers);
+    let third = scene.world.consumer();
+    let error = scene
+        .world
+        .try_clone(third, with_file(scene.session))
+        .unwrap_err();
+    assert!(error.contains("not found"), "{error}");
+}
+
+#[test]
+fn a_clone_of_a_session_that_is_freed_during_the_flush_fails_though_the_file_is_being_completed() {
+    let mut scene = Scene::with(&streaming());
+    scene.world.disk = Disk::Slow;
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.free(scene.owner);
+    let error = scene.world.cloned(scene.cloner).expect("an answer").unwrap_err();
+    assert!(error.contains("original session ended"), "{error}");
+    scene.world.acknowledge_flushes(scene.producer);
+    scene.world.disk_catches_up();
+    scene.world.disk_catches_up();
+    assert!(scene.world.cloned(scene.cloner).is_some(), "answered once");
+    assert_eq!(scene.world.service.buffer_bytes(), 0);
 }
 
 #[test]

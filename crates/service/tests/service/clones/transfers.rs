@@ -153,3 +153,18 @@ fn a_buffer_is_not_transferred_to_a_consumer_that_went_away() {
     scene.world.acknowledge_flushes(scene.slow);
     assert_eq!(texts(&scene.world.read(scene.owner)), ["kept"]);
 }
+
+#[test]
+fn what_would_be_transferred_stays_if_there_is_no_clone_in_the_end() {
+    let mut scene = TransferScene::new(false);
+    scene.write(scene.slow, "kept");
+    let cloner = scene.world.consumer();
+    scene.world.try_clone(cloner, request(scene.session)).unwrap();
+    // The one that writes into the transferred buffer happens to be faster.
+    scene.world.acknowledge_flushes(scene.slow);
+    scene.world.enable(cloner, &config(&[]));
+    scene.world.acknowledge_flushes(scene.fast);
+    let error = scene.world.cloned(cloner).expect("an answer").unwrap_err();
+    assert!(error.contains("another tracing session"), "{error}");
+    assert_eq!(texts(&scene.world.read(scene.owner)), ["kept"]);
+}
