@@ -180,31 +180,18 @@ impl Service {
         let Some(flush) = session.pending_flushes.get(&request) else {
             return;
         };
+        let silent = flush.waiting_for.len();
         if flags::is_last(flush.flags) {
             let slow = session
                 .instances
                 .values()
                 .filter(|instance| flush.waiting_for.contains(&instance.producer));
-            let who = slow
-                .take(limits::MAX_LISTED_DATA_SOURCES)
-                .map(|instance| {
-                    let producer = self
-                        .producers
-                        .get(&instance.producer)
-                        .map(|producer| producer.name.clone());
-                    (producer.unwrap_or_default(), instance.name.clone())
-                })
-                .collect();
-            session.slow_data_sources.push(SlowDataSources {
-                at: now.boot,
-                kind: SlowKind::LastFlush,
-                who,
-            });
+            let slow = SlowDataSources::new(SlowKind::LastFlush, slow, &self.producers, now);
+            session.note_slow(slow);
         }
         let line = format!(
-            "tracing session {}: {} producers did not flush in time",
-            id.0,
-            flush.waiting_for.len()
+            "tracing session {}: {silent} producers did not flush in time",
+            id.0
         );
         self.log(LogLevel::Warning, line);
         self.complete_flush(id, request, FlushOutcome::Failed, now);

@@ -211,27 +211,15 @@ impl Service {
             .instances
             .values()
             .filter(|instance| instance.state != InstanceState::Started);
-        let who: Vec<(String, String)> = slow
-            .take(limits::MAX_LISTED_DATA_SOURCES)
-            .map(|instance| {
-                let producer = self
-                    .producers
-                    .get(&instance.producer)
-                    .map(|producer| producer.name.clone());
-                (producer.unwrap_or_default(), instance.name.clone())
-            })
-            .collect();
-        let lines: Vec<String> = who
+        let slow = SlowDataSources::new(SlowKind::Starting, slow, &self.producers, now);
+        let lines: Vec<String> = slow
+            .who
             .iter()
             .map(|(producer, source)| {
                 format!("data source {source:?} of producer {producer:?} has not started within 20 s")
             })
             .collect();
-        session.slow_data_sources.push(SlowDataSources {
-            at: now.boot,
-            kind: SlowKind::Starting,
-            who,
-        });
+        session.note_slow(slow);
         for line in lines {
             self.log(LogLevel::Warning, line);
         }

@@ -70,6 +70,11 @@ pub const MAX_PENDING_FLUSHES: usize = 1000;
 pub const ALL_STARTED_TIMEOUT: Duration = Duration::from_secs(20);
 /// Data sources listed in such an event.
 pub const MAX_LISTED_DATA_SOURCES: usize = 32;
+/// Bytes of each name listed there (upstream: no limit).
+pub const MAX_LISTED_NAME: usize = 1024;
+/// Flushes that were not acknowledged in time and are yet to be told of in the trace; older ones make room (upstream: no
+/// limit).
+pub const MAX_SLOW_FLUSHES: usize = 16;
 
 /// Interval of clock snapshots, sync markers and statistics when the config does not say.
 pub const DEFAULT_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(10);

@@ -18,10 +18,10 @@ use crate::ids::{
     BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
 };
 use crate::limits;
-use crate::producer::RegistrationId;
+use crate::producer::{Producer, RegistrationId};
 use crate::timers::Clock;
 use crate::trace_filter::SessionFilter;
-use crate::triggers::Triggers;
+use crate::triggers::{Triggers, beginning};
 use crate::wanted::Wanted;
 
 /// Sequence id of the packets that the service itself writes.
@@ -144,6 +144,28 @@ pub(crate) struct SlowDataSources {
 pub(crate) enum SlowKind {
     Starting,
     LastFlush,
+}
+
+impl SlowDataSources {
+    /// Names these instances, up to the limits.
+    pub(crate) fn new<'i>(
+        kind: SlowKind,
+        instances: impl Iterator<Item = &'i Instance>,
+        producers: &BTreeMap<ProducerId, Producer>,
+        now: &Now,
+    ) -> SlowDataSources {
+        let cut = |name: &str| beginning(name, limits::MAX_LISTED_NAME).to_owned();
+        let who = instances.take(limits::MAX_LISTED_DATA_SOURCES).map(|instance| {
+            let producer = producers.get(&instance.producer);
+            let producer = producer.map(|producer| cut(&producer.name));
+            (producer.unwrap_or_default(), cut(&instance.name))
+        });
+        SlowDataSources {
+            at: now.boot,
+            kind,
+            who: who.collect(),
+        }
+    }
 }
 
 /// When producers are flushed without anybody asking.
@@ -460,6 +482,18 @@ impl Session {
             events.remove(oldest);
         }
         events.push_back((event, at));
+    }
+
+    /// Notes which data sources were slow, to be written at the next read-back.
+    pub(crate) fn note_slow(&mut self, slow: SlowDataSources) {
+        let noted = &mut self.slow_data_sources;
+        let of_kind = |other: &SlowDataSources| other.kind == slow.kind;
+        if noted.iter().filter(|other| of_kind(other)).count() >= limits::MAX_SLOW_FLUSHES
+            && let Some(oldest) = noted.iter().position(of_kind)
+        {
+            noted.remove(oldest);
+        }
+        noted.push(slow);
     }
 
     /// Takes a clock snapshot for the next read-back, unless the last one still describes all clocks well.

@@ -309,7 +309,7 @@ fn activation(session: &Session, hit: &Hit) -> String {
 }
 
 /// At most so many bytes of a text.
-fn beginning(text: &str, max: usize) -> &str {
+pub(crate) fn beginning(text: &str, max: usize) -> &str {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -5,8 +5,7 @@ use ferretto_proto::messages::trace_config::BuiltinDataSource;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{ConcurrentSessionEvent, DataSourceDescriptor, TraceConfig, TracePacket};
-use ferretto_service::ConsumerId;
-use ferretto_service::limits;
+use ferretto_service::{CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, Original, limits};
 
 use crate::world::{Disk, World, config, packet, texts};
 
@@ -344,4 +343,77 @@ fn names_of_other_sessions_are_kept_up_to_a_size() {
     }
     let seen = told(&world.read(a)).len();
     assert_eq!(seen, limits::MAX_CONCURRENT_SESSION_NAME_BYTES / size);
+}
+
+#[test]
+fn the_end_of_a_clone_is_told_as_the_end_of_any_session() {
+    use State::{STATE_CLONED_READ_ONLY, STATE_CONFIGURED, STATE_DISABLED, STATE_STARTED};
+    let mut world = World::new();
+    let [a, b, c] = [world.consumer(), world.consumer(), world.consumer()];
+    world.enable(a, &watching("a", &[]));
+    let streaming = TraceConfig {
+        write_into_file: Some(true),
+        ..config(&[])
+    };
+    let original = world.enable(b, &streaming);
+    let request = CloneRequest {
+        original: Original::Id(original.0),
+        purpose: ClonePurpose::Snapshot,
+        filter: CloneFilter::Applied,
+        trigger: None,
+        file: CloneFile::Passed,
+    };
+    world.try_clone(c, request.clone()).unwrap();
+    let now = world.now;
+    world.service.free_buffers(c, &now);
+    world.run();
+    // One that comes to nothing has an end as well.
+    world.disk = Disk::Full;
+    world.try_clone(c, request).unwrap();
+    let lives = [
+        (STATE_CONFIGURED, 2),
+        (STATE_STARTED, 2),
+        (STATE_CLONED_READ_ONLY, 3),
+        (STATE_DISABLED, 3),
+        (STATE_CLONED_READ_ONLY, 4),
+        (STATE_DISABLED, 4),
+    ];
+    assert_eq!(
+        told(&world.read(a)),
+        lives.map(|(state, id)| (state, id, String::new()))
+    );
+}
+
+#[test]
+fn of_flushes_that_were_slow_some_are_kept_and_of_names_the_beginning() {
+    let mut world = World::new();
+    let long = "x".repeat(100 * 1024);
+    let producer = world.producer(&long);
+    world.offer(producer, &long);
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&[&long]));
+    const REASON_TRACE_STOP: u64 = 2;
+    let now = world.now;
+    for token in 0..2 * limits::MAX_SLOW_FLUSHES as u64 {
+        world.service.flush(consumer, token, 0, REASON_TRACE_STOP, &now);
+    }
+    world.run();
+    world.advance(5000);
+    let packets = world.read(consumer);
+    let slow: Vec<_> = packets
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(Data::ServiceEvent(event)) => match &event.event_type {
+                Some(EventType::LastFlushSlowDataSources(slow)) => Some(&slow.data_source),
+                _ => None,
+            },
+            _ => None,
+        })
+        .collect();
+    assert_eq!(slow.len(), limits::MAX_SLOW_FLUSHES);
+    for sources in slow {
+        let name = sources[0].producer_name.as_deref().unwrap();
+        assert_eq!(name.len(), limits::MAX_LISTED_NAME);
+        assert_eq!(sources[0].data_source_name.as_deref(), Some(name));
+    }
 }
