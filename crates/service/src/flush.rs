@@ -93,11 +93,11 @@ impl Service {
     ) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.note(LifecycleEvent::FlushStarted, now);
-            self.flush_instances(id, timeout, purpose, flags, now, |instance| !instance.no_flush);
+            self.flush_instances(id, timeout, purpose, flags, now, |_| true);
         }
     }
 
-    /// Flushes the data sources that `picks` picks.
+    /// Flushes the data sources that `picks` picks, but for those that want no flushes.
     pub(crate) fn flush_instances(
         &mut self,
         id: SessionId,
@@ -119,7 +119,17 @@ impl Service {
         session
             .slow_data_sources
             .retain(|slow| slow.kind != SlowKind::LastFlush);
-        let instances = instances_by_producer(session, picks);
+        let mut instances = instances_by_producer(session, |instance| !instance.no_flush && picks(instance));
+        for instance in session.instances.values().filter(|instance| picks(instance)) {
+            // What it did not return nobody else can scrape: it does so when flushed, if not for any data source.
+            if self
+                .producers
+                .get(&instance.producer)
+                .is_some_and(Producer::scrapes_itself)
+            {
+                instances.entry(instance.producer).or_default();
+            }
+        }
         let waiting_for: BTreeSet<ProducerId> = instances.keys().copied().collect();
         let nobody = waiting_for.is_empty();
         let timeout = timeout.unwrap_or_else(|| session.flush_timeout());

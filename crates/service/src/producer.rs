@@ -115,6 +115,11 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
+    /// Whether its chunks may be scraped and only it can do that.
+    pub(crate) fn scrapes_itself(&self) -> bool {
+        self.sharing == MemorySharing::Impossible && self.scraping == Scraping::Enabled
+    }
+
     /// Whether it may register this many bytes of descriptors in place of others.
     fn has_room_for(&self, new: usize, replaced: usize) -> bool {
         self.descriptor_bytes - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER

@@ -1,7 +1,7 @@
 //! Flushes: acknowledgements, timeouts, and what they are for.
 
 use ferretto_proto::messages::{DataSourceDescriptor, TraceConfig, trace_config, trace_packet, trace_stats};
-use ferretto_service::{FlushOutcome, ProducerCommand};
+use ferretto_service::{FlushOutcome, Introduction, MemorySharing, ProducerCommand, Scraping};
 
 use crate::world::{World, config, flushes, stops};
 
@@ -408,4 +408,48 @@ fn no_more_flushes_are_pending_than_the_limit() {
     );
     world.acknowledge_flushes(producer);
     assert_eq!(world.consumers[&consumer].flushes.len(), most + 1);
+}
+
+#[test]
+fn a_producer_without_shared_memory_is_flushed_for_what_only_it_can_scrape() {
+    for (sharing, scraping, flushed) in [
+        (MemorySharing::Impossible, Scraping::Enabled, true),
+        (MemorySharing::Impossible, Scraping::Disabled, false),
+        (MemorySharing::Possible, Scraping::Enabled, false),
+    ] {
+        let mut world = World::new();
+        let producer = world.introduce(
+            1000,
+            Introduction {
+                name: "p".into(),
+                scraping,
+                sharing,
+                ..Default::default()
+            },
+        );
+        let descriptor = DataSourceDescriptor {
+            name: Some("d".into()),
+            no_flush: Some(true),
+            ..Default::default()
+        };
+        world.register(producer, &descriptor);
+        let consumer = world.consumer();
+        world.enable(consumer, &config(&["d"]));
+        let now = world.now;
+        world.service.flush(consumer, 1, 0, 0, &now);
+        world.run();
+        let asked: Vec<usize> = world.producers[&producer]
+            .commands
+            .iter()
+            .filter_map(|command| match command {
+                ProducerCommand::Flush { instances, .. } => Some(instances.len()),
+                _ => None,
+            })
+            .collect();
+        // No data source of it is meant, but the producer itself.
+        assert_eq!(asked, vec![0; usize::from(flushed)]);
+        assert_eq!(world.consumers[&consumer].flushes.is_empty(), flushed);
+        world.acknowledge_flushes(producer);
+        assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Succeeded)]);
+    }
 }
