@@ -123,21 +123,29 @@ impl Service {
 
     /// Every session that names a semaphore says how many others it bears; the smallest such number counts.
     fn check_semaphores(&self, config: &TraceConfig) -> Result<(), String> {
+        if config.session_semaphores.is_empty() {
+            return Ok(());
+        }
+        let mut others: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        let of_others = self
+            .recordings()
+            .filter(|session| session.state != State::Disabled)
+            .flat_map(|session| &session.config.session_semaphores);
+        for other in of_others {
+            let name = other.name.as_deref().unwrap_or_default();
+            let (count, smallest) = others.entry(name).or_insert((0, u64::MAX));
+            *count += 1;
+            *smallest = (*smallest).min(other.max_other_session_count.unwrap_or_default());
+        }
         for semaphore in &config.session_semaphores {
             let own = semaphore.max_other_session_count.unwrap_or_default();
-            let others = self
-                .recordings()
-                .filter(|session| session.state != State::Disabled)
-                .flat_map(|session| &session.config.session_semaphores)
-                .filter(|other| other.name == semaphore.name)
-                .map(|other| other.max_other_session_count.unwrap_or_default());
-            let (count, smallest) = others.fold((0u64, u64::MAX), |(count, smallest), max| {
-                (count + 1, smallest.min(max))
-            });
-            if count > 0 && count > own.min(smallest) {
+            let name = semaphore.name.as_deref().unwrap_or_default();
+            let Some((count, smallest)) = others.get(name) else {
+                continue;
+            };
+            if *count > own.min(*smallest) {
                 return Err(format!(
-                    "semaphore {:?} exceeds maximum allowed other session count ({count} > min({own}, {smallest}))",
-                    semaphore.name.as_deref().unwrap_or_default()
+                    "semaphore {name:?} exceeds maximum allowed other session count ({count} > min({own}, {smallest}))"
                 ));
             }
         }

@@ -4,7 +4,7 @@
 //! Made with the session, and anew when its filters change. A producer's registration looks up the name that it registers and
 //! meets the sources that bear it: no others are looked at, and no regular expression is compiled again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
 use regex::{Regex, RegexBuilder};
@@ -67,7 +67,7 @@ impl WantedSource {
 /// Which producers a data source of a config is meant for.
 #[derive(Debug)]
 struct ProducerFilter {
-    names: Vec<String>,
+    names: BTreeSet<String>,
     expressions: Vec<Regex>,
     other_machine_only: bool,
 }
@@ -86,7 +86,7 @@ impl ProducerFilter {
             })
         };
         Ok(ProducerFilter {
-            names: source.producer_name_filter.clone(),
+            names: source.producer_name_filter.iter().cloned().collect(),
             expressions: source
                 .producer_name_regex_filter
                 .iter()
@@ -99,7 +99,7 @@ impl ProducerFilter {
 
     fn passes(&self, name: &str) -> bool {
         let anyone = self.names.is_empty() && self.expressions.is_empty();
-        let named = || self.names.iter().any(|filter| filter == name);
+        let named = || self.names.contains(name);
         let matched = || {
             self.expressions
                 .iter()

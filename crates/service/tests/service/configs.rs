@@ -123,6 +123,21 @@ fn a_semaphore_admits_as_many_others_as_it_says() {
     world.enable(fifth, &config(&[]));
 }
 
+/// As many as fit into a request.
+#[test]
+fn a_config_may_have_many_semaphores() {
+    let names: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
+    let many: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 2)).collect();
+    let mut world = World::new();
+    for _ in 0..3 {
+        let consumer = world.consumer();
+        world.enable(consumer, &semaphores(&many));
+    }
+    let consumer = world.consumer();
+    let error = world.try_enable(consumer, &semaphores(&many)).unwrap_err();
+    assert!(error.contains("3 > min(2, 2)"), "{error}");
+}
+
 #[test]
 fn an_exclusive_session_turns_others_away() {
     let mut world = World::new();
