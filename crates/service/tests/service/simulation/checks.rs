@@ -54,7 +54,7 @@ impl Simulation {
             .iter()
             .filter_map(|session| session.id)
             .collect();
-        self.check_clones();
+        self.check_clones(&alive);
         for session in self.consumers.values_mut() {
             session.take_if(|session| !alive.contains(&session.0));
         }

@@ -1,6 +1,6 @@
 //! Consumers that have sessions cloned, whatever state those are in, and then treat the clones as theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ferretto_proto::messages::TraceConfig;
 use ferretto_service::{
@@ -43,7 +43,7 @@ impl Simulation {
     }
 
     /// Takes note of the answers to those who asked for clones.
-    pub(super) fn check_clones(&mut self) {
+    pub(super) fn check_clones(&mut self, alive: &BTreeSet<u64>) {
         let connected = &self.consumers;
         self.cloning.retain(|id, _| connected.contains_key(id));
         for (id, (clone, forgets)) in self.cloning.clone() {
@@ -72,7 +72,10 @@ impl Simulation {
             self.check_file(clone);
             // What follows the file is read like any session.
             self.sessions.get_mut(&clone).expect("known").streams = None;
-            self.consumers.insert(id, Some(clone));
+            // Unless it freed the clone, and maybe began something else, while the file was written.
+            if alive.contains(&clone.0) {
+                self.consumers.insert(id, Some(clone));
+            }
         }
     }
 }
