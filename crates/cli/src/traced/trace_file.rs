@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ferretto_wire::Reader;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -86,7 +86,8 @@ impl TraceFile {
     }
 }
 
-/// Ends the writes of a [`PacketWriter`] when it is dropped, but for those into regular files, which end by themselves.
+/// Ends the writes and copies of a [`PacketWriter`] when it is dropped, but for writes into regular files, which end by
+/// themselves.
 pub(super) struct CancelWrites {
     /// That the other end of this pipe hangs up is the sign.
     _end: OwnedFd,
@@ -136,22 +137,58 @@ impl PacketWriter {
     }
 
     /// Another descriptor of the file, and its size.
+    ///
+    /// # Errors
+    /// If what was written cannot be read again, too.
     pub(super) fn share(&self) -> io::Result<(File, u64)> {
+        if self.kind != Kind::RegularFile {
+            return Err(io::Error::other(
+                "it is no regular file, and what it took is not to be had again",
+            ));
+        }
+        if fcntl_getfl(&self.file)? & OFlags::ACCMODE == OFlags::WRONLY {
+            return Err(io::Error::other(
+                "its descriptor is open for writing only; pass one that is open for reading, too",
+            ));
+        }
         Ok((self.file.try_clone()?, self.file.metadata()?.len()))
     }
 
-    /// Writes the first `size` bytes of another file. Where that one is being written stays as it is.
+    /// Writes the first `size` bytes of another file. Where that one is being written stays as it is. What was copied when
+    /// this fails or is cancelled is taken back: it may end anywhere in a packet.
     pub(super) fn copy(&mut self, from: &File, size: u64) -> io::Result<()> {
+        let mut copied = 0;
+        self.copy_all(from, size, &mut copied).inspect_err(|_| {
+            // If even that cannot be, the error that came first is the one to tell.
+            let _ = self.take_back(copied);
+        })
+    }
+
+    /// Copies, and says in `copied` how far that came.
+    fn copy_all(&mut self, from: &File, size: u64, copied: &mut u64) -> io::Result<()> {
         const CHUNK: u64 = 1024 * 1024;
         let mut chunk = vec![0; size.min(CHUNK) as usize];
-        let mut at = 0;
-        while at < size {
-            let count = (size - at).min(CHUNK) as usize;
-            from.read_exact_at(&mut chunk[..count], at)?;
-            self.write_all(&chunk[..count], &mut 0)?;
-            at += count as u64;
+        while *copied < size {
+            // The file may be large, and whoever wanted the copy gone.
+            self.check_cancelled()?;
+            let count = (size - *copied).min(CHUNK) as usize;
+            from.read_exact_at(&mut chunk[..count], *copied)?;
+            let mut written = 0;
+            let result = self.write_all(&chunk[..count], &mut written);
+            *copied += written as u64;
+            result?;
         }
         Ok(())
+    }
+
+    fn check_cancelled(&self) -> io::Result<()> {
+        let mut polled = [PollFd::new(&self.cancelled, PollFlags::empty())];
+        poll(&mut polled, Some(&Timespec::default()))?;
+        if polled[0].revents().is_empty() {
+            Ok(())
+        } else {
+            Err(given_up())
+        }
     }
 
     /// Writes all of `bytes`, and says in `written` how far that came.
@@ -195,7 +232,7 @@ impl PacketWriter {
         ];
         poll(&mut polled, None)?;
         if !polled[1].revents().is_empty() {
-            return Err(io::Error::other("it was given up"));
+            return Err(given_up());
         }
         Ok(())
     }
@@ -234,6 +271,10 @@ impl PacketWriter {
             result => result,
         }
     }
+}
+
+fn given_up() -> io::Error {
+    io::Error::other("it was given up")
 }
 
 /// How many bytes of a trace file that is cut off anywhere are whole packets.

@@ -90,6 +90,68 @@ fn writes_that_nobody_takes_end_when_they_are_cancelled() {
     drop((read, far_socket));
 }
 
+/// A file that holds a trace, open like one that a session streams into.
+fn file_with(trace: &[u8]) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(trace).unwrap();
+    file
+}
+
+#[test]
+fn a_copy_has_what_was_there_when_the_file_was_shared() {
+    let trace = packets(100, 30_000);
+    let (mut original, _cancel_original) = writer(file_with(&[]));
+    original.write(&trace).unwrap();
+    let (from, size) = original.share().unwrap();
+    original.write(&packets(1, 100)).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    let (mut clone, _cancel_clone) = writer(file.try_clone().unwrap());
+    clone.copy(&from, size).unwrap();
+    clone.write(&packets(1, 100)).unwrap();
+    let mut copied = vec![0; trace.len()];
+    file.read_exact_at(&mut copied, 0).unwrap();
+    assert!(copied == trace);
+    assert_eq!(file.metadata().unwrap().len(), size + 102);
+}
+
+#[test]
+fn a_copy_that_fails_leaves_nothing_that_looks_like_a_trace() {
+    let from = file_with(&packets(100, 30_000));
+    let file = small_file(500 * 4096);
+    let (mut clone, _cancel) = writer(file.try_clone().unwrap());
+    let error = clone.copy(&from, from.metadata().unwrap().len()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    assert_eq!(file.metadata().unwrap().len(), 0);
+}
+
+#[test]
+fn a_copy_ends_when_it_is_cancelled() {
+    let from = file_with(&packets(100, 30_000));
+    let file = tempfile::tempfile().unwrap();
+    let (mut clone, cancel) = writer(file.try_clone().unwrap());
+    drop(cancel);
+    let error = clone.copy(&from, from.metadata().unwrap().len()).unwrap_err();
+    assert!(error.to_string().contains("given up"), "{error}");
+    assert_eq!(file.metadata().unwrap().len(), 0);
+}
+
+#[test]
+fn what_cannot_be_read_again_is_not_shared() {
+    let folder = tempfile::tempdir().unwrap();
+    let write_only = File::create(folder.path().join("trace")).unwrap();
+    let (read, write) = std::io::pipe().unwrap();
+    let fds: [(OwnedFd, &str); 2] = [
+        (write.into(), "no regular file"),
+        (write_only.into(), "open for writing only"),
+    ];
+    for (fd, reason) in fds {
+        let (writer, _cancel) = writer(fd);
+        let error = writer.share().unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    drop(read);
+}
+
 #[test]
 fn a_reader_that_is_gone_is_an_error() {
     let (read, write) = std::io::pipe().unwrap();
