@@ -67,7 +67,12 @@ fn packets(trace: &Path) -> Vec<TracePacket> {
 
 /// Scheduling policy, real-time priority and nice value of a process's first thread.
 fn scheduling(pid: u32) -> (i64, i64, i64) {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    scheduling_of(Path::new(&format!("/proc/{pid}")))
+}
+
+/// The same, of the process or thread that has this folder in `/proc`.
+fn scheduling_of(folder: &Path) -> (i64, i64, i64) {
+    let stat = std::fs::read_to_string(folder.join("stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     // Numbered from 1 in proc(5), and the two before the closing brace are gone.
     let field = |number: usize| fields[number - 3].parse().unwrap();
@@ -104,6 +109,41 @@ fn the_service_runs_at_the_priority_that_a_session_asks_for_while_it_is_there() 
         assert_eq!(scheduling(pid), usual, "{side}");
         system.assert_running();
     });
+}
+
+#[test]
+fn a_boost_is_not_passed_on_to_the_threads_of_files_begun_meanwhile() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let usual = scheduling(pid);
+    let boosted = record(
+        &system,
+        "priority_boost { policy: POLICY_SCHED_FIFO priority: 2 }",
+    );
+    if scheduling(pid) == usual {
+        println!("skipped: this user may not raise priorities");
+        return;
+    }
+    let streaming = record(&system, "write_into_file: true");
+    let until = Instant::now() + PATIENCE;
+    let of_file = |thread: &Path| {
+        let name = std::fs::read_to_string(thread.join("comm")).unwrap();
+        name.trim() == "trace-file" && scheduling_of(thread) == usual
+    };
+    // It puts its priority back when it begins to run.
+    while !std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .any(|thread| of_file(&thread.unwrap().path()))
+    {
+        assert!(
+            Instant::now() < until,
+            "no thread of a file runs at the usual priority"
+        );
+        std::thread::yield_now();
+    }
+    streaming.interrupt();
+    boosted.interrupt();
 }
 
 #[test]

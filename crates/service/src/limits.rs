@@ -146,6 +146,9 @@ pub const MAX_ZSTD_LEVEL_WHILE_SERVING: i32 = 9;
 /// How long the file of a session that nobody waits for any more may take no data, until it is given up. Upstream, which
 /// writes on its only thread, waits for ever.
 pub const ABANDONED_FILE_PATIENCE: Duration = Duration::from_secs(30);
+/// Threads that write trace files at once: enough for all sessions and the clones of a user. Beyond that, some hang in writes
+/// for sessions that were given up.
+pub const MAX_FILE_THREADS: usize = 128;
 
 /// Connections at once, where the process may have as many descriptors as they take (upstream: no limit).
 pub const MAX_CONNECTIONS: usize = 16 * 1024;

@@ -6,13 +6,15 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use ferretto_ipc::reactor::Waker;
 use ferretto_service::compression::{Compressor, FileCompression, Fit};
-use ferretto_service::{ReadBatch, SessionId};
+use ferretto_service::{ReadBatch, SessionId, limits};
 
+use super::priority::ThreadPriority;
 use super::trace_file::{CancelWrites, PacketWriter, TraceFile};
 
 /// What the thread of a file is to do.
@@ -23,7 +25,7 @@ enum Job {
     /// Write the first bytes of another file, so many of them.
     Copy(File, u64),
     Sync,
-    /// Sync and end.
+    /// Sync, for the last time.
     Close,
 }
 
@@ -37,7 +39,7 @@ pub(super) enum Done {
     Copied(SessionId, io::Result<()>),
     /// What was written so far reached the disk, or did not.
     Synced(io::Result<()>),
-    /// The file is closed.
+    /// The file is complete: its [`FileWriter`] can be dropped, which closes it.
     Closed(SessionId, io::Result<()>),
 }
 
@@ -64,6 +66,8 @@ impl FileWriter {
         file: TraceFile,
         done: Sender<Done>,
         waker: Waker,
+        priority: ThreadPriority,
+        counted: Arc<()>,
     ) -> io::Result<FileWriter> {
         let (jobs, received) = channel();
         let (file, cancel) = file.into_writer()?;
@@ -75,26 +79,26 @@ impl FileWriter {
         std::thread::Builder::new()
             .name("trace-file".into())
             .spawn(move || {
+                let _counted = counted;
+                // A boost is for the event loop, and ends with the session that wants it; a thread begun meanwhile would keep it.
+                // Nothing is lost if it stays.
+                let _ = priority.set(None);
                 for job in received {
-                    let (result, last) = match job {
+                    let result = match job {
                         Job::Write(batch, compression) => {
                             let written = output.write(&batch, compression);
-                            (Done::Written(session, batch, written), false)
+                            Done::Written(session, batch, written)
                         }
-                        Job::Share(clone) => (Done::Shared(clone, output.file.share()), false),
-                        Job::Copy(from, size) => {
-                            (Done::Copied(session, output.file.copy(&from, size)), false)
-                        }
-                        Job::Sync => (Done::Synced(output.file.sync()), false),
-                        Job::Close => (Done::Closed(session, output.file.sync()), true),
+                        Job::Share(clone) => Done::Shared(clone, output.file.share()),
+                        Job::Copy(from, size) => Done::Copied(session, output.file.copy(&from, size)),
+                        Job::Sync => Done::Synced(output.file.sync()),
+                        Job::Close => Done::Closed(session, output.file.sync()),
                     };
-                    if done.send(result).is_err() || last {
+                    if done.send(result).is_err() {
                         break;
                     }
                     waker.wake();
                 }
-                drop(output);
-                waker.wake();
             })?;
         Ok(FileWriter {
             jobs,
@@ -131,13 +135,13 @@ impl FileWriter {
         self.send(Job::Sync);
     }
 
-    /// The same, and closes the file.
+    /// The same, for the last time: [`Done::Closed`]. Until this is dropped then, clones are still answered.
     pub(super) fn close(&self) {
         self.send(Job::Close);
     }
 
     fn send(&self, job: Job) {
-        // The thread is there until it is told to close, which is the last that it is told.
+        // The thread is there as long as this is.
         let _ = self.jobs.send(job);
     }
 }
@@ -174,20 +178,42 @@ impl Output {
 /// All files that are being written, and what their threads report.
 pub(super) struct Files {
     waker: Waker,
+    /// At its usual one the threads run.
+    priority: ThreadPriority,
+    /// As many references as there are threads, besides this one.
+    threads: Arc<()>,
     sender: Sender<Done>,
     done: Receiver<Done>,
 }
 
 impl Files {
-    /// None yet; `waker` is woken whenever there is something for [`Files::next_done`].
-    pub(super) fn new(waker: Waker) -> Files {
+    /// None yet; `waker` is woken whenever there is something for [`Files::next_done`]. The threads run at what is usual
+    /// according to `priority`.
+    pub(super) fn new(waker: Waker, priority: ThreadPriority) -> Files {
         let (sender, done) = channel();
-        Files { waker, sender, done }
+        Files {
+            waker,
+            priority,
+            threads: Arc::new(()),
+            sender,
+            done,
+        }
     }
 
     /// A thread for this file.
+    ///
+    /// # Errors
+    /// If there can be no more. Threads outlive their sessions where the kernel does not come back from a write, as when the
+    /// server of a network file system is away: those count.
     pub(super) fn writer(&self, session: SessionId, file: TraceFile) -> io::Result<FileWriter> {
-        FileWriter::start(session, file, self.sender.clone(), self.waker.clone())
+        if Arc::strong_count(&self.threads) > limits::MAX_FILE_THREADS {
+            return Err(io::Error::other(format!(
+                "{} trace files are still being written, and there may be no more at once",
+                limits::MAX_FILE_THREADS
+            )));
+        }
+        let (done, waker) = (self.sender.clone(), self.waker.clone());
+        FileWriter::start(session, file, done, waker, self.priority, self.threads.clone())
     }
 
     /// What some thread has done since, if any has.
@@ -198,5 +224,55 @@ impl Files {
     /// Waits for some thread to have done something.
     pub(super) fn wait(&self, at_most: Duration) -> Result<Done, RecvTimeoutError> {
         self.done.recv_timeout(at_most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use ferretto_ipc::Reactor;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn file() -> TraceFile {
+        TraceFile::passed(tempfile::tempfile().unwrap().into()).unwrap()
+    }
+
+    #[test]
+    fn there_are_only_so_many_threads_and_room_again_when_some_end() {
+        let reactor = Reactor::new().unwrap();
+        let files = Files::new(reactor.waker(), ThreadPriority::of_this_thread());
+        let mut writers: Vec<_> = (0..limits::MAX_FILE_THREADS)
+            .map(|number| files.writer(SessionId(number as u64), file()).unwrap())
+            .collect();
+        let error = files.writer(SessionId(0), file()).err().unwrap();
+        assert!(error.to_string().contains("no more at once"), "{error}");
+        writers.pop();
+        let until = Instant::now() + PATIENCE;
+        while files.writer(SessionId(0), file()).is_err() {
+            assert!(Instant::now() < until, "the thread does not end");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_clone_that_comes_while_the_file_is_closed_is_answered() {
+        let reactor = Reactor::new().unwrap();
+        let files = Files::new(reactor.waker(), ThreadPriority::of_this_thread());
+        let writer = files.writer(SessionId(1), file()).unwrap();
+        writer.close();
+        assert!(matches!(
+            files.wait(PATIENCE),
+            Ok(Done::Closed(SessionId(1), Ok(())))
+        ));
+        // The shell has not seen that it is closed.
+        writer.share(SessionId(2));
+        assert!(matches!(
+            files.wait(PATIENCE),
+            Ok(Done::Shared(SessionId(2), Ok((_, 0))))
+        ));
     }
 }

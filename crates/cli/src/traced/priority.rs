@@ -17,8 +17,8 @@ struct Scheduling {
     nice: i32,
 }
 
-/// The priority of the thread that made this, which can be raised and put back.
-#[derive(Debug)]
+/// What the thread that made this ran at, to which a priority that was raised since, or inherited by another, is put back.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ThreadPriority {
     usual: Scheduling,
 }
@@ -29,7 +29,7 @@ impl ThreadPriority {
         ThreadPriority { usual: current() }
     }
 
-    /// Runs this thread at that priority, or at its usual one.
+    /// Runs the calling thread at that priority, or at the usual one.
     ///
     /// # Errors
     /// What the kernel has against it; then nothing has changed.

@@ -80,6 +80,7 @@ impl Shell {
         let mut reactor = Reactor::new()?;
         reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
         let waker = reactor.waker();
+        let priority = ThreadPriority::of_this_thread();
         let mut shell = Shell {
             service: Service::new(system::identity()),
             reactor,
@@ -90,9 +91,9 @@ impl Shell {
             connections: BTreeMap::new(),
             producers: BTreeMap::new(),
             consumers: BTreeMap::new(),
-            files: Files::new(waker),
+            files: Files::new(waker, priority),
             writers: BTreeMap::new(),
-            priority: ThreadPriority::of_this_thread(),
+            priority,
             files_of_clones: BTreeMap::new(),
             busy: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -461,9 +462,11 @@ impl Shell {
         let (filtered, took) = (batch.filtered, begun.elapsed());
         match self.writers.get_mut(&session) {
             Some(file) => file.write(&batch),
-            None => self
-                .service
-                .file_written(session, Err("it could not be opened".into()), now),
+            None => self.service.file_written(
+                session,
+                Err("its thread could not be started; the daemon's log says why".into()),
+                now,
+            ),
         }
         if filtered.is_some() {
             self.service.filtering_took(session, took);
