@@ -17,9 +17,9 @@ use buffa::Message;
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT};
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::{
-    AttachRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingResponse, GetTraceStatsResponse,
-    QueryServiceStateRequest, QueryServiceStateResponse, RegisterDataSourceRequest, TraceConfig,
-    TracingServiceState, TrackEventCategory, TrackEventDescriptor,
+    AttachRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingRequest, EnableTracingResponse,
+    GetTraceStatsResponse, QueryServiceStateRequest, QueryServiceStateResponse, RegisterDataSourceRequest,
+    TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use support::peers::{Producer, Session, chunk, commit, config, enabling, introduction, state};
@@ -462,4 +462,25 @@ fn a_call_that_does_not_decode_is_rejected_and_its_client_goes_on() {
     let told = system.log("traced.log").matches("rejected a call").count();
     assert_eq!(told, 2, "once for each client: {}", system.log("traced.log"));
     system.assert_running();
+}
+
+#[test]
+fn of_several_that_wait_for_the_end_of_a_session_the_last_is_told() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let mut waiting = consumer.call("EnableTracing", &enabling(config("nobody's")));
+    let attached = EnableTracingRequest {
+        attach_notification_only: Some(true),
+        ..Default::default()
+    };
+    for _ in 0..3 {
+        let next = consumer.call("EnableTracing", &attached.encode_to_vec());
+        assert_eq!(consumer.answer(waiting).reply, None, "another took over");
+        waiting = next;
+    }
+    consumer.call("DisableTracing", &[]);
+    let end: EnableTracingResponse = consumer.answer(waiting).decode();
+    assert_eq!(end.error, None);
 }

@@ -251,9 +251,13 @@ impl ConsumerLink {
 
     /// The consumer attached to a session, and this call is to be answered when that ends.
     fn await_disabled(&mut self, service: &mut Service, to: ReplyTo, replies: &mut Replies) {
-        match service.await_disabled(self.id) {
-            Some(session) => self.enable.push((session, to)),
-            None => replies.push(to, Reply::rejected()),
+        let Some(session) = service.await_disabled(self.id) else {
+            return replies.push(to, Reply::rejected());
+        };
+        // A new call takes over from the one before.
+        match self.enable.iter_mut().find(|(of, _)| *of == session) {
+            Some((_, waiting)) => replies.push(std::mem::replace(waiting, to), Reply::rejected()),
+            None => self.enable.push((session, to)),
         }
     }
 
