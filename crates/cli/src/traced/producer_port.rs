@@ -25,6 +25,8 @@ use super::repair;
 
 /// Commands that may wait for a producer to ask for them.
 const MAX_EARLY_COMMANDS: usize = 4096;
+/// Bytes of them: configs of data sources, most of all. Who listens to commands at all asks for them right away.
+const MAX_EARLY_BYTES: usize = 4 * 1024 * 1024;
 
 /// What the daemon keeps of a producer's connection.
 #[derive(Default)]
@@ -35,6 +37,7 @@ pub(super) struct ProducerLink {
     commands: Option<ReplyTo>,
     /// Commands from before that call.
     early: Vec<Reply>,
+    early_bytes: usize,
 }
 
 impl ProducerLink {
@@ -129,7 +132,8 @@ impl ProducerLink {
             ProducerMethod::GetAsyncCommand => {
                 if to.wanted() == ReplyWanted::Yes {
                     self.commands = Some(to);
-                    self.early.drain(..).for_each(|command| replies.push(to, command));
+                    let early = std::mem::take(&mut self.early);
+                    early.into_iter().for_each(|command| replies.push(to, command));
                 }
                 return Ok(());
             }
@@ -145,10 +149,13 @@ impl ProducerLink {
     pub(super) fn command(&mut self, command: Reply, replies: &mut Replies) -> Result<(), String> {
         match self.commands {
             Some(to) => replies.push(to, command),
-            None if self.early.len() >= MAX_EARLY_COMMANDS => {
+            None if self.early.len() >= MAX_EARLY_COMMANDS || self.early_bytes >= MAX_EARLY_BYTES => {
                 return Err("does not ask for its commands".into());
             }
-            None => self.early.push(command),
+            None => {
+                self.early_bytes += command.size();
+                self.early.push(command);
+            }
         }
         Ok(())
     }
@@ -334,4 +341,25 @@ fn descriptor(payload: &[u8]) -> &[u8] {
         }
     }
     descriptor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_nobody_asks_for_pile_up_only_so_far() {
+        for size in [0, 100_000] {
+            let mut link = ProducerLink::new(MemorySharing::Possible);
+            let mut replies = Replies::default();
+            let mut bytes = 0;
+            let kept = (0..1_000_000)
+                .take_while(|_| link.command(Reply::more(vec![0; size]), &mut replies).is_ok())
+                .inspect(|_| bytes += size)
+                .count();
+            assert!(kept <= MAX_EARLY_COMMANDS, "{kept}");
+            assert!(bytes <= MAX_EARLY_BYTES + size, "{bytes}");
+            assert!(kept == MAX_EARLY_COMMANDS || bytes >= MAX_EARLY_BYTES);
+        }
+    }
 }
