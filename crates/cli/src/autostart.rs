@@ -15,7 +15,7 @@ use ferretto_ipc::{Address, Stream, socket_names};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
-use crate::perfetto::{FindServiceError, Service};
+use crate::perfetto::{FindServiceError, Service, StartedService};
 
 /// Set in children of ours: the process id of the one that started them, with which they end.
 pub(crate) const STARTED_BY: &str = "FERRETTO_STARTED_BY";
@@ -36,7 +36,7 @@ pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> 
         // Whatever else is wrong with it will come out when it is used.
         _ => Ok(Service {
             consumer_socket: usual,
-            keep_alive: None,
+            started: None,
         }),
     }
 }
@@ -59,6 +59,7 @@ fn start() -> Result<Service, String> {
             format!("cannot make a folder for sockets: {error}; set TMPDIR to one you may write to")
         })?;
     let consumer_socket = Address::Unix(folder.path().join("consumer"));
+    let producer_socket = folder.path().join("producer");
     let launcher = Launcher {
         program: &program,
         folder: folder.path(),
@@ -76,7 +77,10 @@ fn start() -> Result<Service, String> {
     daemons.probes = Some(launcher.start("traced_probes", "TRACED_PROBES_NOTIFY_FD")?);
     Ok(Service {
         consumer_socket,
-        keep_alive: Some(Box::new(daemons)),
+        started: Some(StartedService {
+            producer_socket: Address::Unix(producer_socket),
+            keep_alive: Box::new(daemons),
+        }),
     })
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use buffa::Message;
 use ferretto_client::producer::{ProducerEndpoint, ProducerOptions};
@@ -17,6 +17,7 @@ use ferretto_ipc::Address;
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
 use ferretto_proto::messages::{Trace, TracingServiceState, trace_packet};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Signal;
 use support::trace::{LOSSES, Rows, TraceProcessor};
 use support::{PATIENCE, Program, Programs, Running, Side, System};
 
@@ -369,6 +370,110 @@ fn a_recording_that_waits_says_for_what() {
         said.contains("recording starts when a trigger is activated (slow_frame)"),
         "{said}"
     );
+}
+
+#[test]
+fn a_recording_that_is_ended_before_its_trigger_blames_no_producer() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let config = config("START_TRACING", 60_000, "triggers { name: \"t\" }");
+    let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_configured);
+    recording.process.signal(Signal::INT);
+    recording.finish(&system);
+    let said = system.log("perfetto.log");
+    assert!(said.contains("no trigger came"), "{said}");
+    assert!(!said.contains("some producers"), "{said}");
+}
+
+#[test]
+fn a_recording_that_takes_snapshots_tells_whether_it_did() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let config = config("CLONE_SNAPSHOT", 60_000, "triggers { name: \"t\" }");
+    for (names, expected) in [
+        (&[] as &[&str], "no snapshot was taken: there is no trace"),
+        (&["t"], "trace stays empty"),
+    ] {
+        let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_started);
+        if !names.is_empty() {
+            activate(&programs, &system, Sender::TriggerPerfetto, names);
+            system.await_state(|_| system.log("perfetto.log").contains("trace.0"));
+        }
+        recording.process.signal(Signal::INT);
+        recording.finish(&system);
+        let said = system.log("perfetto.log");
+        assert!(said.contains(expected), "{said}");
+        assert!(!said.contains("no trigger came"), "{said}");
+    }
+}
+
+#[test]
+fn a_recording_by_a_service_of_its_own_says_how_to_reach_that() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let config = config(
+        "STOP_TRACING",
+        60_000,
+        "triggers { name: \"t\" stop_delay_ms: 1 }",
+    );
+    let file = system.path("config");
+    std::fs::write(&file, config).unwrap();
+    let trace = system.path("trace");
+    let ferretto = Path::new(env!("CARGO_BIN_EXE_ferretto"));
+    let mut command = system.command(ferretto, "ferretto.log");
+    command.arg("--txt").arg("-c").arg(file).arg("-o").arg(&trace);
+    let mut process = Running(command.env("TMPDIR", system.path("")).spawn().unwrap());
+    let until = Instant::now() + PATIENCE;
+    let socket = loop {
+        let said = system.log("ferretto.log");
+        let line = said
+            .lines()
+            .find_map(|line| line.split_once("PERFETTO_PRODUCER_SOCK_NAME="));
+        if let Some((socket, command)) = line.and_then(|(_, rest)| rest.split_once(' ')) {
+            assert_eq!(command, "ferretto trigger_perfetto NAME");
+            break socket.to_owned();
+        }
+        assert!(Instant::now() < until, "{said}");
+        std::thread::yield_now();
+    };
+    // The session is on its way to the service when that is said.
+    while process.wait(Duration::from_millis(100)).is_none() {
+        assert!(Instant::now() < until, "{}", system.log("ferretto.log"));
+        let mut command = system.command(ferretto, "activation.log");
+        command.args(["trigger_perfetto", "t"]);
+        command
+            .env("PERFETTO_PRODUCER_SOCK_NAME", &socket)
+            .status()
+            .unwrap();
+    }
+    let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    assert!(!Said::of(&trace).triggers.is_empty());
+}
+
+#[test]
+fn a_name_that_fits_no_request_holds_up_no_other() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let config = config(
+        "STOP_TRACING",
+        60_000,
+        "triggers { name: \"t\" stop_delay_ms: 1 }",
+    );
+    let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_started);
+    let long = "x".repeat(200_000);
+    let activation = system.path("activation");
+    let lines = format!("activate_triggers: \"{long}\"\nactivate_triggers: \"t\"\n");
+    std::fs::write(&activation, lines).unwrap();
+    let program = programs.path(Side::Ours, Program::Perfetto);
+    let mut command = system.command(&program, "activation.log");
+    let status = command.arg("--txt").arg("-c").arg(activation).status().unwrap();
+    assert_eq!(status.code(), Some(1), "one of them did not get there");
+    let said = system.log("activation.log");
+    assert!(said.contains("the others are activated"), "{said}");
+    assert_eq!(Said::of(&recording.finish(&system)).triggers.len(), 1);
 }
 
 #[test]

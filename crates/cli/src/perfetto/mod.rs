@@ -35,7 +35,7 @@ use ferretto_ipc::address::Address;
 use output::Output;
 use plan::Plan;
 use record::Signals;
-pub use service::{FindService, FindServiceError, Service, running_service};
+pub use service::{FindService, FindServiceError, Service, StartedService, running_service};
 
 /// Exit code of a command that was done.
 const SUCCESS: u8 = 0;
@@ -169,7 +169,7 @@ fn save_clone(recording: plan::Recording, socket: &Address, console: &mut Consol
     let mut find_service = || {
         Ok(Service {
             consumer_socket: socket.clone(),
-            keep_alive: None,
+            started: None,
         })
     };
     match Output::open(&recording.sink, recording.existing) {

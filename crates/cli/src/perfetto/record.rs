@@ -101,6 +101,7 @@ pub(super) fn record(
         trouble: None,
         contents: Contents::of(&recording.config),
         write_shown_at: Duration::ZERO,
+        newest_may_be_missing: false,
         snapshots: None,
     };
     let ending = match recorder.run(snapshots, signals, find_service) {
@@ -132,6 +133,8 @@ struct Recorder<'a> {
     trouble: Option<String>,
     contents: Contents,
     write_shown_at: Duration,
+    /// Producers were asked for their newest data at the end, and some did not answer.
+    newest_may_be_missing: bool,
     /// If triggers have the session cloned.
     snapshots: Option<Snapshots>,
 }
@@ -443,6 +446,13 @@ impl Recorder<'_> {
                 ));
                 if let Some(awaited) = &self.awaited {
                     self.console.say(awaited);
+                    if let Some(started) = self.service.as_ref().and_then(|service| service.started.as_ref())
+                    {
+                        self.console.say(format_args!(
+                            "to activate one: PERFETTO_PRODUCER_SOCK_NAME={} ferretto trigger_perfetto NAME",
+                            started.producer_socket
+                        ));
+                    }
                 }
             }
             Notice::Recording(None) => {
@@ -456,10 +466,8 @@ impl Recorder<'_> {
                     "{signal}: ending the recording (again to give it up)"
                 ));
             }
-            Notice::FlushFailed => {
-                self.console
-                    .say("some producers did not hand over their newest data in time; they may be missing");
-            }
+            // Said with the summary: a recording that still waits for its trigger has nothing to miss.
+            Notice::FlushFailed => self.newest_may_be_missing = true,
             Notice::AlreadyReadingBack => {
                 self.console
                     .say("the recording is over and being written (again to give it up)");
@@ -574,7 +582,17 @@ impl Recorder<'_> {
             }
         };
         if self.awaited.is_some() && size == Some(0) {
-            return self.console.say("no trigger came: the trace is empty");
+            return match self.snapshots.as_ref().map(Snapshots::taken) {
+                None => self.console.say("no trigger came: the trace is empty"),
+                Some(0) => self.console.say("no snapshot was taken: there is no trace"),
+                Some(_) => self.console.say(format_args!(
+                    "the snapshots have what was recorded; {name} stays empty"
+                )),
+            };
+        }
+        if self.newest_may_be_missing {
+            self.console
+                .say("some producers did not hand over their newest data in time; they may be missing");
         }
         let summary = Summary {
             file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),

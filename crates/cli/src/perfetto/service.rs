@@ -14,8 +14,16 @@ use ferretto_ipc::socket_names::{SocketNameError, consumer_address};
 pub struct Service {
     /// Its consumer socket.
     pub consumer_socket: Address,
-    /// What must live as long as the connection: services that were started for it end when this is dropped.
-    pub keep_alive: Option<Box<dyn Any>>,
+    /// If it was started for this command line alone.
+    pub started: Option<StartedService>,
+}
+
+/// A service of one's own, which nobody else finds.
+pub struct StartedService {
+    /// Its producer socket.
+    pub producer_socket: Address,
+    /// What must live as long as the connection: the service ends when this is dropped.
+    pub keep_alive: Box<dyn Any>,
 }
 
 impl fmt::Debug for Service {
@@ -42,7 +50,7 @@ pub type FindService<'a> = &'a mut dyn FnMut() -> Result<Service, FindServiceErr
 pub fn running_service() -> Result<Service, FindServiceError> {
     Ok(Service {
         consumer_socket: consumer_address()?,
-        keep_alive: None,
+        started: None,
     })
 }
 

@@ -100,6 +100,7 @@ pub(super) struct Snapshots {
     waker: Waker,
     ordered: usize,
     reported: usize,
+    succeeded: usize,
     failed: usize,
 }
 
@@ -113,6 +114,7 @@ impl Snapshots {
             waker,
             ordered: 0,
             reported: 0,
+            succeeded: 0,
             failed: 0,
         }
     }
@@ -121,11 +123,10 @@ impl Snapshots {
     pub(super) fn take(&mut self, hit: &CloneTriggerHit, socket: &Address) -> std::io::Result<()> {
         let orders = match &self.orders {
             Some(orders) => orders,
-            None => self.orders.insert(start(
-                self.plan.program,
-                self.reports.0.clone(),
-                self.waker.clone(),
-            )?),
+            None => {
+                let thread = start(self.plan.program, self.reports.0.clone(), self.waker.clone());
+                self.orders.insert(thread.inspect_err(|_| self.failed += 1)?)
+            }
         };
         let order = Order {
             recording: self.plan.recording(self.ordered, hit),
@@ -142,7 +143,10 @@ impl Snapshots {
         let mut lines = Vec::new();
         while let Ok(report) = self.reports.1.try_recv() {
             self.reported += 1;
-            self.failed += usize::from(report.exit_code != SUCCESS);
+            match report.exit_code {
+                SUCCESS => self.succeeded += 1,
+                _ => self.failed += 1,
+            }
             lines.extend(report.lines);
         }
         lines
@@ -151,6 +155,11 @@ impl Snapshots {
     /// Whether some are not done.
     pub(super) fn under_way(&self) -> bool {
         self.reported < self.ordered
+    }
+
+    /// How many were taken.
+    pub(super) fn taken(&self) -> usize {
+        self.succeeded
     }
 
     /// Whether some could not be taken.

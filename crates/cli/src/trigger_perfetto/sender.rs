@@ -29,6 +29,8 @@ pub(crate) enum SendError {
     Connect(ConnectError),
     #[error("cannot activate the triggers: {0}")]
     Invoke(#[from] InvokeError),
+    #[error("some triggers cannot be sent: {0}; the others are activated")]
+    Unsent(InvokeError),
     #[error("cannot activate the triggers: {0}")]
     Request(RequestError),
     #[error("cannot activate the triggers: {0}")]
@@ -52,8 +54,11 @@ pub(crate) fn send(triggers: &[String]) -> Result<(), SendError> {
         ConnectError::Transport(transport) if transport.is_unreachable() => SendError::NoService(address),
         error => SendError::Connect(error),
     })?;
+    let mut unsent = None;
     for request in requests(triggers) {
-        endpoint.activate_triggers(request)?;
+        if let Err(error) = endpoint.activate_triggers(request) {
+            unsent.get_or_insert(SendError::Unsent(error));
+        }
     }
     let last = endpoint.sync()?;
     endpoint.flush();
@@ -65,7 +70,7 @@ pub(crate) fn send(triggers: &[String]) -> Result<(), SendError> {
     loop {
         while let Some(event) = endpoint.next_event() {
             match event {
-                ProducerEvent::Synced(call) if call == last => return Ok(()),
+                ProducerEvent::Synced(call) if call == last => return unsent.map_or(Ok(()), Err),
                 ProducerEvent::RequestFailed {
                     method: ProducerMethod::ActivateTriggers,
                     reason,
