@@ -14,7 +14,7 @@
 //! that are finished, see [`crate::trace_writer`]: all lengths are known before the first byte leaves. Whoever adds
 //! writers that need patches keeps their list in the writer, and hands it over where `Arbiter::return_chunk` adds to
 //! the request; patches for a chunk must be sent no earlier than the chunk.
-
+//!
 //! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of memory of its own, and plays the
 //! service's part on it: what is committed goes along in the request, and the chunks are free again. Whoever sends the requests
 //! should take no more of them than there is room for: it is then that writers find the memory full, as they would otherwise.
