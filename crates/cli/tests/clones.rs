@@ -368,3 +368,40 @@ fn triggers_have_the_session_cloned_into_numbered_files() {
         }
     }
 }
+
+#[test]
+fn what_needs_a_service_that_goes_on_starts_none() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let file = |name: &str| system.path(name).to_str().unwrap().to_owned();
+    std::fs::write(
+        file("config"),
+        "buffers { size_kb: 64 } duration_ms: 60000 write_into_file: true",
+    )
+    .unwrap();
+    let (config, trace) = (file("config"), file("trace"));
+    let command_lines: [&[&str]; 6] = [
+        &["--txt", "-c", &config, "-o", &trace, "--detach=key"],
+        &["--attach=key"],
+        &["--is_detached=key"],
+        &["--clone-by-name", "session", "-o", &trace],
+        &["--save-for-bugreport", "-o", &trace],
+        &["--save-all-for-bugreport"],
+    ];
+    for words in command_lines {
+        let ferretto = Path::new(env!("CARGO_BIN_EXE_ferretto"));
+        let mut command = system.command(ferretto, "ferretto.log");
+        let status = command
+            .env("TMPDIR", system.path(""))
+            .args(words)
+            .status()
+            .unwrap();
+        let said = system.log("ferretto.log");
+        assert_eq!(status.code(), Some(1), "{words:?}: {said}");
+        assert!(
+            said.contains("no tracing service listens at"),
+            "{words:?}: {said}"
+        );
+        assert!(!system.path("trace").exists(), "{words:?}");
+    }
+}

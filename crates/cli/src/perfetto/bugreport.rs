@@ -15,7 +15,7 @@ use super::plan::{
     CloneOf, DEFAULT_BUGREPORT_FILE, ExistingFile, Job, Original, Process, Recording, Sink, TraceFilter,
 };
 use super::query::ask;
-use super::service::FindService;
+use super::service::running_service;
 use super::{FAILURE, Program, SUCCESS, save_clone};
 
 /// A session to be cloned, and into which file of the folder.
@@ -27,13 +27,7 @@ struct Wanted {
 }
 
 /// Clones them into files in `folder`; gives the exit code.
-pub(super) fn save_all(
-    program: Program,
-    process: Process,
-    folder: &Path,
-    find_service: FindService<'_>,
-    console: &mut Console,
-) -> u8 {
+pub(super) fn save_all(program: Program, process: Process, folder: &Path, console: &mut Console) -> u8 {
     match background::detach(process, None) {
         Ok(Detached::Recorder(_)) => {}
         Ok(Detached::Parent(status, _)) => return status as u8,
@@ -42,7 +36,7 @@ pub(super) fn save_all(
             return FAILURE;
         }
     }
-    match find_and_save(program, folder, find_service, console) {
+    match find_and_save(program, folder, console) {
         Ok(exit_code) => exit_code,
         Err(error) => {
             console.say(error);
@@ -51,13 +45,8 @@ pub(super) fn save_all(
     }
 }
 
-fn find_and_save(
-    program: Program,
-    folder: &Path,
-    find_service: FindService<'_>,
-    console: &mut Console,
-) -> Result<u8, String> {
-    let service = find_service().map_err(|error| error.to_string())?;
+fn find_and_save(program: Program, folder: &Path, console: &mut Console) -> Result<u8, String> {
+    let service = running_service().map_err(|error| error.to_string())?;
     let (state, _) = ask(&service, StateScope::SessionsOnly)?;
     let wanted = wanted(&state.tracing_sessions);
     if wanted.is_empty() {

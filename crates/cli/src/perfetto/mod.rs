@@ -65,6 +65,7 @@ impl Program {
 
 /// Runs the command line with the words after the program's name; gives the exit code. `find_service` is asked for a
 /// service once it is needed: after all flags, configs and the output have been found good, and in the process that records.
+/// It is not asked for what only a service that runs before and after can do: detached sessions and clones.
 pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_service: FindService<'_>) -> u8 {
     let words: Vec<OsString> = words.into_iter().collect();
     if words.is_empty() {
@@ -85,7 +86,7 @@ pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_ser
         Ok(Plan::Activate(activation)) => triggers::activate(&activation, &mut console),
         Ok(Plan::SaveAllForBugreport(process)) => {
             let folder = plan::bugreport_folder();
-            bugreport::save_all(program, process, &folder, find_service, &mut console)
+            bugreport::save_all(program, process, &folder, &mut console)
         }
         Ok(Plan::Record(recording)) => record(program, *recording, find_service, &mut console),
         Err(error) => {
@@ -144,6 +145,13 @@ fn record(
         }
         Ok(Detached::Recorder(reports)) => {
             let mut recorder_console = Console::new(program);
+            let find_service = match recording.job {
+                plan::Job::Record => find_service,
+                // One of our own would have no such session, and a detached one would end with us.
+                plan::Job::StartAndDetach(_) | plan::Job::Attach(..) | plan::Job::Clone(_) => {
+                    &mut running_service
+                }
+            };
             let signals = Signals::Taken;
             record::record(
                 recording,
