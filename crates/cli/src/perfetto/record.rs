@@ -27,7 +27,9 @@ use super::output::Output;
 use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, TraceFilter};
 use super::progress::{Summary, progress_line};
 use super::service::{FindService, Service, unreachable};
-use super::session::{Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step, Writer};
+use super::session::{
+    CLONE_PATIENCE, Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step, Writer,
+};
 use super::snapshots::{SnapshotPlan, Snapshots};
 use super::{FAILURE, NOT_ATTACHED, SUCCESS, triggers};
 
@@ -538,9 +540,20 @@ impl Recorder<'_> {
                 format!("the recording could not be read to its end: {trouble}")
             }
             Ending::TimedOut => "the service did not end the recording in time; it may hang".to_owned(),
+            Ending::CloneTimedOut => format!(
+                "the service did not clone the session within {} s: the file that it streams into may be large, or the service \
+                 hangs",
+                CLONE_PATIENCE.as_secs()
+            ),
             Ending::ReadTimedOut => "the service fell silent while the recording was read".to_owned(),
             Ending::OutputFailed(error) => format!("cannot write {}: {error}", self.output_name()),
-            Ending::Abandoned(signal) => format!("{}: the recording is given up", signal_name(*signal)),
+            Ending::Abandoned(signal) => {
+                let what = match self.job {
+                    Job::Clone(_) => "clone",
+                    Job::Record | Job::StartAndDetach(_) | Job::Attach(..) => "recording",
+                };
+                format!("{}: the {what} is given up", signal_name(*signal))
+            }
         }
     }
 

@@ -24,7 +24,7 @@ const SERVICE_GRACE: Duration = Duration::from_secs(60);
 /// the second silent one.)
 const READ_SILENCE: Duration = Duration::from_secs(6);
 /// How long cloning a session may take.
-const CLONE_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const CLONE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the stats for the summary are waited for.
 const FINAL_STATS_WAIT: Duration = Duration::from_secs(2);
 
@@ -90,6 +90,8 @@ pub(crate) enum Ending {
     Disconnected(Stage),
     /// The service did not end the recording in time.
     TimedOut,
+    /// The service did not clone the session in time.
+    CloneTimedOut,
     /// The service fell silent while the buffers were read.
     ReadTimedOut,
     /// The output could not be written.
@@ -544,7 +546,10 @@ impl Session {
             _ => {}
         }
         if self.phase != Phase::Finished && self.give_up_at.is_some_and(|at| now >= at) {
-            self.finish(Ending::TimedOut);
+            self.finish(match self.phase {
+                Phase::Cloning => Ending::CloneTimedOut,
+                _ => Ending::TimedOut,
+            });
         }
         if self.phase == Phase::Recording && self.next_stats_at.is_some_and(|at| now >= at) {
             // Until the answer comes there is no next time: a service that does not know the call is asked once.

@@ -443,5 +443,5 @@ fn a_clone_is_read_unless_the_service_wrote_it() {
 
     let mut session = with_purpose(Purpose::Clone);
     session.handle_timeout(seconds(30));
-    assert_eq!(ending(&mut session), Some(Ending::TimedOut));
+    assert_eq!(ending(&mut session), Some(Ending::CloneTimedOut));
 }
