@@ -484,3 +484,27 @@ fn of_several_that_wait_for_the_end_of_a_session_the_last_is_told() {
     let end: EnableTracingResponse = consumer.answer(waiting).decode();
     assert_eq!(end.error, None);
 }
+
+#[test]
+fn a_flood_of_calls_that_fail_is_no_flood_in_the_log() {
+    const CALLS: usize = 5000;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let attach = |key: String| {
+        AttachRequest {
+            key: Some(key),
+            ..Default::default()
+        }
+        .encode_to_vec()
+    };
+    for _ in 0..CALLS {
+        consumer.call("Attach", &attach("k".repeat(1000)));
+    }
+    assert_eq!(consumer.ask("Attach", &attach("k".repeat(100_000))).reply, None);
+    let log = std::fs::read_to_string(system.path("traced.log")).unwrap();
+    assert!(log.contains("cannot attach"), "{log}");
+    assert!(log.len() < 1_000_000, "{} bytes", log.len());
+    system.assert_running();
+}
