@@ -234,7 +234,7 @@ impl Simulation {
         // It may have got the clone it waits for, and not have been told yet.
         if self.cloning.contains_key(&id) {
             self.world.run();
-            self.check_clones();
+            self.check();
         }
         // It cannot know yet whether it has a clone to read.
         if self.cloning.contains_key(&id) {
