@@ -108,7 +108,7 @@ impl FrameDecoder {
         loop {
             let waiting = &self.buffer[self.consumed..];
             let Some((header, rest)) = waiting.split_first_chunk::<HEADER>() else {
-                self.close_surplus_fds();
+                self.rest();
                 return Ok(None);
             };
             let announced = u32::from_le_bytes(*header);
@@ -117,7 +117,7 @@ impl FrameDecoder {
                 return Err(Violation::FrameTooLarge { announced });
             }
             if rest.len() < length {
-                self.close_surplus_fds();
+                self.rest();
                 return Ok(None);
             }
             let start = self.consumed + HEADER;
@@ -130,14 +130,17 @@ impl FrameDecoder {
         }
     }
 
-    /// The encoded `IPCFrame` of a frame taken out since the last [`push`](Self::push).
+    /// The encoded `IPCFrame` of a frame taken out since the last [`push`](Self::push), and until
+    /// [`next_frame`](Self::next_frame) found no other.
     pub fn body(&self, frame: &Frame) -> &[u8] {
         &self.buffer[frame.body.clone()]
     }
 
-    /// All descriptors that wait came with the frame whose end is yet to come, which gets the first.
-    fn close_surplus_fds(&mut self) {
+    /// No whole frame is left: nothing is kept until the next read but what that one will need.
+    fn rest(&mut self) {
+        // All descriptors that wait came with the frame whose end is yet to come, which gets the first.
         self.fds.truncate(1);
+        self.reclaim();
     }
 
     /// The first descriptor that came with the frame that ends at `end`; a second one is closed.

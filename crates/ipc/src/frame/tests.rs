@@ -111,6 +111,21 @@ proptest! {
 }
 
 #[test]
+fn a_large_frame_leaves_no_memory_behind() {
+    let mut decoder = FrameDecoder::new();
+    decoder.push(&encode(&vec![7; MAX_FRAME - HEADER]), None);
+    decoder.push(&encode(b"next")[..2], None);
+    assert!(decoder.next_frame().unwrap().is_some());
+    assert!(decoder.buffer.capacity() >= MAX_FRAME);
+    assert!(decoder.next_frame().unwrap().is_none());
+    assert!(decoder.buffer.capacity() <= KEPT_CAPACITY);
+
+    decoder.push(&encode(b"next")[2..], None);
+    let frame = decoder.next_frame().unwrap().unwrap();
+    assert_eq!(decoder.body(&frame), b"next");
+}
+
+#[test]
 fn the_largest_frame_is_taken_and_one_byte_more_is_refused() {
     let mut decoder = FrameDecoder::new();
     decoder.push(&encode(&vec![7; MAX_FRAME - HEADER]), None);
