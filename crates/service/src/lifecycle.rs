@@ -10,6 +10,7 @@ use crate::enable::{ConfigInput, only_filters_differ, resolve_targets};
 use crate::ids::{ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{LogLevel, Output, ProducerCommand};
+use crate::readback::Readout;
 use crate::service::Service;
 use crate::session::{
     Drain, FlushStrategy, InstanceState, LifecycleEvent, Session, SlowDataSources, SlowKind, State,
@@ -529,6 +530,8 @@ impl Service {
         for instance in session.instances.keys() {
             self.instances.remove(instance);
         }
+        // It may have been read in part.
+        self.readout = Readout::default();
         for buffer in &session.buffers {
             self.buffers.remove(buffer);
             for producer in self.producers.values_mut() {

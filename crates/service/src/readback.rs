@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::iter;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::time::Duration;
 
 use ferretto_wire::Writer;
@@ -57,7 +57,7 @@ enum Framing {
     Bare,
 }
 
-/// A batch while it is put together; kept between batches for its memory.
+/// A batch while it is put together; kept for its memory until there is no more to read.
 #[derive(Default)]
 pub(crate) struct Readout {
     framing: Framing,
@@ -201,9 +201,26 @@ impl Readout {
     }
 }
 
+/// What a batch consists of. The last one of a read takes the memory with it.
+enum Contents<'a> {
+    Kept(&'a Readout),
+    Last(Readout),
+}
+
+impl Deref for Contents<'_> {
+    type Target = Readout;
+
+    fn deref(&self) -> &Readout {
+        match self {
+            Contents::Kept(readout) => readout,
+            Contents::Last(readout) => readout,
+        }
+    }
+}
+
 /// Packets that were read back, ready to be written.
 pub struct ReadBatch<'a> {
-    readout: &'a Readout,
+    readout: Contents<'a>,
     buffers: &'a BTreeMap<BufferId, TraceBuffer>,
     /// Whether there is more to read.
     pub has_more: bool,
@@ -215,7 +232,7 @@ pub struct ReadBatch<'a> {
     pub compression: Option<FileCompression>,
 }
 
-impl<'a> ReadBatch<'a> {
+impl ReadBatch<'_> {
     /// Bytes in all.
     pub fn len(&self) -> usize {
         self.readout.bytes
@@ -227,8 +244,8 @@ impl<'a> ReadBatch<'a> {
     }
 
     /// Everything in order, framing included, for one vectored write.
-    pub fn slices(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let (readout, buffers) = (self.readout, self.buffers);
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let (readout, buffers) = (&*self.readout, self.buffers);
         readout
             .pieces
             .iter()
@@ -236,8 +253,8 @@ impl<'a> ReadBatch<'a> {
     }
 
     /// Each packet as the slices that it consists of.
-    pub fn packets(&self) -> impl Iterator<Item = impl Iterator<Item = &'a [u8]> + use<'a>> + use<'a> {
-        let (readout, buffers) = (self.readout, self.buffers);
+    pub fn packets(&self) -> impl Iterator<Item = impl Iterator<Item = &[u8]>> {
+        let (readout, buffers) = (&*self.readout, self.buffers);
         let mut start = 0;
         readout.packet_ends.iter().map(move |end| {
             let pieces = &readout.pieces[start..end.pieces];
@@ -294,13 +311,7 @@ impl Service {
         if let Err(error) = self.compress_batch(id, end) {
             self.log(LogLevel::Warning, format!("{error}; they go out as they are"));
         }
-        Some(ReadBatch {
-            readout: &self.readout,
-            buffers: &self.buffers,
-            has_more: end == BatchEnd::More,
-            filtered,
-            compression: None,
-        })
+        Some(self.batch(end, filtered, None))
     }
 
     /// Makes one packet of a batch for a consumer, if its session is compressed.
@@ -310,7 +321,7 @@ impl Service {
         };
         let Some(codec) = session.codec else { return Ok(()) };
         let batch = ReadBatch {
-            readout: &self.readout,
+            readout: Contents::Kept(&self.readout),
             buffers: &self.buffers,
             has_more: end == BatchEnd::More,
             filtered: None,
@@ -359,13 +370,29 @@ impl Service {
             now,
         );
         self.sessions.get_mut(&id)?.file.as_mut()?.handed_out = Some(end);
-        Some(ReadBatch {
-            readout: &self.readout,
+        Some(self.batch(end, filtered, compression))
+    }
+
+    /// The batch that was put together.
+    fn batch(
+        &mut self,
+        end: BatchEnd,
+        filtered: Option<SessionId>,
+        compression: Option<FileCompression>,
+    ) -> ReadBatch<'_> {
+        let has_more = end == BatchEnd::More;
+        let readout = if has_more {
+            Contents::Kept(&self.readout)
+        } else {
+            Contents::Last(std::mem::take(&mut self.readout))
+        };
+        ReadBatch {
+            readout,
             buffers: &self.buffers,
-            has_more: end == BatchEnd::More,
+            has_more,
             filtered,
             compression,
-        })
+        }
     }
 
     /// There was room for a part of what [`Service::read_for_file`] gave: this many bytes were written, and no packet more
