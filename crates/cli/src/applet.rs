@@ -10,31 +10,39 @@ use std::process::ExitCode;
 use crate::perfetto::{self, Program};
 use crate::{autostart, traced, traced_probes, trigger_perfetto};
 
-/// A program of the binary. `run` takes the words after the program's name and gives the exit code.
-struct Applet {
+/// A program. `run` takes the words after the program's name and gives the exit code.
+#[derive(Debug, Clone, Copy)]
+pub struct Applet {
     name: &'static str,
     run: fn(Vec<OsString>) -> u8,
 }
 
+/// The command line.
+pub const PERFETTO: Applet = Applet {
+    name: "perfetto",
+    run: run_perfetto,
+};
+
+/// The tracing service.
+pub const TRACED: Applet = Applet {
+    name: "traced",
+    run: traced::run,
+};
+
+/// The producer of the machine's own data sources.
+pub const TRACED_PROBES: Applet = Applet {
+    name: "traced_probes",
+    run: traced_probes::run,
+};
+
+/// Activates triggers.
+pub const TRIGGER_PERFETTO: Applet = Applet {
+    name: "trigger_perfetto",
+    run: trigger_perfetto::run,
+};
+
 /// Those that can be called by name.
-const APPLETS: &[Applet] = &[
-    Applet {
-        name: "perfetto",
-        run: run_perfetto,
-    },
-    Applet {
-        name: "traced",
-        run: traced::run,
-    },
-    Applet {
-        name: "traced_probes",
-        run: traced_probes::run,
-    },
-    Applet {
-        name: "trigger_perfetto",
-        run: trigger_perfetto::run,
-    },
-];
+const APPLETS: &[Applet] = &[PERFETTO, TRACED, TRACED_PROBES, TRIGGER_PERFETTO];
 
 /// What the binary is without a name of these.
 const DEFAULT: Applet = Applet {
@@ -50,12 +58,8 @@ pub fn main() -> ExitCode {
     ExitCode::from((applet.run)(words))
 }
 
-/// The entry of a binary that is one applet only.
-///
-/// # Panics
-/// If there is no applet of this name: the caller is a binary of this crate.
-pub fn main_of(name: &str) -> ExitCode {
-    let applet = find(name.as_ref()).unwrap_or_else(|| panic!("no applet {name}"));
+/// The entry of a binary that is one applet only, and has the code of no other in it.
+pub fn main_of(applet: Applet) -> ExitCode {
     ExitCode::from((applet.run)(std::env::args_os().skip(1).collect()))
 }
 

@@ -1,5 +1,7 @@
 //! `perfetto`: records traces with the running tracing service.
 
+use ferretto_cli::applet;
+
 fn main() -> std::process::ExitCode {
-    ferretto_cli::applet::main_of("perfetto")
+    applet::main_of(applet::PERFETTO)
 }

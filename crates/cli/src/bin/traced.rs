@@ -1,5 +1,7 @@
 //! `traced` alone; the binary `ferretto` has it too.
 
+use ferretto_cli::applet;
+
 fn main() -> std::process::ExitCode {
-    ferretto_cli::applet::main_of("traced")
+    applet::main_of(applet::TRACED)
 }

@@ -1,5 +1,7 @@
 //! `trigger_perfetto` alone; the binary `ferretto` has it too.
 
+use ferretto_cli::applet;
+
 fn main() -> std::process::ExitCode {
-    ferretto_cli::applet::main_of("trigger_perfetto")
+    applet::main_of(applet::TRIGGER_PERFETTO)
 }
