@@ -56,6 +56,8 @@ pub(super) struct Connection {
     held_up: bool,
     /// The log knows that calls of this client are rejected.
     rejection_told: bool,
+    /// Trace data is on its way to the client.
+    pub(super) takes_packets: bool,
 }
 
 /// What is at the other end.
@@ -78,6 +80,7 @@ impl Connection {
             deaf: false,
             held_up: false,
             rejection_told: false,
+            takes_packets: false,
         }
     }
 
@@ -173,6 +176,13 @@ impl Connection {
         let reads = matches!(&self.role, Role::Consumer(link) if link.reads());
         let catches_up = self.held_up && !self.host.is_congested();
         self.gone.is_some() || catches_up || (reads && self.has_room())
+    }
+
+    /// Whether the last of the trace data that a client read has just gone out.
+    pub(super) fn has_taken_all_packets(&mut self) -> bool {
+        let reads = matches!(&self.role, Role::Consumer(link) if link.reads());
+        let all_sent = !reads && self.replies.waiting.is_empty() && self.host.outgoing().is_empty();
+        all_sent && std::mem::take(&mut self.takes_packets)
     }
 
     /// What to watch the socket for.

@@ -60,6 +60,8 @@ pub(super) enum Effect {
     Streams(SessionId, TraceFile),
     /// The consumer reads: its first packets are due.
     Reads,
+    /// The buffers of a session are gone.
+    Frees,
     /// A clone is being made that may write into this file.
     Clones(SessionId, TraceFile),
 }
@@ -158,7 +160,8 @@ impl ConsumerLink {
             }
             ConsumerMethod::FreeBuffers => {
                 service.free_buffers(id, now);
-                empty()
+                replies.push(to, empty());
+                return Ok(Effect::Frees);
             }
             ConsumerMethod::Flush => {
                 let request = decode!(FlushRequest);

@@ -2,7 +2,8 @@
 //!
 //! A disk that is slow, a pipe whose reader is, or a config that wants the trace as small as can be holds up its own
 //! session and nobody else's. The event loop hands over one batch at a time and gets it back, with what became of it,
-//! when it is written; so a file costs the memory of one batch and what it is compressed to, however slow it is.
+//! when it is written; so a file costs the memory of one batch and what it is compressed to, however slow it is, and
+//! nothing when all that was due is written.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +20,7 @@ use super::trace_file::{CancelWrites, PacketWriter, TraceFile};
 
 /// What the thread of a file is to do.
 enum Job {
-    Write(Vec<u8>, Option<FileCompression>),
+    Write(Vec<u8>, Option<FileCompression>, Next),
     /// Give away a second descriptor, for this clone.
     Share(SessionId),
     /// Write the first bytes of another file, so many of them.
@@ -29,10 +30,19 @@ enum Job {
     Close,
 }
 
+/// When the batch after one comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// As soon as that one is written.
+    Soon,
+    /// Some time, or never.
+    Later,
+}
+
 /// What a thread has done.
 pub(super) enum Done {
-    /// A batch was written; this is its memory.
-    Written(SessionId, Vec<u8>, Result<Written, String>),
+    /// A batch was written; this is its memory if another one follows soon.
+    Written(SessionId, Option<Vec<u8>>, Result<Written, String>),
     /// Another descriptor of a file for this clone, and the size of what it has to copy: all that was handed over before.
     Shared(SessionId, io::Result<(File, u64)>),
     /// What another file held was written, or could not be.
@@ -85,9 +95,13 @@ impl FileWriter {
                 let _ = priority.set(None);
                 for job in received {
                     let result = match job {
-                        Job::Write(batch, compression) => {
+                        Job::Write(batch, compression, next) => {
                             let written = output.write(&batch, compression);
-                            Done::Written(session, batch, written)
+                            if next == Next::Later {
+                                output.forget_memory();
+                            }
+                            let kept = (next == Next::Soon).then_some(batch);
+                            Done::Written(session, kept, written)
                         }
                         Job::Share(clone) => Done::Shared(clone, output.file.share()),
                         Job::Copy(from, size) => Done::Copied(session, output.file.copy(&from, size)),
@@ -112,7 +126,8 @@ impl FileWriter {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         packets.slices().for_each(|slice| batch.extend_from_slice(slice));
-        self.send(Job::Write(batch, packets.compression));
+        let next = if packets.has_more { Next::Soon } else { Next::Later };
+        self.send(Job::Write(batch, packets.compression, next));
     }
 
     /// Takes back the memory of a batch.
@@ -172,6 +187,12 @@ impl Output {
         self.file.write(packets).map_err(|error| error.to_string())?;
         let bytes = packets.len() as u64;
         Ok(Written { bytes, fit })
+    }
+
+    /// Frees what is kept for the next batch only.
+    fn forget_memory(&mut self) {
+        self.compressor = None;
+        self.compressed = Vec::new();
     }
 }
 

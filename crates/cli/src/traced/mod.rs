@@ -9,6 +9,7 @@ mod connection;
 mod consumer_port;
 mod descriptors;
 mod files;
+mod freed_memory;
 mod priority;
 mod producer_port;
 mod repair;

@@ -26,6 +26,7 @@ use super::bounds::split_events;
 use super::connection::{Connection, Role};
 use super::consumer_port::{ConsumerLink, Effect};
 use super::files::{Done, FileWriter, Files, Written};
+use super::freed_memory::FreedMemory;
 use super::priority::ThreadPriority;
 use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
 use super::trace_file::TraceFile;
@@ -65,6 +66,7 @@ pub(super) struct Shell {
     files: Files,
     writers: BTreeMap<SessionId, FileWriter>,
     priority: ThreadPriority,
+    freed: FreedMemory,
     /// Files that came with requests for clones which are not made yet.
     files_of_clones: BTreeMap<SessionId, TraceFile>,
     /// Connections with work that does not need the socket to become ready.
@@ -94,6 +96,7 @@ impl Shell {
             files: Files::new(waker, priority),
             writers: BTreeMap::new(),
             priority,
+            freed: FreedMemory::default(),
             files_of_clones: BTreeMap::new(),
             busy: BTreeSet::new(),
             touched: BTreeSet::new(),
@@ -125,7 +128,7 @@ impl Shell {
         if !self.busy.is_empty() {
             return Deadline::Monotonic(0).into();
         }
-        let monotonic = [self.service.next_deadline(), self.resting];
+        let monotonic = [self.service.next_deadline(), self.resting, self.freed.deadline()];
         Deadlines {
             monotonic: monotonic.into_iter().flatten().min(),
             boot: self.service.next_boot_deadline(),
@@ -161,6 +164,7 @@ impl Shell {
         }
         self.files_progressed(&now);
         self.settle(&now);
+        self.freed.handle_timeout(&now);
         Ok(())
     }
 
@@ -301,6 +305,7 @@ impl Shell {
         match effect {
             Ok(Effect::None) => {}
             Ok(Effect::Reads) => self.send_packets(token, now),
+            Ok(Effect::Frees) => self.freed.note(now),
             Ok(Effect::Streams(session, file)) => self.open_file(session, file),
             Ok(Effect::Clones(clone, file)) => drop(self.files_of_clones.insert(clone, file)),
             Err(why) => connection.reject(to, &why),
@@ -316,6 +321,7 @@ impl Shell {
         if connection.has_room()
             && let Role::Consumer(link) = &mut connection.role
         {
+            connection.takes_packets |= link.reads();
             link.send_packets(&mut self.service, &mut connection.replies, now);
             connection.release_replies();
         }
@@ -483,8 +489,13 @@ impl Shell {
     fn file_progressed(&mut self, done: Done, now: &Now) {
         match done {
             Done::Written(session, batch, result) => {
-                if let Some(file) = self.writers.get_mut(&session) {
-                    file.take_back(batch);
+                match batch {
+                    Some(batch) => {
+                        if let Some(file) = self.writers.get_mut(&session) {
+                            file.take_back(batch);
+                        }
+                    }
+                    None => self.freed.note(now),
                 }
                 match result {
                     Ok(Written { bytes, fit }) => match fit {
@@ -558,6 +569,9 @@ impl Shell {
                 continue;
             };
             let more_to_do = connection.send();
+            if connection.has_taken_all_packets() {
+                self.freed.note(now);
+            }
             if let Some(why) = connection.closing.take() {
                 self.close(token, &why, now);
                 continue;
@@ -589,6 +603,7 @@ impl Shell {
                 .map_or(String::new(), |pid| format!(" (pid {pid})"));
             crate::log::warning(format_args!("closed the connection of a client{pid}: {why}"));
         }
+        self.freed.note(now);
         match connection.role {
             Role::Producer(link) => {
                 if let Some(id) = link.id {

@@ -1,0 +1,96 @@
+//! The memory of our `traced`: what sessions, their clones and what was read of them took goes back to the system when they
+//! are over. How much each takes while it lives, beside upstream's, `bench/service-memory` tells.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ferretto_ipc::ports::CONSUMER_PORT;
+use ferretto_proto::messages::{
+    CloneSessionRequest, CloneSessionResponse, Message, TraceConfig, clone_session_request,
+};
+use support::peers::{Producer, Session, chunk, commit, config, introduction};
+use support::wire::Client;
+use support::{PATIENCE, Program, Programs, Side, System};
+
+const SOURCE: &str = "test.memory";
+const NAME: &str = "to be cloned";
+/// Size of the buffer of a session, which is filled.
+const BUFFER_KB: u32 = 4096;
+/// What a service may have more of than before its first session: heaps have holes, and pages of the program are written to.
+const SLACK_KB: u64 = 1024;
+
+/// Memory of a process that is of no file, in KB.
+fn anonymous(pid: u32) -> u64 {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"));
+    line.unwrap().trim().strip_suffix(" kB").unwrap().parse().unwrap()
+}
+
+/// Fills the buffer of a session, makes so many clones of it, reads all of them, and ends them.
+fn session(system: &System<'_>, clones: usize) {
+    let mut config = TraceConfig {
+        unique_session_name: Some(NAME.into()),
+        ..config(SOURCE)
+    };
+    config.buffers[0].size_kb = Some(BUFFER_KB);
+    let session = Session::begin(system, config);
+    let mut producer = Producer::new(system, &introduction(SOURCE), None);
+    let (_, target) = producer.join(SOURCE);
+    for number in 0..BUFFER_KB / 2 {
+        let chunk = chunk(number, &[number as u8; 2000]);
+        producer.client.call("CommitData", &commit(target, chunk));
+    }
+    producer.sync();
+    // It would have to acknowledge a flush before each clone.
+    drop(producer);
+    let mut consumers: Vec<Client> = (0..clones)
+        .map(|_| Client::connect(&system.consumer_socket(), &CONSUMER_PORT))
+        .collect();
+    let request = CloneSessionRequest {
+        selector: Some(clone_session_request::Selector::UniqueSessionName(NAME.into())),
+        ..Default::default()
+    };
+    let calls: Vec<u64> = consumers
+        .iter_mut()
+        .map(|consumer| consumer.call("CloneSession", &request.encode_to_vec()))
+        .collect();
+    let mut bytes = 0;
+    for (consumer, call) in consumers.iter_mut().zip(calls) {
+        let cloned: CloneSessionResponse = consumer.answer(call).decode();
+        assert_eq!(cloned.success, Some(true), "{cloned:?}");
+        let read = consumer.call("ReadBuffers", &[]);
+        loop {
+            let answer = consumer.answer(read);
+            bytes += answer.frame_size;
+            if !answer.has_more {
+                break;
+            }
+        }
+    }
+    bytes += session.end().iter().map(Vec::len).sum::<usize>();
+    let least = (clones + 1) * BUFFER_KB as usize * 1024 / 2;
+    assert!(bytes > least, "{bytes} bytes read of {clones} clones");
+}
+
+#[test]
+fn what_a_session_its_clones_and_reading_them_took_goes_back_when_they_are_over() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let service = system.start(Side::Ours, Program::Traced);
+    let before = anonymous(service);
+    // The allocator takes the size of what was freed for the size of what it may keep.
+    session(&system, 6);
+    session(&system, 0);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = anonymous(service);
+        if now <= before + SLACK_KB {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{now} KB, {before} KB before");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
