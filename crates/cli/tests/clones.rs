@@ -312,7 +312,7 @@ fn sixty_clones_of_one_session_do_not_end_the_service() {
     }
     assert_eq!(system.state().num_sessions, Some(61));
     for cloner in &mut cloners {
-        assert!(cloner.read() > 10_000);
+        assert!(cloner.read() > 1000, "it has the processes of this machine");
     }
     // And somebody else can still record.
     system.record(Side::Ours, PROCESSES).interrupt();

@@ -486,6 +486,25 @@ fn of_several_that_wait_for_the_end_of_a_session_the_last_is_told() {
 }
 
 #[test]
+fn of_several_calls_for_commands_the_last_gets_them() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut producer = Client::connect(&system.producer_socket(), &PRODUCER_PORT);
+    producer.ask("InitializeConnection", &introduction("p").encode_to_vec());
+    let mut open = producer.call("GetAsyncCommand", &[]);
+    for _ in 0..3 {
+        let next = producer.call("GetAsyncCommand", &[]);
+        assert_eq!(producer.answer(open).reply, None, "another took over");
+        open = next;
+    }
+    producer.ask("RegisterDataSource", &registration("d"));
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    consumer.call("EnableTracing", &enabling(config("d")));
+    assert!(producer.answer(open).reply.is_some());
+}
+
+#[test]
 fn a_flood_of_calls_that_fail_is_no_flood_in_the_log() {
     const CALLS: usize = 5000;
     let programs = Programs::ours();

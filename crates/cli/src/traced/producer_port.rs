@@ -131,7 +131,10 @@ impl ProducerLink {
             }
             ProducerMethod::GetAsyncCommand => {
                 if to.wanted() == ReplyWanted::Yes {
-                    self.commands = Some(to);
+                    // A later call takes over from an earlier one.
+                    if let Some(earlier) = self.commands.replace(to) {
+                        replies.push(earlier, Reply::rejected());
+                    }
                     let early = std::mem::take(&mut self.early);
                     early.into_iter().for_each(|command| replies.push(to, command));
                 }

@@ -6,7 +6,7 @@ use buffa::Message;
 use ferretto_proto::messages::priority_boost_config::BoostPolicy;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 use ferretto_proto::messages::{DataSourceConfig, PriorityBoostConfig, TraceConfig, trace_config};
-use ferretto_service::{ConfigInput, ConsumerId, StateScope};
+use ferretto_service::{ConfigInput, ConsumerId, SessionId, StateScope};
 
 use super::checks::Told;
 use super::clones::forgets;
@@ -221,9 +221,13 @@ impl Simulation {
                 let (session, key, _) = self.detached.remove(position);
                 // It may have ended by itself.
                 if self.world.service.attach(id, &key).is_ok() {
-                    assert_eq!(self.world.service.await_disabled(id), Some(session));
-                    self.consumers.insert(id, Some(session));
-                    self.sessions.get_mut(&session).expect("known").owner = Some(id);
+                    let attached = self.world.service.await_disabled(id).expect("a session");
+                    // If the other one only completes its file, its key may have gone to this one.
+                    let same_key = |other: &(SessionId, String, u32)| *other == (attached, key.clone(), uid);
+                    assert!(attached == session || self.detached.iter().any(same_key));
+                    self.detached.retain(|(other, ..)| *other != attached);
+                    self.consumers.insert(id, Some(attached));
+                    self.sessions.get_mut(&attached).expect("known").owner = Some(id);
                 }
             }
             (None, None) => {}
