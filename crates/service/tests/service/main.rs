@@ -6,6 +6,7 @@ mod clones;
 mod compression;
 mod configs;
 mod data;
+mod data_source_configs;
 mod data_sources;
 mod events;
 mod files;

@@ -1,0 +1,386 @@
+//! What configs say of data sources: which producers and machines they are for, what these are given, and what changes while
+//! the session is there.
+
+use buffa::Message;
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, TraceConfig, trace_config};
+use ferretto_service::{
+    ConfigInput, ConsumerId, Credentials, Introduction, OutputFile, ProducerCommand, Service, SmbOrigin,
+};
+use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
+
+use crate::data_sources::{EVERYTHING, commands, descriptor, told};
+use crate::world::{World, config, starts, stops};
+
+/// Changes the config of the consumer's session to this one.
+fn change(world: &mut World, consumer: ConsumerId, config: &TraceConfig) {
+    let input = ConfigInput {
+        bytes: config.encode_to_vec().into(),
+        config: config.clone(),
+    };
+    let now = world.now;
+    world.service.change_config(consumer, &input, &now);
+    world.run();
+}
+
+#[test]
+fn filters_that_change_bring_in_who_passes_and_nothing_else() {
+    let mut world = World::new();
+    let producers = ["mock_1", "mock_2", "mock_3"].map(|name| world.producer(name));
+    for producer in producers {
+        world.offer(producer, "d");
+    }
+    world.offer(producers[2], "not in the config");
+    let consumer = world.consumer();
+    let mut filtered = config(&["d"]);
+    filtered.data_sources[0].producer_name_filter = vec!["mock_1".into()];
+    world.enable(consumer, &filtered);
+    let started = |world: &World| producers.map(|producer| world.count(producer, starts));
+    assert_eq!(started(&world), [1, 0, 0]);
+
+    filtered.data_sources[0].producer_name_regex_filter = vec![".*_[2]".into()];
+    change(&mut world, consumer, &filtered);
+    assert_eq!(started(&world), [1, 1, 0]);
+
+    filtered.data_sources[0]
+        .producer_name_filter
+        .push("mock_3".into());
+    let mut more = filtered.clone();
+    more.data_sources
+        .extend(config(&["not in the config"]).data_sources);
+    change(&mut world, consumer, &more);
+    assert_eq!(
+        started(&world),
+        [1, 1, 1],
+        "a session gets no further data sources"
+    );
+
+    // Nobody is sent away, and nobody set up again.
+    filtered.data_sources[0].producer_name_filter = vec!["nobody".into()];
+    filtered.data_sources[0].producer_name_regex_filter.clear();
+    change(&mut world, consumer, &filtered);
+    filtered.data_sources[0].producer_name_filter.clear();
+    change(&mut world, consumer, &filtered);
+    assert_eq!(started(&world), [1, 1, 1]);
+    let stopped = producers.map(|producer| world.count(producer, stops));
+    assert_eq!(stopped, [0, 0, 0]);
+
+    // The filters as they are now count for who comes later.
+    let late = world.producer("any");
+    world.offer(late, "d");
+    assert_eq!(world.count(late, starts), 1);
+}
+
+#[test]
+fn a_filter_that_changes_brings_in_every_registration() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    world.offer(producer, "d");
+    world.offer(producer, "e");
+    let consumer = world.consumer();
+    let mut filtered = config(&["d", "e"]);
+    filtered.data_sources[0].producer_name_filter = vec!["nobody".into()];
+    world.enable(consumer, &filtered);
+    assert_eq!(world.count(producer, starts), 1, "e, which is not filtered");
+    filtered.data_sources[0].producer_name_filter.clear();
+    change(&mut world, consumer, &filtered);
+    assert_eq!(world.count(producer, starts), 3);
+}
+
+#[test]
+fn a_config_that_changes_before_the_start_sets_up_and_starts_nothing() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let mut deferred = TraceConfig {
+        deferred_start: Some(true),
+        ..config(&["d"])
+    };
+    deferred.data_sources[0].producer_name_filter = vec!["nobody".into()];
+    world.enable(consumer, &deferred);
+    deferred.data_sources[0].producer_name_filter.clear();
+    change(&mut world, consumer, &deferred);
+    assert_eq!(
+        (world.instances(producer).len(), world.count(producer, starts)),
+        (1, 0)
+    );
+    let now = world.now;
+    world.service.start_deferred(consumer, &now);
+    world.run();
+    assert_eq!(world.count(producer, starts), 1);
+    world.service.disable_tracing(consumer, &now);
+    world.lose_producer(producer);
+    let late = world.producer("late");
+    world.offer(late, "d");
+    change(&mut world, consumer, &deferred);
+    assert_eq!(world.instances(late).len(), 0, "it has ended");
+}
+
+#[test]
+fn a_machine_is_picked_by_its_name_or_as_the_host() {
+    let machines: [(&[&str], usize); 5] = [
+        (&[], 1),
+        (&["host"], 1),
+        (&["testbed"], 1),
+        (&["another"], 0),
+        (&["another", "host"], 1),
+    ];
+    for (names, expected) in machines {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        let mut filtered = config(&["d"]);
+        filtered.data_sources[0].machine_name_filter = names.iter().map(|name| (*name).into()).collect();
+        world.enable(consumer, &filtered);
+        assert_eq!(world.count(producer, starts), expected, "{names:?}");
+    }
+}
+
+#[test]
+fn a_service_that_is_locked_down_deals_with_its_own_user_only() {
+    use trace_config::LockdownModeOperation::{LOCKDOWN_CLEAR, LOCKDOWN_SET};
+    let mut world = World::new();
+    let scraping = Default::default();
+    // The service runs as user 42.
+    let own = world.producer_of(42, "own", scraping);
+    let stranger = world.producer_of(43, "stranger", scraping);
+    world.offer(own, "d");
+    world.offer(stranger, "d");
+    let locked = TraceConfig {
+        lockdown_mode: Some(LOCKDOWN_SET),
+        ..config(&["d"])
+    };
+    let consumer = world.consumer();
+    world.enable(consumer, &locked);
+    assert_eq!([world.count(own, starts), world.count(stranger, starts)], [1, 0]);
+    let connect = |world: &mut World, uid| {
+        let who = Introduction::default();
+        world
+            .service
+            .connect_producer(Credentials { uid, pid: None }, who)
+    };
+    assert!(connect(&mut world, 43).is_none());
+    assert!(connect(&mut world, 0).is_none(), "not even root");
+    assert!(connect(&mut world, 42).is_some());
+
+    // It stays so beyond the session that asked for it, until another asks for the opposite.
+    let now = world.now;
+    world.service.free_buffers(consumer, &now);
+    world.enable(consumer, &config(&["d"]));
+    assert_eq!([world.count(own, starts), world.count(stranger, starts)], [2, 0]);
+    world.service.free_buffers(consumer, &now);
+    let unlocked = TraceConfig {
+        lockdown_mode: Some(LOCKDOWN_CLEAR),
+        ..config(&["d"])
+    };
+    world.enable(consumer, &unlocked);
+    assert_eq!([world.count(own, starts), world.count(stranger, starts)], [3, 1]);
+    assert!(connect(&mut world, 43).is_some());
+}
+
+#[test]
+fn the_config_goes_before_the_producers_wish_for_shared_memory() {
+    const KB: usize = 1024;
+    // Page and size: of the config, wished for, granted, in KB.
+    let cases = [
+        ((0, 0), (0, 0), (4, 256)),
+        ((16, 16), (0, 0), (16, 16)),
+        ((0, 0), (4, 16), (4, 16)),
+        ((4, 16), (8, 32), (4, 16)),
+        ((8, 32), (4, 16), (8, 32)),
+        ((0, 32), (8, 0), (8, 32)),
+        ((3, 0), (0, 0), (4, 256)),
+        ((4096, 4_096_000), (0, 0), (32, 32 * KB)),
+        ((0, 0), (4096, 4_096_000), (32, 32 * KB)),
+        ((16, 18), (0, 0), (4, 256)),
+    ];
+    for (configured, wished, granted) in cases {
+        let mut world = World::new();
+        let who = Introduction {
+            name: "p".into(),
+            smb_page_size_hint: wished.0 * KB,
+            smb_size_hint: wished.1 * KB,
+            ..Default::default()
+        };
+        let producer = world.introduce(1000, who);
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        let sized = TraceConfig {
+            producers: vec![trace_config::ProducerConfig {
+                producer_name: Some("p".into()),
+                page_size_kb: Some(configured.0),
+                shm_size_kb: Some(configured.1),
+                ..Default::default()
+            }],
+            ..config(&["d"])
+        };
+        world.enable(consumer, &sized);
+        let expected = ProducerCommand::CreateSharedMemory {
+            page_size: granted.0 * KB,
+            size: granted.1 * KB,
+        };
+        assert_eq!(
+            world.producers[&producer].commands[0], expected,
+            "{configured:?} {wished:?}"
+        );
+    }
+}
+
+#[test]
+fn shared_memory_that_a_producer_brings_is_used_if_its_sizes_are_possible() {
+    const KB: usize = 1024;
+    assert!(Service::would_adopt(KB * KB, 4 * KB));
+    for (size, page) in [
+        (KB * KB, 20 * KB),
+        (KB * KB, 0),
+        (64 * KB * KB, 4 * KB),
+        (6 * KB, 4 * KB),
+    ] {
+        assert!(!Service::would_adopt(size, page), "{size} {page}");
+    }
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let memory = std::sync::Arc::new(SharedMemory::create(KB * KB).unwrap());
+    let smb = ServiceSmb::new(memory, PageSize::new(4 * KB).unwrap()).unwrap();
+    world
+        .service
+        .attach_shared_memory(producer, smb, SmbOrigin::Producer);
+    world.run();
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let commands = commands(&world.producers[&producer], 0);
+    assert_eq!(commands, ["memory", "set up", "start"], "and no other is made");
+}
+
+#[test]
+fn shared_memory_is_made_once_for_all_sessions() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    for _ in 0..2 {
+        let consumer = world.consumer();
+        world.enable(consumer, &config(&["d"]));
+    }
+    let commands = commands(&world.producers[&producer], 0);
+    assert_eq!(commands, ["memory", "set up", "start", "set up", "start"]);
+}
+
+#[test]
+fn the_config_is_the_same_at_set_up_and_start_and_names_session_and_buffer() {
+    let mut world = World::new();
+    let (a, b) = (world.producer("a"), world.producer("b"));
+    world.offer(a, "d");
+    world.offer(a, "e");
+    world.offer(b, "d");
+    let consumer = world.consumer();
+    let mut sessions = Vec::new();
+    for _ in 0..3 {
+        let input = TraceConfig {
+            duration_ms: Some(1234),
+            data_source_stop_timeout_ms: Some(77),
+            ..config(&["d", "e"])
+        };
+        sessions.push(world.enable(consumer, &input).0);
+        let now = world.now;
+        world.service.free_buffers(consumer, &now);
+        world.run();
+    }
+    let mut instances = std::collections::BTreeSet::new();
+    for producer in [a, b] {
+        let mut set_up = std::collections::BTreeMap::new();
+        for command in &world.producers[&producer].commands {
+            match command {
+                ProducerCommand::SetupDataSource { instance, config } => {
+                    assert!(instances.insert(*instance), "each instance has its own number");
+                    set_up.insert(*instance, config.clone());
+                }
+                ProducerCommand::StartDataSource { instance, config } => {
+                    assert_eq!(set_up.get(instance), Some(config));
+                }
+                _ => {}
+            }
+        }
+        let configs: Vec<DataSourceConfig> = set_up
+            .values()
+            .map(|config| DataSourceConfig::decode_from_slice(config).unwrap())
+            .collect();
+        let mut named: Vec<u64> = configs
+            .iter()
+            .map(|config| config.tracing_session_id.unwrap())
+            .collect();
+        named.dedup();
+        assert_eq!(named, sessions, "the same in all instances of a session");
+        for config in configs {
+            assert_ne!(config.target_buffer, Some(0));
+            assert_eq!(config.trace_duration_ms, Some(1234));
+            assert_eq!(config.stop_timeout_ms, Some(77));
+        }
+    }
+}
+
+#[test]
+fn incremental_state_is_cleared_in_the_instances_that_have_some_until_the_session_stops() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    for (name, handles) in [("a", true), ("b", true), ("plain", false), ("unused", true)] {
+        let source = DataSourceDescriptor {
+            name: Some(name.into()),
+            handles_incremental_state_clear: Some(handles),
+            ..Default::default()
+        };
+        world.register(producer, &source);
+    }
+    let consumer = world.consumer();
+    let mut clearing = config(&["plain", "a", "b"]);
+    clearing.incremental_state_config = trace_config::IncrementalStateConfig {
+        clear_period_ms: Some(1),
+        ..Default::default()
+    }
+    .into();
+    world.enable(consumer, &clearing);
+    world.advance(3);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.advance(10);
+    let ids: Vec<_> = world.instances(producer).iter().map(|(id, _)| *id).collect();
+    let cleared: Vec<_> = world.producers[&producer]
+        .commands
+        .iter()
+        .filter_map(|command| match command {
+            ProducerCommand::ClearIncrementalState { instances } => Some(instances.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(cleared, vec![ids[1..].to_vec(); 3]);
+}
+
+#[test]
+fn a_session_may_be_enabled_before_any_producer_is_there() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let input = ConfigInput {
+        bytes: config(&["d"]).encode_to_vec().into(),
+        config: config(&["d"]),
+    };
+    let now = world.now;
+    world.service.observe_events(consumer, EVERYTHING, &now);
+    world
+        .service
+        .enable_tracing(consumer, input, &OutputFile::None, 7, &now)
+        .unwrap();
+    world.run();
+    assert_eq!(told(&world, consumer, (0, 0, 0)), ["all started"], "all of none");
+    let producer = world.producer("p");
+    world.register(producer, &descriptor("d"));
+    let instance = world.instances(producer)[0].0;
+    world.service.data_source_started(producer, instance.0, &now);
+    world.run();
+    assert_eq!(
+        told(&world, consumer, (0, 1, 0)),
+        ["d stopped", "d started"],
+        "that all have started is told once"
+    );
+}
