@@ -89,6 +89,8 @@ pub struct NaiveField {
     pub number: u64,
     /// The number of a varint, the length of what has one, 0 for others.
     pub value: u64,
+    /// The varint of its tag has bits beyond the 64 that `number` was made of.
+    pub tag_is_cut: bool,
 }
 
 /// The fields of a message, as a decoder reads them that tolerates whatever any decoder does: `None` if the bytes are
@@ -96,6 +98,9 @@ pub struct NaiveField {
 pub fn naive_fields(mut message: &[u8], width: TagWidth) -> Option<Vec<NaiveField>> {
     let mut fields = Vec::new();
     while !message.is_empty() {
+        // Nine bytes have 63 bits, and the tenth can have one more.
+        let tag_is_cut = message.iter().take(9).all(|byte| byte & 0x80 != 0)
+            && message.get(9).is_some_and(|byte| *byte > 1);
         let mut tag = naive_varint(&mut message)?;
         if width == TagWidth::Bits32 {
             tag &= u64::from(u32::MAX);
@@ -114,6 +119,7 @@ pub fn naive_fields(mut message: &[u8], width: TagWidth) -> Option<Vec<NaiveFiel
         fields.push(NaiveField {
             number: tag >> 3,
             value,
+            tag_is_cut,
         });
     }
     Some(fields)
