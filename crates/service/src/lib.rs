@@ -13,6 +13,7 @@ mod clone;
 pub mod compression;
 mod concurrent;
 mod enable;
+mod expression;
 mod flush;
 mod ids;
 mod lifecycle;

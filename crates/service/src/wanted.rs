@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ferretto_proto::messages::{TraceConfig, trace_config};
 use regex::{Regex, RegexBuilder};
 
+use crate::expression::why_refused;
 use crate::limits;
 
 /// The data sources of a config, by name.
@@ -134,7 +135,7 @@ pub(crate) fn whole_name_regex(expression: &str, memory: usize) -> Result<Regex,
             .size_limit(memory)
             .dfa_size_limit(memory)
             .build()
-            .map_err(|error| error.to_string())
+            .map_err(|error| why_refused(&error))
     };
     // First by itself: with something around it, `a)|(?:b` would be one.
     build(expression)?;

@@ -8,6 +8,7 @@
 use regex::bytes::{Regex, RegexBuilder};
 use thiserror::Error;
 
+use crate::expression::why_refused;
 use crate::limits;
 
 /// Why a pattern is refused.
@@ -53,7 +54,7 @@ fn build(pattern: &str) -> Result<Regex, PatternError> {
         .size_limit(limits::MAX_FILTER_REGEX_MEMORY)
         .dfa_size_limit(limits::MAX_FILTER_REGEX_MEMORY)
         .build()
-        .map_err(|error| PatternError::Invalid(error.to_string()))
+        .map_err(|error| PatternError::Invalid(why_refused(&error)))
 }
 
 /// The same pattern for the `regex` crate.
