@@ -22,14 +22,15 @@ pub(super) struct Admission {
 #[derive(Debug, Default)]
 struct Guests {
     connected: usize,
-    /// Some were turned away since there was last room for another: the log knows.
+    /// Some were turned away, and the log knows; until half of the connections are gone, for who comes and goes at the
+    /// limit would fill the log.
     turned_away: bool,
 }
 
 /// A connection that is not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TurnedAway {
-    /// For the log, if this is the first in a row.
+    /// For the log, if this is the first since the user had half as many connections.
     pub(super) line: Option<String>,
 }
 
@@ -84,7 +85,6 @@ impl Admission {
             });
         }
         guests.connected += 1;
-        guests.turned_away = false;
         self.connected += 1;
         Ok(())
     }
@@ -96,6 +96,7 @@ impl Admission {
         };
         self.connected -= 1;
         guests.connected -= 1;
+        guests.turned_away &= guests.connected > self.most_per_user / 2;
         if guests.connected == 0 {
             self.by_user.remove(&uid);
         }
@@ -123,12 +124,17 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_told_once_until_there_was_room_again() {
-        let mut admission = Admission::for_descriptors(64);
+    fn the_log_is_told_once_until_half_of_the_connections_are_gone() {
+        let mut admission = Admission::for_descriptors(256);
         while admission.enter(7).is_ok() {}
-        assert_eq!(admission.enter(7), Err(TurnedAway { line: None }));
+        // Coming and going at the limit is no news.
         admission.leave(7);
-        assert_eq!(admission.enter(7), Ok(()));
+        admission.enter(7).unwrap();
+        assert_eq!(admission.enter(7), Err(TurnedAway { line: None }));
+        (0..admission.most_per_user.div_ceil(2)).for_each(|_| admission.leave(7));
+        while admission.by_user[&7].connected < admission.most_per_user {
+            admission.enter(7).unwrap();
+        }
         let line = admission.enter(7).unwrap_err().line.unwrap();
         assert!(line.contains("uid 7"), "{line}");
         assert_eq!(admission.enter(7), Err(TurnedAway { line: None }));
