@@ -1,0 +1,111 @@
+//! The border between the SDK's thread and data sources.
+//!
+//! The muxer ([`crate::muxer`]) knows connections, instances and acknowledgements; a [`Source`] knows what it records. Track
+//! events are one source, each custom data source is another. All methods are called on the SDK's thread.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, CreateWriterError};
+use ferretto_client::trace_writer::TraceWriter;
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+
+/// Instances of one data source that may be active at once, over all backends; upstream's number.
+pub(crate) const MAX_INSTANCES: usize = 8;
+
+/// An instance's place among those of its data source: below [`MAX_INSTANCES`], free again when the instance has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Slot(u8);
+
+impl Slot {
+    /// All slots.
+    pub(crate) fn all() -> impl Iterator<Item = Slot> {
+        (0..MAX_INSTANCES as u8).map(Slot)
+    }
+
+    /// As an index into arrays of [`MAX_INSTANCES`].
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its bit in masks of instances.
+    #[inline]
+    pub(crate) const fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+/// An instance of a data source: one of a config that some session has for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Instance {
+    /// Its place.
+    pub(crate) slot: Slot,
+    /// Different for any two instances of this process; never 0.
+    pub(crate) serial: u32,
+    /// The config as far as our schema knows it.
+    pub(crate) config: Arc<DataSourceConfig>,
+    /// The config byte for byte, for data sources whose config is theirs.
+    pub(crate) encoded_config: Arc<[u8]>,
+}
+
+/// Where a started instance's packets go.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    pub(crate) arbiter: Arc<Arbiter>,
+    pub(crate) target: BufferId,
+    pub(crate) policy: BufferExhaustedPolicy,
+}
+
+impl Output {
+    /// A writer with a sequence of its own.
+    pub(crate) fn create_trace_writer(&self) -> Result<TraceWriter, CreateWriterError> {
+        self.arbiter.create_trace_writer(self.target, self.policy)
+    }
+}
+
+/// Has the service told that something is done: when it is dropped, on whatever thread that is.
+pub(crate) struct Acknowledge(Option<Box<dyn FnOnce() + Send>>);
+
+impl Acknowledge {
+    /// Calls `tell` when dropped.
+    pub(crate) fn new(tell: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(tell)))
+    }
+}
+
+impl Drop for Acknowledge {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            tell();
+        }
+    }
+}
+
+impl fmt::Debug for Acknowledge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Acknowledge")
+    }
+}
+
+/// A data source, as the SDK's thread drives it.
+pub(crate) trait Source: Send + Sync {
+    /// What is registered with services. Asked for again when the source has said that it changed.
+    fn descriptor(&self) -> DataSourceDescriptor;
+
+    /// An instance will be started soon.
+    fn set_up(&self, instance: &Instance);
+
+    /// The instance may record from now on. Dropping `started` tells the service, if the descriptor announces that.
+    fn start(&self, instance: &Instance, output: Output, started: Acknowledge);
+
+    /// The instance is to stop recording. Dropping `stopped` tells the service, if the descriptor announces that; its slot is
+    /// given to no other instance before.
+    fn stop(&self, slot: Slot, stopped: Acknowledge);
+
+    /// What is buffered is to be written out. `flags` tell who asks and why (upstream's `FlushFlags`).
+    fn flush(&self, slot: Slot, flags: u64, flushed: Acknowledge);
+
+    /// What later packets would refer to is to be repeated: the earlier ones may be gone.
+    fn clear_incremental_state(&self, slot: Slot);
+}
