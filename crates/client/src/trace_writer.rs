@@ -4,11 +4,12 @@
 //! chunk costs two copies into it and one store of the packet count: no lock, no allocation, no system call. Locks are
 //! taken only when a chunk is full (see [`crate::arbiter`]).
 //!
-//! **Finished packets.** A packet is encoded in private memory first, so that its length is known when it is written. One
-//! that does not fit is cut into fragments that fill chunk after chunk, each with its final length, and nothing ever has
-//! to be patched afterwards. (A writer that encodes straight into the chunk, as the SDK will, points
-//! `ferretto_wire::Writer` at the chunk's region; when the packet outgrows it the writer spills to private memory, and the
-//! packet is fragmented from there, by the same rule.)
+//! **Three ways in.** [`TraceWriter::write_packet`] copies a packet that was encoded elsewhere. [`TraceWriter::packet`] encodes
+//! one straight into the chunk; if it outgrows that, it moves to private memory. [`TraceWriter::write_prepared`] is for packets
+//! of which all but the end was known beforehand, and stores them in a dozen instructions.
+//!
+//! **Finished packets.** A packet that does not fit the chunk is cut into fragments that fill chunk after chunk. By then it is
+//! finished, in private memory, so each fragment has its final length, and nothing ever has to be patched afterwards.
 //!
 //! **Losses.** When there is no free chunk and the policy says to drop, packets are dropped whole until there is one.
 //! The chunk in hand is returned at once, ending in a packet of [`DROPPED_PACKET_SIZE`] that the service counts. The
@@ -23,11 +24,15 @@ use ferretto_smb::{
     ChunkFlags, ChunkId, DROPPED_PACKET_SIZE, FirstPacket, MAX_PACKETS_PER_CHUNK, NewChunk, WriteChunk,
     WriterId,
 };
-use ferretto_wire::varint_len;
+use ferretto_wire::{Writer, varint_len};
 use std::sync::Arc;
 
+mod in_place;
+mod prepared;
 #[cfg(test)]
 mod tests;
+
+pub use prepared::PreparedPacket;
 
 /// Bytes of the longest length in front of a packet or fragment.
 const MAX_SIZE_LEN: usize = 4;
@@ -35,6 +40,9 @@ const MAX_SIZE_LEN: usize = 4;
 /// A packet is not begun in a chunk with less room than this: a fragment so short costs more than it saves, and there must
 /// be room for [`DROPPED_PACKET_SIZE`] in place of the fragment.
 const MIN_FRAGMENT_ROOM: usize = MAX_SIZE_LEN + 8;
+
+/// What the encoder keeps of its private memory for the next packet that spills, in bytes.
+const MAX_KEPT_CAPACITY: usize = 64 * 1024;
 
 /// Fields that only the writer can know, in front of a packet's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +79,8 @@ pub struct TraceWriter {
     next_chunk: ChunkId,
     preamble: Preamble,
     losses: u64,
+    /// Encodes packets in place, or where they spill to.
+    encoder: Writer,
 }
 
 impl TraceWriter {
@@ -89,6 +99,7 @@ impl TraceWriter {
             next_chunk: ChunkId(0),
             preamble: Preamble::FirstOnSequence,
             losses: 0,
+            encoder: Writer::new(),
         }
     }
 
@@ -117,6 +128,49 @@ impl TraceWriter {
             }
             _ => self.write_or_drop(packet),
         }
+    }
+
+    /// Writes a packet of which `end`, a varint below [`PreparedPacket::MAX_END`], is the last field's value. Returns whether
+    /// it did: if not, because the chunk is full or a loss is to be told first, write it as any other packet.
+    #[inline(always)]
+    #[must_use]
+    pub fn write_prepared(&mut self, packet: &PreparedPacket, end: u32) -> bool {
+        match &mut self.current {
+            Some(open) if self.preamble == Preamble::None => open.append_prepared(packet, end),
+            _ => false,
+        }
+    }
+
+    /// Writes the packet that `fill` encodes, with the same care for losses as [`TraceWriter::write_packet`]. If `fill` panics
+    /// there is no packet.
+    #[inline]
+    pub fn packet<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
+        match &mut self.current {
+            Some(open) if self.preamble == Preamble::None && open.may_encode_in_place() => {
+                let (encoded, result) = open.encode_in_place(&mut self.encoder, fill);
+                if encoded == in_place::Encoded::Elsewhere {
+                    self.write_encoded();
+                }
+                result
+            }
+            _ => {
+                self.encoder.clear();
+                let result = fill(&mut self.encoder);
+                self.write_encoded();
+                result
+            }
+        }
+    }
+
+    /// Writes the packet that the encoder holds, in private memory.
+    #[cold]
+    fn write_encoded(&mut self) {
+        let mut encoder = std::mem::take(&mut self.encoder);
+        self.write_packet(encoder.as_slice());
+        if encoder.heap_capacity() > MAX_KEPT_CAPACITY {
+            encoder = Writer::new();
+        }
+        self.encoder = encoder;
     }
 
     /// Returns the current chunk, and has the endpoint commit it and all others that wait for that.

@@ -201,7 +201,7 @@ impl SharedMemory {
     }
 
     /// Copies `bytes` to `offset`.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: `to` is valid for the bytes' length. They cannot overlap, for no slice is ever made of the mapping.

@@ -8,7 +8,7 @@ use crate::memory::SharedMemory;
 use crate::page::{PAGE_HEADER_SIZE, PageHeader, PageSize};
 use crate::state::Won;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// The memory does not divide into pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,18 +123,19 @@ impl Pages {
     /// Publishes packet count and flags, and with them all that was written to the chunk before.
     #[inline]
     pub(crate) fn store_packets(&self, place: &ChunkPlace, packed: u16) {
-        self.memory
-            .half_word(place.offset + PACKETS_OFFSET)
-            .store(packed, Ordering::Release);
+        self.packets(place).store(packed, Ordering::Release);
+    }
+
+    /// Where a chunk's packet count and flags are.
+    #[inline]
+    pub(crate) fn packets(&self, place: &ChunkPlace) -> &AtomicU16 {
+        self.memory.half_word(place.offset + PACKETS_OFFSET)
     }
 
     /// Reads a chunk's header, each field once and the packet count first, so that what it counts is visible after.
     #[inline]
     pub(crate) fn load_header(&self, place: &ChunkPlace) -> ChunkHeader {
-        let packed = self
-            .memory
-            .half_word(place.offset + PACKETS_OFFSET)
-            .load(Ordering::Acquire);
+        let packed = self.packets(place).load(Ordering::Acquire);
         let (packet_count, flags) = unpack_packets(packed);
         ChunkHeader {
             writer: WriterId(

@@ -10,7 +10,7 @@ use crate::pages::{ChunkPlace, Pages, PagesError};
 use crate::state;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 /// How a chunk begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,11 @@ impl ProducerSmb {
             flags,
         };
         self.pages.store_header(&place, header);
+        let memory = self.pages.memory();
         WriteChunk {
+            payload: memory.at(place.payload_offset(), place.payload_len()),
+            payload_len: place.payload_len(),
+            packets: NonNull::from(self.pages.packets(&place)),
             smb: self.clone(),
             place,
             flags,
@@ -110,11 +114,22 @@ impl ProducerSmb {
 #[must_use = "a chunk that is not completed is lost"]
 #[derive(Debug)]
 pub struct WriteChunk {
+    /// Where the payload is mapped, valid for `payload_len` bytes as long as `smb` is held.
+    payload: NonNull<u8>,
+    payload_len: usize,
+    /// The half-word in the header that counts packets, valid as the payload is.
+    packets: NonNull<AtomicU16>,
     smb: Arc<ProducerSmb>,
     place: ChunkPlace,
     /// What the header was last told; never read back from shared memory.
     flags: ChunkFlags,
 }
+
+// SAFETY: the pointers lead into memory that `smb`, which may be sent, keeps mapped, and this chunk alone has the right to write
+// there, on whichever thread it is.
+unsafe impl Send for WriteChunk {}
+// SAFETY: nothing is written through `&WriteChunk`.
+unsafe impl Sync for WriteChunk {}
 
 impl WriteChunk {
     /// Index of its page.
@@ -135,7 +150,7 @@ impl WriteChunk {
     /// Bytes there are for packets.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        self.place.payload_len()
+        self.payload_len
     }
 
     /// Copies `bytes` to `offset` of the payload.
@@ -145,10 +160,24 @@ impl WriteChunk {
     #[inline]
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
-        self.smb
-            .pages
-            .memory()
-            .copy_in(self.place.payload_offset() + offset, bytes);
+        // SAFETY: the payload is valid for writing the bytes' length at `offset`, as just checked. They cannot overlap, for no
+        // slice is ever made of the mapping.
+        unsafe {
+            self.payload
+                .add(offset)
+                .copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
+        };
+    }
+
+    /// As [`WriteChunk::write`], of a length that is known to the compiler: a store or two instead of a call.
+    ///
+    /// # Panics
+    /// If they do not fit there.
+    #[inline(always)]
+    pub fn store<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) {
+        self.check(offset, N);
+        // SAFETY: the payload is valid for writing `N` bytes at `offset`, as just checked; the write needs no alignment.
+        unsafe { self.payload.add(offset).cast::<[u8; N]>().write_unaligned(bytes) };
     }
 
     /// Where the payload's bytes from `offset` on are mapped, and how many they are: for a `ferretto_wire::Writer` that
@@ -160,14 +189,8 @@ impl WriteChunk {
     #[inline]
     pub fn region(&mut self, offset: usize) -> (NonNull<u8>, usize) {
         self.check(offset, 0);
-        let len = self.payload_len() - offset;
-        (
-            self.smb
-                .pages
-                .memory()
-                .at(self.place.payload_offset() + offset, len),
-            len,
-        )
+        // SAFETY: `offset` is within the payload, or at its end.
+        (unsafe { self.payload.add(offset) }, self.payload_len - offset)
     }
 
     /// Tells the service that packets 1 to `count - 1` are written, and that packet `count` was begun. Their bytes must
@@ -181,9 +204,9 @@ impl WriteChunk {
             count <= MAX_PACKETS_PER_CHUNK,
             "a chunk cannot count {count} packets"
         );
-        self.smb
-            .pages
-            .store_packets(&self.place, pack_packets(count, self.flags));
+        // SAFETY: the header is mapped as long as `smb` is held. In this process it is only accessed as atomics.
+        let packets = unsafe { self.packets.as_ref() };
+        packets.store(pack_packets(count, self.flags), Ordering::Release);
     }
 
     /// Sets `flags`; the next [`WriteChunk::publish`] tells the service.
@@ -197,11 +220,10 @@ impl WriteChunk {
         state::complete(self.smb.pages.word(self.place.page), self.place.won.chunk);
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, offset: usize, len: usize) {
-        let payload_len = self.payload_len();
         assert!(
-            offset <= payload_len && len <= payload_len - offset,
+            offset <= self.payload_len && len <= self.payload_len - offset,
             "position outside the chunk's payload"
         );
     }

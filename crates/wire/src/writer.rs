@@ -245,6 +245,21 @@ impl Writer {
         result
     }
 
+    /// Appends a message without a tag, behind its length, as in a row of messages: the contents are what `fill` writes.
+    #[inline]
+    pub fn delimited<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
+        let at = self.reserve(1);
+        // SAFETY: one byte was reserved and is written here.
+        unsafe {
+            at.write(0);
+            self.advance_to(at.add(1));
+        }
+        let start = self.len;
+        let result = fill(self);
+        self.patch_length(start);
+        result
+    }
+
     /// Appends a packed repeated field of varints, or nothing if there are none (as protobuf encoders do).
     #[inline]
     pub fn packed_field(&mut self, number: u32, values: impl IntoIterator<Item = u64>) {

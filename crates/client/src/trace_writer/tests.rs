@@ -269,23 +269,55 @@ fn packet_len() -> impl Strategy<Value = usize> {
     prop_oneof![20 => 0usize..40, 10 => 0usize..600, 4 => 100usize..9_000, 1 => 0usize..1_000_000]
 }
 
+/// The ways into a chunk: a packet must look the same whichever it took.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Copied,
+    Encoded,
+    Prepared,
+}
+
+impl Way {
+    fn any() -> impl Strategy<Value = Way> {
+        prop::sample::select(&[Way::Copied, Way::Encoded, Way::Prepared][..])
+    }
+
+    fn write(self, writer: &mut TraceWriter, packet: &[u8]) {
+        match self {
+            Way::Copied => writer.write_packet(packet),
+            Way::Encoded => writer.packet(|encoder| packet.chunks(7).for_each(|part| encoder.raw(part))),
+            Way::Prepared => {
+                // A last byte below 0x80 is a varint, whatever it is to the packet.
+                let prepared = packet
+                    .split_last()
+                    .filter(|(end, _)| **end < 0x80)
+                    .and_then(|(end, front)| Some((PreparedPacket::new(front)?, u32::from(*end))));
+                let written = prepared.is_some_and(|(prepared, end)| writer.write_prepared(&prepared, end));
+                if !written {
+                    writer.write_packet(packet);
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn packets_arrive_whole_and_in_order(
-        lens in prop::collection::vec((0usize..3, packet_len(), any::<bool>()), 1..60),
+        lens in prop::collection::vec((0usize..3, packet_len(), any::<bool>(), Way::any()), 1..60),
         page_size in page_sizes(),
         layout in layouts(),
     ) {
         // Room for everything, so that nothing has to be dropped.
-        let bytes: usize = lens.iter().map(|(_, len, _)| len + 2 * 65536 / layout.chunks() + 64).sum();
+        let bytes: usize = lens.iter().map(|(_, len, _, _)| len + 2 * 65536 / layout.chunks() + 64).sum();
         let mut service = Service::new(bytes.div_ceil(page_size) + 4, page_size, layout, Silent);
         let mut writers: Vec<_> = (0..3).map(|_| service.writer(BufferExhaustedPolicy::Drop)).collect();
         let mut written = vec![Vec::new(); 3];
-        for (number, (writer, len, flush)) in lens.iter().enumerate() {
+        for (number, (writer, len, flush, way)) in lens.iter().enumerate() {
             let packet = packet(number, *len);
-            writers[*writer].write_packet(&packet);
+            way.write(&mut writers[*writer], &packet);
             written[*writer].push(packet);
             if *flush && number % 7 == 0 {
                 writers[*writer].flush();
@@ -310,7 +342,7 @@ proptest! {
 
     #[test]
     fn what_is_dropped_is_whole_packets_and_the_next_one_says_so(
-        steps in prop::collection::vec((packet_len(), 0u8..10), 1..150),
+        steps in prop::collection::vec((packet_len(), 0u8..10, Way::any()), 1..150),
         pages in 1usize..6,
         layout in layouts(),
     ) {
@@ -318,8 +350,8 @@ proptest! {
         let mut writer = service.writer(BufferExhaustedPolicy::Drop);
         let id = writer.id();
         let mut lens = Vec::new();
-        for (len, serve) in steps {
-            writer.write_packet(&packet(lens.len(), len));
+        for (len, serve, way) in steps {
+            way.write(&mut writer, &packet(lens.len(), len));
             lens.push(len);
             if serve == 0 {
                 service.serve();
@@ -353,6 +385,32 @@ proptest! {
         prop_assert!(sequence.dropped <= lens.len() - sequence.packets.len(), "the service counts no loss twice");
         prop_assert!(service.all_pages_are_free());
     }
+}
+
+#[test]
+fn a_packet_whose_encoding_panics_is_none() {
+    let mut service = Service::new(4, 4096, PageLayout::Div1, Silent);
+    let mut writer = service.writer(BufferExhaustedPolicy::Drop);
+    let id = writer.id();
+    writer.packet(|encoder| encoder.raw(&packet(0, 10)));
+    for len in [10, 10_000] {
+        let unfinished = std::panic::AssertUnwindSafe(|| {
+            writer.packet(|encoder| {
+                encoder.raw(&packet(1, len));
+                panic!("for this test");
+            })
+        });
+        std::panic::catch_unwind(unfinished).unwrap_err();
+    }
+    writer.packet(|encoder| encoder.raw(&packet(2, 10)));
+    drop(writer);
+    service.serve();
+    let numbers: Vec<_> = service
+        .packets(id)
+        .iter()
+        .map(|received| number(&received.packet))
+        .collect();
+    assert_eq!(numbers, [0, 2]);
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! Encoding a packet where it is to be: in the chunk.
+//!
+//! Called by [`TraceWriter::packet`](super::TraceWriter::packet). The one place of this crate with `unsafe`: it lends a chunk's
+//! memory to the encoder, and takes it back before anything else happens to the chunk.
+#![allow(unsafe_code)]
+
+use super::OpenChunk;
+use ferretto_wire::{Finished, Writer};
+
+/// A chunk with less room than this is not encoded into: most packets would spill, and be copied after all.
+const MIN_ROOM: usize = 96;
+
+/// Where a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoded {
+    /// In the chunk, and published.
+    InPlace,
+    /// In the encoder, because it did not fit.
+    Elsewhere,
+}
+
+impl OpenChunk {
+    #[inline]
+    pub(super) fn may_encode_in_place(&self) -> bool {
+        self.may_count_another() && self.room() >= MIN_ROOM
+    }
+
+    /// Encodes a packet behind its size at the end of what is used. The encoder ends up on the heap, whatever happens, holding
+    /// the packet if it did not fit.
+    #[inline]
+    pub(super) fn encode_in_place<R>(
+        &mut self,
+        encoder: &mut Writer,
+        fill: impl FnOnce(&mut Writer) -> R,
+    ) -> (Encoded, R) {
+        /// Takes the encoder away from the chunk if `fill` panics.
+        struct Lent<'a>(&'a mut Writer);
+        impl Drop for Lent<'_> {
+            #[inline]
+            fn drop(&mut self) {
+                self.0.clear();
+            }
+        }
+
+        let (region, room) = self.chunk.region(self.used);
+        // SAFETY: the region belongs to the chunk, which is borrowed until this function has returned, and nobody but the
+        // encoder writes there meanwhile. It leaves the region below, or in `Lent::drop`. One byte is kept, for the empty packet
+        // at the end of a chunk.
+        unsafe { encoder.start_in_region(region, room - 1) };
+        let lent = Lent(encoder);
+        let mut len = 0;
+        let result = lent.0.delimited(|packet| {
+            let start = packet.len();
+            let result = fill(packet);
+            len = packet.len().saturating_sub(start);
+            result
+        });
+        let encoded = match lent.0.finish() {
+            Finished::InPlace(total) => {
+                self.used += total;
+                self.packets += 1;
+                self.publish();
+                Encoded::InPlace
+            }
+            Finished::Spilled(delimited) => {
+                let packet = delimited[delimited.len() - len..].to_vec();
+                lent.0.raw(&packet);
+                Encoded::Elsewhere
+            }
+        };
+        // It has left the region.
+        std::mem::forget(lent);
+        (encoded, result)
+    }
+}

@@ -1,0 +1,116 @@
+//! Packets that are known beforehand, but for a number at their end.
+//!
+//! Made once per call site by the SDK, and written by [`TraceWriter::write_prepared`](super::TraceWriter::write_prepared) each time:
+//! three loads and four stores of constant width, whatever the lengths are. What is stored too much is overwritten by the next
+//! packet.
+
+use super::OpenChunk;
+
+/// Bytes stored for the packet's front, of which the first is its size.
+const CAPACITY: usize = 24;
+
+/// Bytes stored for the number.
+const END_CAPACITY: usize = 4;
+
+/// The front of a packet that ends in a varint, with the tag of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreparedPacket {
+    /// Zero where the size will be, the front, then zeros.
+    words: [u64; CAPACITY / 8],
+    /// Bytes that count, that of the size included.
+    len: u32,
+}
+
+impl PreparedPacket {
+    /// The most bytes of a front.
+    pub const MAX_FRONT: usize = CAPACITY - 1;
+
+    /// The number at the end is less than this.
+    pub const MAX_END: u32 = 1 << 28;
+
+    /// For packets that begin with `front`; `None` if it has more than [`PreparedPacket::MAX_FRONT`] bytes.
+    pub fn new(front: &[u8]) -> Option<Self> {
+        if front.len() > Self::MAX_FRONT {
+            return None;
+        }
+        let mut bytes = [0; CAPACITY];
+        bytes[1..=front.len()].copy_from_slice(front);
+        let mut words = [0; CAPACITY / 8];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Some(Self {
+            words,
+            len: front.len() as u32 + 1,
+        })
+    }
+
+    /// The front.
+    pub fn front(&self) -> impl Iterator<Item = u8> + '_ {
+        let bytes = self.words.iter().flat_map(|word| word.to_le_bytes());
+        bytes.take(self.len as usize).skip(1)
+    }
+}
+
+impl OpenChunk {
+    /// Appends and publishes a packet, if there is room.
+    #[inline(always)]
+    pub(super) fn append_prepared(&mut self, packet: &PreparedPacket, end: u32) -> bool {
+        debug_assert!(end < PreparedPacket::MAX_END);
+        // More than the longest packet takes, so that room is left for the empty packet at the end.
+        if !self.may_count_another() || self.room() <= CAPACITY + END_CAPACITY {
+            return false;
+        }
+        let (end, end_len) = short_varint(end);
+        let front_len = packet.len as usize;
+        let total = front_len + end_len;
+        let [first, second, third] = packet.words;
+        // The size does not count itself, and fits one byte.
+        let first = first | (total - 1) as u64;
+        let at = self.used;
+        self.chunk.store(at, first.to_le_bytes());
+        self.chunk.store(at + 8, second.to_le_bytes());
+        self.chunk.store(at + 16, third.to_le_bytes());
+        self.chunk.store(at + front_len, end.to_le_bytes());
+        self.used += total;
+        self.packets += 1;
+        self.publish();
+        true
+    }
+}
+
+/// A number below 2^28 as a varint, without branches: its bytes from the lowest on, and how many they are.
+#[inline(always)]
+fn short_varint(value: u32) -> (u32, usize) {
+    let spread = value & 0x7f | (value & 0x3f80) << 1 | (value & 0x1f_c000) << 2 | (value & 0xfe0_0000) << 3;
+    let last = (31 - (spread | 1).leading_zeros()) / 8;
+    // All bytes but the last say that another one follows.
+    let more = 0x8080_8080 & ((1 << (8 * last)) - 1);
+    (spread | more, last as usize + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferretto_wire::Writer;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn short_varints_are_those_of_the_writer(value in 0..PreparedPacket::MAX_END, shift in 0u32..28) {
+            let value = value >> shift;
+            let mut writer = Writer::new();
+            writer.varint(u64::from(value));
+            let (bytes, len) = short_varint(value);
+            prop_assert_eq!(&bytes.to_le_bytes()[..len], writer.as_slice());
+        }
+
+        #[test]
+        fn a_front_is_kept_if_it_is_short(front in proptest::collection::vec(any::<u8>(), 0..40)) {
+            match PreparedPacket::new(&front) {
+                Some(packet) => prop_assert!(packet.front().eq(front.iter().copied())),
+                None => prop_assert!(front.len() > PreparedPacket::MAX_FRONT),
+            }
+        }
+    }
+}
