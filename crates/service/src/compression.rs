@@ -15,6 +15,8 @@ use std::io::{self, Read};
 use ferretto_proto::messages::{TraceConfig, trace_config};
 use ferretto_wire::{Reader, Value, Writer};
 
+use codecs::Engine;
+
 /// Tag of `Trace.packet`, which stands before each packet of a trace file.
 const PACKET_TAG: u64 = 1 << 3 | 2;
 /// `TracePacket.compressed_packets`: a zlib stream.
@@ -22,12 +24,7 @@ const COMPRESSED_PACKETS: u32 = 50;
 /// `TracePacket.zstd_compressed_packets`: a zstd frame.
 const ZSTD_COMPRESSED_PACKETS: u32 = 133;
 
-/// The level of deflate that upstream uses, and zlib's default. Configs have no say in it.
-const DEFLATE_LEVEL: u32 = 6;
-/// Matches are looked for so many bytes back, as a power of two. A batch is hardly longer, and the memory that the highest
-/// levels take grows with it.
-#[cfg(feature = "zstd")]
-const ZSTD_WINDOW_LOG: u32 = 20;
+mod codecs;
 
 /// How the packets of a session are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +33,6 @@ pub enum Codec {
     Deflate,
     /// Zstd. Levels are those of its library: 1 to 22, 0 for the default of 3, negative ones for speed; others count as
     /// the nearest of these.
-    #[cfg(feature = "zstd")]
     Zstd {
         /// See there.
         level: i32,
@@ -48,20 +44,21 @@ impl Codec {
     /// highest field number counts; the older `compression_type` only if none of them is there.
     pub(crate) fn of(config: &TraceConfig) -> Option<Codec> {
         let wanted = &config.compression;
-        #[cfg(feature = "zstd")]
-        if wanted.zstd.is_set() {
-            let level = wanted.zstd.level.unwrap_or_default();
-            return Some(Codec::Zstd { level });
-        }
+        let zstd = wanted.zstd.as_option().map(|zstd| Codec::Zstd {
+            level: zstd.level.unwrap_or_default(),
+        });
         let legacy = config.compression_type == Some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE);
-        (wanted.deflate.is_set() || legacy).then_some(Codec::Deflate)
+        let deflate = (wanted.deflate.is_set() || legacy).then_some(Codec::Deflate);
+        [zstd, deflate]
+            .into_iter()
+            .flatten()
+            .find(|codec| codecs::is_built_in(*codec))
     }
 
     /// The same at a level that the thread of the service can afford.
     pub(crate) fn in_time(self) -> Codec {
         match self {
             Codec::Deflate => self,
-            #[cfg(feature = "zstd")]
             Codec::Zstd { level } => Codec::Zstd {
                 level: level.min(crate::limits::MAX_ZSTD_LEVEL_WHILE_SERVING),
             },
@@ -72,7 +69,6 @@ impl Codec {
     fn field(self) -> u32 {
         match self {
             Codec::Deflate => COMPRESSED_PACKETS,
-            #[cfg(feature = "zstd")]
             Codec::Zstd { .. } => ZSTD_COMPRESSED_PACKETS,
         }
     }
@@ -82,7 +78,6 @@ impl fmt::Display for Codec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Codec::Deflate => f.write_str("deflate"),
-            #[cfg(feature = "zstd")]
             Codec::Zstd { level } => write!(f, "zstd (level {level})"),
         }
     }
@@ -128,35 +123,22 @@ pub struct CompressError {
 /// Compresses batch after batch; kept between them for its memory (deflate: 0.3 MB; zstd: 1 to 20 MB by level).
 pub struct Compressor {
     codec: Codec,
-    engine: Engine,
+    engine: Box<dyn Engine>,
     payload: Vec<u8>,
     packet: Writer,
-}
-
-enum Engine {
-    Deflate(flate2::Compress),
-    #[cfg(feature = "zstd")]
-    Zstd(zstd::bulk::Compressor<'static>),
 }
 
 impl Compressor {
     /// A compressor that has not compressed anything yet.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// If there is no memory for it, or the codec is not built in.
     pub fn new(codec: Codec) -> Result<Compressor, CompressError> {
-        let engine = match codec {
-            Codec::Deflate => Engine::Deflate(flate2::Compress::new(
-                flate2::Compression::new(DEFLATE_LEVEL),
-                true,
-            )),
-            #[cfg(feature = "zstd")]
-            Codec::Zstd { level } => zstd_engine(level).map_err(|error| CompressError {
-                codec,
-                bytes: 0,
-                reason: error.to_string(),
-            })?,
-        };
+        let engine = codecs::engine(codec).map_err(|error| CompressError {
+            codec,
+            bytes: 0,
+            reason: error.to_string(),
+        })?;
         Ok(Compressor {
             codec,
             engine,
@@ -171,14 +153,7 @@ impl Compressor {
     /// If the codec cannot; the packets are to be used as they are then.
     pub fn compress(&mut self, trace: &[u8]) -> Result<&[u8], CompressError> {
         self.payload.clear();
-        let done = match &mut self.engine {
-            Engine::Deflate(deflate) => run_deflate(deflate, trace, &mut self.payload),
-            #[cfg(feature = "zstd")]
-            Engine::Zstd(zstd) => {
-                self.payload.reserve(zstd::zstd_safe::compress_bound(trace.len()));
-                zstd.compress_to_buffer(trace, &mut self.payload).map(drop)
-            }
-        };
+        let done = self.engine.compress(trace, &mut self.payload);
         done.map_err(|error| CompressError {
             codec: self.codec,
             bytes: trace.len(),
@@ -221,35 +196,6 @@ impl Compressor {
             parts.push(first);
         }
         Ok(Fit::Whole)
-    }
-}
-
-#[cfg(feature = "zstd")]
-fn zstd_engine(level: i32) -> io::Result<Engine> {
-    let mut compressor = zstd::bulk::Compressor::new(level)?;
-    compressor.set_parameter(zstd::zstd_safe::CParameter::WindowLog(ZSTD_WINDOW_LOG))?;
-    Ok(Engine::Zstd(compressor))
-}
-
-fn run_deflate(deflate: &mut flate2::Compress, trace: &[u8], payload: &mut Vec<u8>) -> io::Result<()> {
-    deflate.reset();
-    // Traces shrink to a fifth, say.
-    payload.reserve(trace.len() / 4 + 64);
-    loop {
-        let rest = &trace[deflate.total_in() as usize..];
-        // Only so many bytes count in one call.
-        let flush = if rest.len() < u32::MAX as usize {
-            flate2::FlushCompress::Finish
-        } else {
-            flate2::FlushCompress::None
-        };
-        match deflate
-            .compress_vec(rest, payload, flush)
-            .map_err(io::Error::other)?
-        {
-            flate2::Status::StreamEnd => return Ok(()),
-            flate2::Status::Ok | flate2::Status::BufError => payload.reserve(payload.capacity()),
-        }
     }
 }
 
@@ -298,23 +244,22 @@ pub enum ExpandError {
 /// # Errors
 /// If it is damaged, or holds more than `limit` bytes: a small packet can hold a lot.
 pub fn expand(packet: &[u8], limit: usize) -> Result<Option<Vec<u8>>, ExpandError> {
-    let compressed = Reader::new(packet).flatten().find_map(|field| match field.value {
-        Value::Bytes(bytes) if matches!(field.number, COMPRESSED_PACKETS | ZSTD_COMPRESSED_PACKETS) => {
-            Some((field.number, bytes))
+    let compressed = Reader::new(packet).flatten().find_map(|field| {
+        let kind = match field.number {
+            COMPRESSED_PACKETS => Codec::Deflate,
+            ZSTD_COMPRESSED_PACKETS => Codec::Zstd { level: 0 },
+            _ => return None,
+        };
+        match field.value {
+            Value::Bytes(bytes) => Some((kind, bytes)),
+            _ => None,
         }
-        _ => None,
     });
-    match compressed {
-        None => Ok(None),
-        Some((COMPRESSED_PACKETS, bytes)) => read_up_to(flate2::bufread::ZlibDecoder::new(bytes), limit),
-        #[cfg(feature = "zstd")]
-        Some((_, bytes)) => {
-            let decoder = zstd::stream::read::Decoder::with_buffer(bytes).map_err(ExpandError::Damaged)?;
-            read_up_to(decoder, limit)
-        }
-        #[cfg(not(feature = "zstd"))]
-        Some(_) => Err(ExpandError::UnknownCodec),
-    }
+    let Some((kind, bytes)) = compressed else {
+        return Ok(None);
+    };
+    let decoder = codecs::decoder(kind, bytes).map_err(ExpandError::Damaged)?;
+    read_up_to(decoder.ok_or(ExpandError::UnknownCodec)?, limit)
 }
 
 fn read_up_to(decoder: impl Read, limit: usize) -> Result<Option<Vec<u8>>, ExpandError> {

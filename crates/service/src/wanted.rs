@@ -7,9 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
-use regex::{Regex, RegexBuilder};
 
-use crate::expression::why_refused;
+use crate::expression::{Regex, text_regex};
 use crate::limits;
 
 /// The data sources of a config, by name.
@@ -130,16 +129,9 @@ pub(crate) fn whole_name_regex(expression: &str, memory: usize) -> Result<Regex,
     if expression.len() > limits::MAX_REGEX_LENGTH {
         return Err(format!("is longer than {} bytes", limits::MAX_REGEX_LENGTH));
     }
-    let build = |expression: &str| {
-        RegexBuilder::new(expression)
-            .size_limit(memory)
-            .dfa_size_limit(memory)
-            .build()
-            .map_err(|error| why_refused(&error))
-    };
     // First by itself: with something around it, `a)|(?:b` would be one.
-    build(expression)?;
-    build(&format!("^(?:{expression})$"))
+    text_regex(expression, memory)?;
+    text_regex(&format!("^(?:{expression})$"), memory)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@
 //! back-references. What the crate reads otherwise than ECMAScript is translated. As with upstream's std::regex, `.` is
 //! any byte but a line feed, and classes like `\w` are of ASCII.
 
-use regex::bytes::{Regex, RegexBuilder};
 use thiserror::Error;
 
-use crate::expression::why_refused;
+use crate::expression::bytes::Regex;
+use crate::expression::bytes_regex;
 use crate::limits;
 
 /// Why a pattern is refused.
@@ -49,12 +49,7 @@ pub(super) fn compile(pattern: &str, extent: Extent) -> Result<Regex, PatternErr
 }
 
 fn build(pattern: &str) -> Result<Regex, PatternError> {
-    RegexBuilder::new(pattern)
-        .unicode(false)
-        .size_limit(limits::MAX_FILTER_REGEX_MEMORY)
-        .dfa_size_limit(limits::MAX_FILTER_REGEX_MEMORY)
-        .build()
-        .map_err(|error| PatternError::Invalid(why_refused(&error)))
+    bytes_regex(pattern, limits::MAX_FILTER_REGEX_MEMORY).map_err(PatternError::Invalid)
 }
 
 /// The same pattern for the `regex` crate.

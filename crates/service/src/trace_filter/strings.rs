@@ -7,9 +7,9 @@
 //! Called by the message filter; strings are bytes, whatever their encoding. Patterns take time linear in the string; only
 //! searching it repeatedly does not, and is bounded by [`MAX_FILTER_SEARCH_BYTES`](limits::MAX_FILTER_SEARCH_BYTES).
 
-use regex::bytes::{CaptureLocations, Regex};
 use thiserror::Error;
 
+use crate::expression::bytes::{CaptureLocations, Regex};
 use crate::limits;
 use crate::trace_filter::pattern::{Extent, PatternError, compile};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ferretto_proto::messages::{TraceConfig, trace_config::trigger_config};
 use ferretto_wire::{Reader, Value};
-use regex::Regex;
 
+use crate::expression::Regex;
 use crate::limits;
 use crate::wanted::whole_name_regex;
 
