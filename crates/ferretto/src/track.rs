@@ -1,1 +1,463 @@
-//! (placeholder)
+//! Tracks: the lines of the timeline on which events are drawn.
+//!
+//! An event that says nothing else is drawn on its thread's track. What does not follow one thread gets a track of its own:
+//!
+//! - [`Track`]: a line with a number, such as that of a request; also the tracks of [threads](Track::thread) and of the
+//!   [process](Track::process);
+//! - [`NamedTrack`]: a line with a name, at whatever place of the hierarchy;
+//! - [`CounterTrack`]: a value over time, with its unit;
+//! - [`StateTrack`]: one state at a time, from a change to the next.
+//!
+//! All of them are small values, to be copied, or `const` where names are static:
+//!
+//! ```
+//! use ferretto::track::{CounterTrack, CounterUnit, NamedTrack, Track, TrackLike};
+//!
+//! static RENDERING: NamedTrack = NamedTrack::new("Rendering").description("What each frame is made of");
+//! static SHADOWS: NamedTrack = NamedTrack::new("Shadows").child_of(&RENDERING);
+//! static HEAP: CounterTrack = CounterTrack::new("Heap").unit(CounterUnit::SizeBytes);
+//!
+//! let request = Track::new(8086);
+//! assert_ne!(request.uuid(), SHADOWS.uuid());
+//! assert_eq!(SHADOWS.parent_uuid(), RENDERING.uuid());
+//! assert_eq!(HEAP.parent_uuid(), Track::process().uuid());
+//! ```
+//!
+//! # Identity
+//!
+//! A track is known in a trace by its *uuid*, which is the number (or the hash of the name) combined with the uuid of its parent;
+//! unless said otherwise the parent is the process. Uuids are those that Perfetto's C++ library computes, so if both are in one
+//! process, events that either records for "the same" track land on one line.
+//!
+//! A `const` track cannot hold the process's uuid, which is known at run time only. So tracks hold how to get from it to their own,
+//! and [`TrackLike::uuid`] does that step: a load and an exclusive or.
+//!
+//! Exclusive or is also why plain numbers below threads are to be chosen with care: 6 below the thread 7 is 1 below the process, for 6 ^ 7 = 1. Addresses,
+//! and names with numbers that are no thread's, do not meet.
+//!
+//! # Descriptors
+//!
+//! A track's *descriptor* says what its uuid stands for: name, parent, unit. The SDK writes it before the first event on the track, and
+//! again when the trace buffer may have lost it. Parents that the track knows are described with it. [`set_track_descriptor`]
+//! replaces what would be written, for any track.
+
+use ferretto_proto::messages::{Message, TrackDescriptor};
+use ferretto_proto::write;
+use ferretto_wire::Writer;
+
+mod counter;
+mod descriptor;
+mod identity;
+mod label;
+mod named;
+mod registry;
+mod seen;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use counter::{BuiltinCounter, CounterTrack, CounterUnit};
+pub use label::{ChildOrdering, SiblingMerge};
+pub use named::NamedTrack;
+pub use state::StateTrack;
+
+pub(crate) use descriptor::{SystemTracks, set_system_tracks};
+pub(crate) use identity::{process_uuid, reset_after_fork};
+pub(crate) use registry::{Changes, changes_since, version as descriptors_version};
+pub(crate) use seen::SeenTracks;
+
+/// What a uuid is relative to.
+#[derive(Clone, Copy, Debug)]
+enum Anchor {
+    /// Nothing: the number is the uuid.
+    Trace,
+    /// The uuid of the process.
+    Process,
+    /// The uuid of the thread that asks.
+    Thread,
+}
+
+/// A uuid that is known but for what it is relative to.
+#[derive(Clone, Copy, Debug)]
+struct Uuid {
+    offset: u64,
+    anchor: Anchor,
+}
+
+impl Uuid {
+    /// That of the trace's root; also how descriptors say that there is no parent.
+    const ROOT: Uuid = Uuid {
+        offset: 0,
+        anchor: Anchor::Trace,
+    };
+    const PROCESS: Uuid = Uuid {
+        offset: 0,
+        anchor: Anchor::Process,
+    };
+
+    #[inline]
+    fn resolve(self) -> u64 {
+        match self.anchor {
+            Anchor::Trace => self.offset,
+            Anchor::Process => self.offset ^ process_uuid(),
+            Anchor::Thread => self.offset ^ u64::from(identity::thread_id()) ^ process_uuid(),
+        }
+    }
+
+    /// Of the child with this number: a number below no other is itself.
+    const fn child(self, id: u64) -> Uuid {
+        Uuid {
+            offset: self.offset ^ id,
+            anchor: self.anchor,
+        }
+    }
+}
+
+/// What a uuid stands for, as far as the SDK describes it by itself.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// The user says.
+    Custom,
+    Process,
+    Thread,
+}
+
+/// A track without a name: that of a thread or the process, or a line with a number.
+///
+/// Events that begin on one thread and end on another are matched by their track:
+///
+/// ```
+/// # use ferretto::track::{Track, TrackLike};
+/// let request = Track::new(17);
+/// let step = Track::with_parent(1, request);
+/// assert_eq!(step.parent_uuid(), request.uuid());
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a track does nothing until an event is recorded on it"]
+pub struct Track {
+    uuid: Uuid,
+    parent: Uuid,
+    kind: Kind,
+    parent_kind: Kind,
+}
+
+impl Track {
+    /// The thread that asks, whichever it is at that time.
+    const EACH_THREAD: Track = Track {
+        uuid: Uuid {
+            offset: 0,
+            anchor: Anchor::Thread,
+        },
+        parent: Uuid::PROCESS,
+        kind: Kind::Thread,
+        parent_kind: Kind::Process,
+    };
+
+    /// The track with this number, below the process's. Other processes may use the same number for other things.
+    pub const fn new(id: u64) -> Self {
+        Self::with_parent(id, Self::process())
+    }
+
+    /// The track with this number below `parent`.
+    pub const fn with_parent(id: u64, parent: Track) -> Self {
+        Self {
+            uuid: parent.uuid.child(id),
+            parent: parent.uuid,
+            kind: Kind::Custom,
+            parent_kind: parent.kind,
+        }
+    }
+
+    /// The track with this number in the whole trace, below no other.
+    ///
+    /// Whoever uses the same number, in whatever process, means the same track; so numbers are to be chosen with care.
+    pub const fn global(id: u64) -> Self {
+        Self::with_parent(id, Self::root())
+    }
+
+    /// The track with this number below the thread that records the event: each thread has its own.
+    pub const fn thread_scoped(id: u64) -> Self {
+        Self::with_parent(id, Self::EACH_THREAD)
+    }
+
+    /// The track of the thing at this address, below the process's.
+    pub fn from_pointer<T: ?Sized>(pointer: *const T) -> Self {
+        Self::new(pointer.addr() as u64)
+    }
+
+    /// The process's track, for what is no single thread's.
+    pub const fn process() -> Self {
+        Self {
+            uuid: Uuid::PROCESS,
+            parent: Uuid::ROOT,
+            kind: Kind::Process,
+            parent_kind: Kind::Custom,
+        }
+    }
+
+    /// The track of the thread that calls this, also when used on another later.
+    pub fn thread() -> Self {
+        Self::for_thread(identity::thread_id())
+    }
+
+    /// The track of the thread of this process with the number `tid`, which the kernel gave it.
+    pub const fn for_thread(tid: u32) -> Self {
+        Self {
+            uuid: Uuid {
+                offset: tid as u64,
+                anchor: Anchor::Process,
+            },
+            parent: Uuid::PROCESS,
+            kind: Kind::Thread,
+            parent_kind: Kind::Process,
+        }
+    }
+
+    /// The root of the trace, uuid 0: what has no parent. Its descriptor may say how processes and threads are ordered.
+    pub const fn root() -> Self {
+        Self {
+            uuid: Uuid::ROOT,
+            parent: Uuid::ROOT,
+            kind: Kind::Custom,
+            parent_kind: Kind::Custom,
+        }
+    }
+
+    /// The parent, if what it stands for is known.
+    fn known_parent(&self) -> Option<Track> {
+        match self.parent_kind {
+            Kind::Custom => None,
+            Kind::Process => Some(Self::process()),
+            Kind::Thread => Some(Self {
+                uuid: self.parent,
+                parent: Uuid::PROCESS,
+                kind: Kind::Thread,
+                parent_kind: Kind::Process,
+            }),
+        }
+    }
+}
+
+/// Whatever names a track: what the event macros take as one.
+///
+/// Types of your own can be tracks too, most simply by handing on to one that they hold.
+pub trait TrackLike {
+    /// Identity and place in the hierarchy.
+    fn track(&self) -> Track;
+
+    /// Writes the descriptor: uuid, parent and whatever else there is to say.
+    ///
+    /// Called when events are first recorded on the track, not for each.
+    fn write_descriptor(&self, descriptor: &mut write::TrackDescriptor<'_>);
+
+    /// The parent, if it is to be described too whenever this track is.
+    fn parent(&self) -> Option<Parent<'_>> {
+        self.track().known_parent().map(Parent::track)
+    }
+
+    /// What events say to be on this track.
+    #[inline]
+    fn uuid(&self) -> u64 {
+        self.track().uuid.resolve()
+    }
+
+    /// The uuid of the parent; 0 if there is none.
+    #[inline]
+    fn parent_uuid(&self) -> u64 {
+        self.track().parent.resolve()
+    }
+}
+
+impl<T: TrackLike + ?Sized> TrackLike for &T {
+    #[inline]
+    fn track(&self) -> Track {
+        (**self).track()
+    }
+
+    fn write_descriptor(&self, descriptor: &mut write::TrackDescriptor<'_>) {
+        (**self).write_descriptor(descriptor);
+    }
+
+    fn parent(&self) -> Option<Parent<'_>> {
+        (**self).parent()
+    }
+}
+
+impl TrackLike for Track {
+    #[inline]
+    fn track(&self) -> Track {
+        *self
+    }
+
+    fn write_descriptor(&self, descriptor: &mut write::TrackDescriptor<'_>) {
+        write_identity(self, descriptor);
+        match (self.kind, self.uuid.anchor) {
+            (Kind::Custom, _) => {}
+            (Kind::Process, _) => descriptor::write_process(descriptor),
+            (Kind::Thread, Anchor::Thread) => descriptor::write_thread(identity::thread_id(), descriptor),
+            // Made from a number of 32 bits.
+            (Kind::Thread, _) => descriptor::write_thread(self.uuid.offset as u32, descriptor),
+        }
+    }
+}
+
+/// Writes what all descriptors begin with.
+fn write_identity(track: &impl TrackLike, descriptor: &mut write::TrackDescriptor<'_>) {
+    descriptor.uuid(track.uuid());
+    let parent = track.parent_uuid();
+    if parent != 0 {
+        descriptor.parent_uuid(parent);
+    }
+}
+
+/// The parent of a track, as far as the child knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Parent<'a>(ParentKind<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum ParentKind<'a> {
+    Track(Track),
+    Named(&'a NamedTrack<'a>),
+}
+
+impl<'a> Parent<'a> {
+    /// A track without a name.
+    pub const fn track(track: Track) -> Self {
+        Self(ParentKind::Track(track))
+    }
+
+    /// A track with a name.
+    pub const fn named(track: &'a NamedTrack<'a>) -> Self {
+        Self(ParentKind::Named(track))
+    }
+
+    const fn identity(&self) -> Track {
+        match self.0 {
+            ParentKind::Track(track) => track,
+            ParentKind::Named(track) => track.label.identity(),
+        }
+    }
+
+    /// The next one up.
+    fn parent(self) -> Option<Parent<'a>> {
+        match self.0 {
+            ParentKind::Track(track) => track.known_parent().map(Parent::track),
+            ParentKind::Named(track) => Some(track.label.parent),
+        }
+    }
+
+    fn uuid(self) -> u64 {
+        self.identity().uuid.resolve()
+    }
+
+    fn write_descriptor(self, descriptor: &mut write::TrackDescriptor<'_>) {
+        match self.0 {
+            ParentKind::Track(track) => track.write_descriptor(descriptor),
+            ParentKind::Named(track) => track.write_descriptor(descriptor),
+        }
+    }
+}
+
+/// Where descriptors go: a sequence of packets.
+pub(crate) trait DescriptorSink {
+    /// Notes that the track with this uuid is described on this sequence from now on; tells whether it was not before.
+    fn first_mention(&mut self, uuid: u64) -> bool;
+
+    /// Emits a packet with the descriptor that `fill` writes.
+    fn emit(&mut self, fill: &mut dyn FnMut(&mut write::TrackDescriptor<'_>));
+}
+
+/// Emits the descriptors that `sequence` lacks for an event on `track`: its own, then those of its parents as far as they are known.
+///
+/// Called before each event with a track; when there is nothing to do it costs one [`DescriptorSink::first_mention`].
+#[inline]
+pub(crate) fn describe(track: &impl TrackLike, sequence: &mut impl DescriptorSink) {
+    let uuid = track.uuid();
+    if sequence.first_mention(uuid) {
+        describe_new(uuid, track, sequence);
+    }
+}
+
+#[cold]
+fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorSink) {
+    let registered = registry::find(uuid);
+    match &registered {
+        Some(registered) => sequence.emit(&mut |descriptor| descriptor.writer().raw(&registered.encoded)),
+        // The root is what needs no descriptor.
+        None if uuid == 0 => return,
+        None => sequence.emit(&mut |descriptor| track.write_descriptor(descriptor)),
+    }
+    let mut known = track.parent();
+    let mut uuid = registered.map_or_else(|| track.parent_uuid(), |registered| registered.parent);
+    while uuid != 0 {
+        // A registered descriptor may have put its track elsewhere.
+        known = known.filter(|known| known.uuid() == uuid);
+        let registered = registry::find(uuid);
+        // A parent of which nothing is known is not noted: it may be used later, and be described then.
+        if (registered.is_none() && known.is_none()) || !sequence.first_mention(uuid) {
+            return;
+        }
+        uuid = match (&registered, &known) {
+            (Some(registered), _) => {
+                sequence.emit(&mut |descriptor| descriptor.writer().raw(&registered.encoded));
+                registered.parent
+            }
+            (None, Some(known)) => {
+                sequence.emit(&mut |descriptor| known.write_descriptor(descriptor));
+                known.identity().parent.resolve()
+            }
+            (None, None) => return,
+        };
+        known = known.and_then(Parent::parent);
+    }
+}
+
+/// What is, or would be, written into traces about `track`.
+///
+/// To change it, change this and give it to [`set_track_descriptor`].
+#[must_use]
+pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
+    let uuid = track.uuid();
+    let decoded = match registry::find(uuid) {
+        Some(registered) => TrackDescriptor::decode_from_slice(&registered.encoded),
+        None => {
+            let mut writer = Writer::new();
+            track.write_descriptor(&mut write::TrackDescriptor::new(&mut writer));
+            TrackDescriptor::decode_from_slice(writer.as_slice())
+        }
+    };
+    // A track of the user's making may write what is no descriptor.
+    decoded.unwrap_or_else(|_| TrackDescriptor {
+        uuid: Some(uuid),
+        ..Default::default()
+    })
+}
+
+/// Has `descriptor` written for `track` from now on, in this session and later ones, on whatever thread, instead of what the track
+/// itself says.
+///
+/// So can threads and processes be named, and processes and threads be ordered (by the descriptor of [`Track::root`]). The uuid is filled in, and
+/// the parent if `descriptor` names none. What is registered takes memory until [`erase_track_descriptor`].
+///
+/// ```
+/// use ferretto::track::{Track, set_track_descriptor, track_descriptor};
+///
+/// let mut descriptor = track_descriptor(&Track::process());
+/// descriptor.process.get_or_insert_default().process_name = Some("frontend".to_owned());
+/// set_track_descriptor(&Track::process(), descriptor);
+/// assert_eq!(track_descriptor(&Track::process()).process.process_name.as_deref(), Some("frontend"));
+/// ```
+pub fn set_track_descriptor(track: &impl TrackLike, mut descriptor: TrackDescriptor) {
+    let uuid = track.uuid();
+    descriptor.uuid = Some(uuid);
+    let parent = *descriptor.parent_uuid.get_or_insert_with(|| track.parent_uuid());
+    if parent == 0 {
+        descriptor.parent_uuid = None;
+    }
+    registry::set(uuid, parent, &descriptor.encode_to_vec());
+}
+
+/// Forgets what [`set_track_descriptor`] registered for `track`. What traces already hold stays.
+pub fn erase_track_descriptor(track: &impl TrackLike) {
+    registry::erase(track.uuid());
+}

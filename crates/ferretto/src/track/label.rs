@@ -1,0 +1,210 @@
+//! What all tracks with a name have in common: the name, the place in the hierarchy, and how they are displayed.
+//!
+//! [`NamedTrack`], [`CounterTrack`](super::CounterTrack) and [`StateTrack`](super::StateTrack) each hold a [`Label`] and get their
+//! methods for it from [`labelled_track`].
+
+use ferretto_proto::messages::track_descriptor::{ChildTracksOrdering, SiblingMergeBehavior};
+use ferretto_proto::write;
+
+use super::{NamedTrack, Parent, Track, TrackLike, identity};
+
+/// How viewers order the tracks right below one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChildOrdering {
+    /// By name.
+    Lexicographic,
+    /// By the time of their first event.
+    Chronological,
+    /// By their sibling order ranks.
+    Explicit,
+}
+
+/// Which tracks right below the same parent are drawn as one.
+///
+/// Where nothing is said, viewers merge by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SiblingMerge<'a> {
+    /// Those of the same name.
+    ByName,
+    /// None.
+    Never,
+    /// Those with the same key.
+    ByKey(&'a str),
+    /// Those with the same number.
+    ByNumber(u64),
+}
+
+/// Names are told apart in traces: that a static one is part of the program, and no user's secret, lets it pass filters.
+#[derive(Clone, Copy, Debug)]
+enum Name<'a> {
+    Static(&'static str),
+    Dynamic(&'a str),
+}
+
+/// The common part of a track with a name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Label<'a> {
+    name: Name<'a>,
+    /// Of name and type, before the id comes in.
+    hash: u64,
+    pub(super) id: u64,
+    pub(super) parent: Parent<'a>,
+    pub(super) description: Option<&'a str>,
+    pub(super) sibling_order_rank: Option<i32>,
+    pub(super) child_ordering: Option<ChildOrdering>,
+    pub(super) sibling_merge: Option<SiblingMerge<'a>>,
+}
+
+impl<'a> Label<'a> {
+    /// `magic` keeps types of tracks apart: a counter may have the name of a slice track.
+    pub(super) const fn new(name: &'static str, magic: u64) -> Self {
+        Self::with_name(Name::Static(name), name, magic)
+    }
+
+    pub(super) const fn dynamic(name: &'a str, magic: u64) -> Self {
+        Self::with_name(Name::Dynamic(name), name, magic)
+    }
+
+    const fn with_name(name: Name<'a>, text: &str, magic: u64) -> Self {
+        Self {
+            name,
+            hash: identity::fnv1a(text.as_bytes()) ^ magic,
+            id: 0,
+            parent: Parent::track(Track::process()),
+            description: None,
+            sibling_order_rank: None,
+            child_ordering: None,
+            sibling_merge: None,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn identity(&self) -> Track {
+        Track::with_parent(self.hash ^ self.id, self.parent.identity())
+    }
+
+    /// Writes everything but what is particular to the type of the track.
+    pub(super) fn write(&self, descriptor: &mut write::TrackDescriptor<'_>) {
+        super::write_identity(&self.identity(), descriptor);
+        match self.name {
+            Name::Static(name) => descriptor.static_name(name),
+            Name::Dynamic(name) => descriptor.name(name),
+        };
+        if let Some(description) = self.description {
+            descriptor.description(description);
+        }
+        if let Some(rank) = self.sibling_order_rank {
+            descriptor.sibling_order_rank(rank);
+        }
+        if let Some(ordering) = self.child_ordering {
+            descriptor.child_ordering(match ordering {
+                ChildOrdering::Lexicographic => ChildTracksOrdering::LEXICOGRAPHIC,
+                ChildOrdering::Chronological => ChildTracksOrdering::CHRONOLOGICAL,
+                ChildOrdering::Explicit => ChildTracksOrdering::EXPLICIT,
+            });
+        }
+        match self.sibling_merge {
+            None => {}
+            Some(SiblingMerge::ByName) => {
+                descriptor.sibling_merge_behavior(SiblingMergeBehavior::SIBLING_MERGE_BEHAVIOR_BY_TRACK_NAME);
+            }
+            Some(SiblingMerge::Never) => {
+                descriptor.sibling_merge_behavior(SiblingMergeBehavior::SIBLING_MERGE_BEHAVIOR_NONE);
+            }
+            Some(SiblingMerge::ByKey(key)) => {
+                descriptor
+                    .sibling_merge_behavior(SiblingMergeBehavior::SIBLING_MERGE_BEHAVIOR_BY_SIBLING_MERGE_KEY)
+                    .sibling_merge_key(key);
+            }
+            Some(SiblingMerge::ByNumber(key)) => {
+                descriptor
+                    .sibling_merge_behavior(SiblingMergeBehavior::SIBLING_MERGE_BEHAVIOR_BY_SIBLING_MERGE_KEY)
+                    .sibling_merge_key_int(key);
+            }
+        }
+    }
+}
+
+/// Gives a type with a field `label: Label<'a>` and a method `write_particulars` the methods of a track with a name.
+macro_rules! labelled_track {
+    ($Track:ident) => {
+        impl<'a> $Track<'a> {
+            /// With a number that tells it from other tracks of the same name and parent.
+            pub const fn id(mut self, id: u64) -> Self {
+                self.label.id = id;
+                self
+            }
+
+            /// With an address, of what it is about, as number.
+            pub fn pointer<T: ?Sized>(self, pointer: *const T) -> Self {
+                self.id(pointer.addr() as u64)
+            }
+
+            /// Below `parent`.
+            pub const fn parent(mut self, parent: $crate::track::Track) -> Self {
+                self.label.parent = $crate::track::Parent::track(parent);
+                self
+            }
+
+            /// Below `parent`, which is described in the trace whenever this track is.
+            pub const fn child_of(mut self, parent: &'a $crate::track::NamedTrack<'a>) -> Self {
+                self.label.parent = $crate::track::Parent::named(parent);
+                self
+            }
+
+            /// Below the thread that records the event: each thread has its own. To stay on one thread's, use
+            #[doc = concat!("[`parent`](", stringify!($Track), "::parent) with [`Track::thread`](crate::track::Track::thread).")]
+            pub const fn thread_scoped(self) -> Self {
+                self.parent($crate::track::Track::EACH_THREAD)
+            }
+
+            /// Below no other track: one for all processes in the trace that use the name (and id).
+            pub const fn global(self) -> Self {
+                self.parent($crate::track::Track::root())
+            }
+
+            /// What viewers show of it on demand.
+            pub const fn description(mut self, description: &'a str) -> Self {
+                self.label.description = Some(description);
+                self
+            }
+
+            /// Its rank among tracks with the same parent, lowest first, if the parent orders its children
+            /// [explicitly](crate::track::ChildOrdering::Explicit). 0 unless said.
+            pub const fn sibling_order_rank(mut self, rank: i32) -> Self {
+                self.label.sibling_order_rank = Some(rank);
+                self
+            }
+
+            /// How the tracks right below it are ordered.
+            pub const fn child_ordering(mut self, ordering: $crate::track::ChildOrdering) -> Self {
+                self.label.child_ordering = Some(ordering);
+                self
+            }
+
+            /// Which tracks with the same parent are drawn as one with it.
+            pub const fn sibling_merge(mut self, merge: $crate::track::SiblingMerge<'a>) -> Self {
+                self.label.sibling_merge = Some(merge);
+                self
+            }
+        }
+
+        impl $crate::track::TrackLike for $Track<'_> {
+            #[inline]
+            fn track(&self) -> $crate::track::Track {
+                self.label.identity()
+            }
+
+            fn write_descriptor(&self, descriptor: &mut ferretto_proto::write::TrackDescriptor<'_>) {
+                self.label.write(descriptor);
+                self.write_particulars(descriptor);
+            }
+
+            fn parent(&self) -> Option<$crate::track::Parent<'_>> {
+                Some(self.label.parent)
+            }
+        }
+    };
+}
+
+pub(super) use labelled_track;

@@ -1,0 +1,134 @@
+//! The descriptors that users have registered for tracks, by uuid.
+//!
+//! Asked when a sequence describes a track for the first time, never for each event. Sequences that have already written another descriptor learn of
+//! changes by [`version`], one load, and [`changes_since`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// A registered descriptor.
+#[derive(Clone, Debug)]
+pub(super) struct Registered {
+    /// The `TrackDescriptor`.
+    pub(super) encoded: Arc<[u8]>,
+    /// The uuid of the parent; 0 if there is none.
+    pub(super) parent: u64,
+    version: u64,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    by_uuid: BTreeMap<u64, Registered>,
+    /// Uuids by the version at which their descriptors last changed; has as many entries as `by_uuid`.
+    by_version: BTreeMap<u64, u64>,
+}
+
+/// A registry and, in a forked child, the one that is used in its place: whether a thread that no longer exists was holding the lock cannot be
+/// known there, and what is registered speaks of the parent's process and threads anyway.
+#[derive(Debug, Default)]
+struct Generation {
+    registry: Mutex<Registry>,
+    next: OnceLock<Box<Generation>>,
+}
+
+static FIRST: Generation = Generation {
+    registry: Mutex::new(Registry {
+        by_uuid: BTreeMap::new(),
+        by_version: BTreeMap::new(),
+    }),
+    next: OnceLock::new(),
+};
+/// Forks between the process that `FIRST` belonged to and this one.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+/// Counts changes. Written under the lock.
+static VERSION: AtomicU64 = AtomicU64::new(0);
+
+fn lock() -> MutexGuard<'static, Registry> {
+    let mut generation = &FIRST;
+    for _ in 0..FORKS.load(Ordering::Relaxed) {
+        generation = generation.next.get_or_init(Box::default);
+    }
+    // Nothing panics halfway through a change.
+    generation.registry.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many changes there were: 0 if nothing was ever registered.
+#[inline]
+pub(crate) fn version() -> u64 {
+    VERSION.load(Ordering::Acquire)
+}
+
+/// The descriptor of this track, if it was registered.
+pub(super) fn find(uuid: u64) -> Option<Registered> {
+    if version() == 0 {
+        return None;
+    }
+    lock().by_uuid.get(&uuid).cloned()
+}
+
+/// Registers `encoded`, a `TrackDescriptor`.
+pub(super) fn set(uuid: u64, parent: u64, encoded: &[u8]) {
+    let encoded = encoded.into();
+    let mut registry = lock();
+    let version = version() + 1;
+    if let Some(old) = registry.by_uuid.insert(
+        uuid,
+        Registered {
+            encoded,
+            parent,
+            version,
+        },
+    ) {
+        registry.by_version.remove(&old.version);
+    }
+    registry.by_version.insert(version, uuid);
+    VERSION.store(version, Ordering::Release);
+}
+
+/// Forgets what is registered for this track.
+pub(super) fn erase(uuid: u64) {
+    let mut registry = lock();
+    if let Some(old) = registry.by_uuid.remove(&uuid) {
+        registry.by_version.remove(&old.version);
+    }
+}
+
+/// What [`changes_since`] tells.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    /// Uuids with their encoded `TrackDescriptor`s, in the order in which they were registered.
+    pub(crate) descriptors: Vec<(u64, Arc<[u8]>)>,
+    /// What to ask with next.
+    pub(crate) version: u64,
+}
+
+/// The descriptors that were registered or changed after `version`.
+pub(crate) fn changes_since(version: u64) -> Changes {
+    let registry = lock();
+    let descriptors = registry
+        .by_version
+        .range(version + 1..)
+        .filter_map(|(_, uuid)| registry.by_uuid.get_key_value(uuid))
+        .map(|(&uuid, registered)| (uuid, Arc::clone(&registered.encoded)))
+        .collect();
+    Changes {
+        descriptors,
+        version: self::version(),
+    }
+}
+
+/// Leaves everything behind: see [`Generation`].
+pub(super) fn abandon() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes the lock, says so, and never gives it back.
+#[cfg(test)]
+pub(super) fn hold_for_ever(holding: impl FnOnce()) {
+    let _registry = lock();
+    holding();
+    loop {
+        std::thread::park();
+    }
+}
