@@ -30,6 +30,18 @@ pub struct ServiceHandle(usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(u64);
 
+impl CallId {
+    /// The call of this number, for ends that answer without a connection: numbers are theirs to keep apart.
+    pub const fn new(number: u64) -> CallId {
+        CallId(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// A method call to be made.
 #[derive(Debug)]
 pub struct Call {

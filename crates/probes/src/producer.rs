@@ -435,14 +435,17 @@ impl Probes {
             PageSize::new(size as usize)
                 .ok_or_else(|| Ended::SharedMemory(format!("{size} bytes are no page size")))
         };
+        let over = |memory: Arc<SharedMemory>, page_size: u32| -> Result<_, Ended> {
+            let smb = ProducerSmb::new(memory, pages_of(page_size)?).map_err(|error| failed(&error))?;
+            Ok(Arbiter::new(smb, PageLayout::Div1, self.link.clone()))
+        };
         let arbiter = match offer {
             SharedMemoryOffer::FromService { fd, page_size } => {
                 let memory =
                     SharedMemory::attach(fd, Peer::Service, MAX_SMB_SIZE).map_err(|error| failed(&error))?;
-                let smb = ProducerSmb::new(Arc::new(memory), pages_of(page_size)?)
-                    .map_err(|error| failed(&error))?;
-                Arbiter::new(smb, PageLayout::Div1, self.link.clone())
+                over(Arc::new(memory), page_size)?
             }
+            SharedMemoryOffer::InProcess { memory, page_size } => over(memory, page_size)?,
             SharedMemoryOffer::Emulated { page_size } => {
                 Arbiter::emulating(pages_of(page_size)?, PageLayout::Div1, self.link.clone())
                     .map_err(|error| failed(&error))?

@@ -73,12 +73,33 @@ pub struct Packets {
 }
 
 impl Packets {
+    /// None yet, with room for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Packets {
+        Packets {
+            bytes: Vec::with_capacity(bytes),
+            ends: Vec::new(),
+        }
+    }
+
+    /// Adds a packet, given as the slices that it consists of.
+    pub fn push<'a>(&mut self, slices: impl IntoIterator<Item = &'a [u8]>) {
+        slices
+            .into_iter()
+            .for_each(|slice| self.bytes.extend_from_slice(slice));
+        self.ends.push(self.bytes.len());
+    }
+
     /// The packets in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts
             .zip(&self.ends)
             .map(|(start, &end)| &self.bytes[start..end])
+    }
+
+    /// Bytes of all of them.
+    pub fn size(&self) -> usize {
+        self.ends.last().copied().unwrap_or_default()
     }
 
     /// How many there are.

@@ -4,10 +4,12 @@
 //! form: a data source of a newer schema finds its fields there.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use buffa::{DecodeError, Message};
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::{DataSourceConfig, GetAsyncCommandResponse};
+use ferretto_smb::SharedMemory;
 use ferretto_wire::Reader;
 
 use super::{DataSourceInstanceId, FlushRequestId};
@@ -19,6 +21,13 @@ pub enum SharedMemoryOffer {
     FromService {
         /// The memory, of the size that `fstat` tells.
         fd: OwnedFd,
+        /// Bytes of a page in it.
+        page_size: u32,
+    },
+    /// The service made it in this very process, where it is mapped already. Never over a connection.
+    InProcess {
+        /// The memory.
+        memory: Arc<SharedMemory>,
         /// Bytes of a page in it.
         page_size: u32,
     },

@@ -1,0 +1,626 @@
+//! The service in this process as its clients see it, with producers that write through an arbiter as the muxer's do.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek};
+use std::time::{Duration, Instant};
+
+use buffa::Message;
+use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Wake};
+use ferretto_client::consumer::{ConsumerEvent, ConsumerReply, StateScope};
+use ferretto_client::producer::{
+    DataSourceInstanceId, ProducerCommand, ProducerEvent, ProducerOptions, SharedMemoryOffer,
+};
+use ferretto_client::trace_writer::TraceWriter;
+use ferretto_ipc::Reactor;
+use ferretto_ipc::client::{CallError, CallId, More};
+use ferretto_ipc::reactor::Events;
+use ferretto_proto::messages::clone_session_request::Selector;
+use ferretto_proto::messages::observable_events::Type as Observed;
+use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
+use ferretto_proto::messages::{
+    CloneSessionRequest, DataSourceConfig, DataSourceDescriptor, TestEvent, Trace, TraceConfig, TracePacket,
+    trace_packet,
+};
+use ferretto_smb::{PageLayout, PageSize, ProducerSmb};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The loop of the SDK's thread, with nothing but a service in it.
+struct Machine {
+    reactor: Reactor,
+    service: InProcess,
+    log: Vec<String>,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let reactor = Reactor::new().unwrap();
+        let service = InProcess::new(reactor.waker());
+        Machine {
+            reactor,
+            service,
+            log: Vec::new(),
+        }
+    }
+
+    /// Turns until `done` has something.
+    fn until<T>(&mut self, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+        let until = Instant::now() + PATIENCE;
+        let mut events = Events::new();
+        loop {
+            self.log
+                .extend(self.service.handle_timeout().into_iter().map(|(_, line)| line));
+            if let Some(result) = done() {
+                return result;
+            }
+            assert!(Instant::now() < until, "waited in vain for {what}");
+            self.reactor.wait(&mut events, self.service.deadlines()).unwrap();
+        }
+    }
+
+    fn consumer(&self) -> Consumer {
+        let mut consumer = self.service.connect_consumer();
+        assert!(matches!(consumer.next_event(), Some(ConsumerEvent::Connected)));
+        consumer
+    }
+
+    /// The reply to a request; events of others are dropped.
+    fn reply(&mut self, consumer: &mut Consumer, call: CallId) -> Result<ConsumerReply, CallError> {
+        self.until("a reply", || {
+            while let Some(event) = consumer.next_event() {
+                if let ConsumerEvent::Reply { request, reply, .. } = event
+                    && request == call
+                {
+                    return Some(reply);
+                }
+            }
+            None
+        })
+    }
+
+    /// Everything in the buffers of a consumer's session.
+    fn read(&mut self, consumer: &mut Consumer) -> Trace {
+        let call = consumer.read_buffers();
+        let mut trace = Trace::default();
+        loop {
+            let Ok(ConsumerReply::TraceData { packets, more }) = self.reply(consumer, call) else {
+                panic!("no trace data");
+            };
+            let decoded = packets
+                .iter()
+                .map(|packet| TracePacket::decode_from_slice(packet).unwrap());
+            trace.packet.extend(decoded);
+            if more == More::Last {
+                return trace;
+            }
+        }
+    }
+}
+
+struct Quiet;
+
+impl Notify for Quiet {
+    fn wake(&self, _: Wake) {}
+}
+
+/// A producer of the data source `test.source`, as the muxer would run it.
+struct Recorder {
+    producer: Producer,
+    arbiter: Option<Arc<Arbiter>>,
+    writers: BTreeMap<DataSourceInstanceId, TraceWriter>,
+    cleared: usize,
+}
+
+impl Recorder {
+    fn new(service: &InProcess, name: &str) -> Recorder {
+        let options = ProducerOptions {
+            name: name.into(),
+            ..Default::default()
+        };
+        let mut producer = service.connect_producer(options);
+        assert!(matches!(producer.next_event(), Some(ProducerEvent::Connected(_))));
+        producer.register_data_source(&DataSourceDescriptor {
+            name: Some("test.source".into()),
+            will_notify_on_start: Some(true),
+            will_notify_on_stop: Some(true),
+            handles_incremental_state_clear: Some(true),
+            ..Default::default()
+        });
+        Recorder {
+            producer,
+            arbiter: None,
+            writers: BTreeMap::new(),
+            cleared: 0,
+        }
+    }
+
+    fn turn(&mut self) {
+        while let Some(event) = self.producer.next_event() {
+            let ProducerEvent::Command(command) = event else {
+                continue;
+            };
+            match command {
+                ProducerCommand::SetupTracing(SharedMemoryOffer::InProcess { memory, page_size }) => {
+                    let pages = PageSize::new(page_size as usize).unwrap();
+                    let smb = ProducerSmb::new(memory, pages).unwrap();
+                    self.arbiter = Some(Arbiter::new(smb, PageLayout::Div1, Quiet));
+                }
+                ProducerCommand::SetupTracing(other) => panic!("{other:?}"),
+                ProducerCommand::SetupDataSource(setup) => {
+                    assert_eq!(setup.config.name.as_deref(), Some("test.source"));
+                }
+                ProducerCommand::StartDataSource(setup) => {
+                    let target = BufferId(setup.config.target_buffer.unwrap() as u16);
+                    let arbiter = self.arbiter.as_ref().unwrap();
+                    let writer = arbiter
+                        .create_trace_writer(target, BufferExhaustedPolicy::Drop)
+                        .unwrap();
+                    self.writers.insert(setup.instance, writer);
+                    self.producer.notify_data_source_started(setup.instance);
+                }
+                ProducerCommand::StopDataSource(instance) => {
+                    drop(self.writers.remove(&instance));
+                    self.commit();
+                    self.producer.notify_data_source_stopped(instance);
+                }
+                ProducerCommand::Flush(flush) => {
+                    self.writers.values_mut().for_each(TraceWriter::flush);
+                    self.arbiter.as_ref().unwrap().acknowledge_flush(flush.id.0);
+                }
+                ProducerCommand::ClearIncrementalState(instances) => self.cleared += instances.len(),
+            }
+        }
+        self.commit();
+    }
+
+    fn commit(&mut self) {
+        if let Some(arbiter) = &self.arbiter {
+            for request in arbiter.take_requests() {
+                self.producer.send(&request);
+            }
+        }
+    }
+
+    /// Writes a packet for each session.
+    fn write(&mut self, text: &str) {
+        let packet = TracePacket {
+            data: Some(trace_packet::Data::ForTesting(Box::new(TestEvent {
+                str: Some(text.into()),
+                ..Default::default()
+            }))),
+            ..Default::default()
+        }
+        .encode_to_vec();
+        for writer in self.writers.values_mut() {
+            writer.write_packet(&packet);
+        }
+        self.commit();
+    }
+}
+
+/// What the recorders wrote, in order.
+fn texts(trace: &Trace) -> Vec<&str> {
+    trace
+        .packet
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(trace_packet::Data::ForTesting(event)) => event.str.as_deref(),
+            _ => None,
+        })
+        .collect()
+}
+
+fn config() -> TraceConfig {
+    TraceConfig {
+        buffers: vec![BufferConfig {
+            size_kb: Some(1024),
+            ..Default::default()
+        }],
+        data_sources: vec![DataSource {
+            config: DataSourceConfig {
+                name: Some("test.source".into()),
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+/// Enables tracing and waits until `recorder` records.
+fn start(
+    machine: &mut Machine,
+    consumer: &mut Consumer,
+    recorder: &mut Recorder,
+    config: &TraceConfig,
+) -> CallId {
+    let before = recorder.writers.len();
+    let call = consumer.enable_tracing(&config.encode_to_vec(), None);
+    machine.until("the start", || {
+        recorder.turn();
+        (recorder.writers.len() > before).then_some(())
+    });
+    call
+}
+
+/// Waits for the end of a session whose recorder takes turns; gives the error it ended with.
+fn ended(
+    machine: &mut Machine,
+    consumer: &mut Consumer,
+    recorder: &mut Recorder,
+    call: CallId,
+) -> Option<String> {
+    machine.until("the end", || {
+        recorder.turn();
+        while let Some(event) = consumer.next_event() {
+            if let ConsumerEvent::Reply {
+                request,
+                reply: Ok(ConsumerReply::TracingDisabled { error }),
+                ..
+            } = event
+                && request == call
+            {
+                return Some(error);
+            }
+        }
+        None
+    })
+}
+
+#[test]
+fn a_session_records_what_a_producer_writes() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    let call = start(&mut machine, &mut consumer, &mut recorder, &config());
+    (0..100).for_each(|number| recorder.write(&number.to_string()));
+    consumer.disable_tracing();
+    assert_eq!(ended(&mut machine, &mut consumer, &mut recorder, call), None);
+    let trace = machine.read(&mut consumer);
+    let expected: Vec<String> = (0..100).map(|number: u32| number.to_string()).collect();
+    assert_eq!(texts(&trace), expected);
+    let of_recorder = trace
+        .packet
+        .iter()
+        .find(|packet| matches!(packet.data, Some(trace_packet::Data::ForTesting(_))))
+        .unwrap();
+    assert_eq!(
+        of_recorder.trusted_pid,
+        Some(std::process::id() as i32),
+        "the service vouches for this process"
+    );
+    // What the service says of itself is there as well.
+    let has = |what: fn(&trace_packet::Data) -> bool| {
+        trace
+            .packet
+            .iter()
+            .filter_map(|packet| packet.data.as_ref())
+            .any(what)
+    };
+    assert!(has(|data| matches!(data, trace_packet::Data::ClockSnapshot(_))));
+    assert!(has(|data| matches!(data, trace_packet::Data::SystemInfo(_))));
+    assert!(has(|data| matches!(data, trace_packet::Data::TraceConfig(_))));
+    assert!(has(|data| matches!(data, trace_packet::Data::TraceUuid(_))));
+}
+
+#[test]
+fn several_producers_record_for_several_sessions() {
+    let mut machine = Machine::new();
+    let mut first = Recorder::new(&machine.service, "first");
+    let mut second = Recorder::new(&machine.service, "second");
+    let mut everyone = machine.consumer();
+    start(&mut machine, &mut everyone, &mut first, &config());
+    second.turn();
+    let mut only_second = config();
+    only_second.data_sources[0].producer_name_filter = vec!["second".into()];
+    let mut selective = machine.consumer();
+    start(&mut machine, &mut selective, &mut second, &only_second);
+    first.turn();
+    first.write("of the first");
+    second.write("of the second");
+    for consumer in [&mut everyone, &mut selective] {
+        let flush = consumer.flush_producers(0, 0);
+        let reply = machine.until("the flush", || {
+            first.turn();
+            second.turn();
+            std::iter::from_fn(|| consumer.next_event()).find_map(|event| match event {
+                ConsumerEvent::Reply { request, reply, .. } if request == flush => Some(reply),
+                _ => None,
+            })
+        });
+        assert!(matches!(reply, Ok(ConsumerReply::Done)), "{reply:?}");
+    }
+    let trace = machine.read(&mut everyone);
+    let mut both = texts(&trace);
+    both.sort_unstable();
+    assert_eq!(both, ["of the first", "of the second"]);
+    assert_eq!(texts(&machine.read(&mut selective)), ["of the second"]);
+}
+
+#[test]
+fn what_a_producer_did_not_commit_is_scraped_when_it_goes() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    start(&mut machine, &mut consumer, &mut recorder, &config());
+    ["one", "two", "three"]
+        .into_iter()
+        .for_each(|text| recorder.write(text));
+    // Its writer is not dropped, so its chunk is not returned.
+    let Recorder {
+        producer, writers, ..
+    } = recorder;
+    drop(producer);
+    let trace = machine.read(&mut consumer);
+    assert_eq!(texts(&trace), ["one", "two", "three"]);
+    drop(writers);
+}
+
+#[test]
+fn a_config_that_is_refused_ends_the_session_with_the_reason() {
+    let mut machine = Machine::new();
+    let mut consumer = machine.consumer();
+    let mut nonsense = config();
+    nonsense.data_sources[0]
+        .config
+        .get_or_insert_default()
+        .target_buffer = Some(7);
+    for (bytes, expected) in [
+        (nonsense.encode_to_vec(), "buffer"),
+        (vec![0xff], "cannot be decoded"),
+    ] {
+        let call = consumer.enable_tracing(&bytes, None);
+        let Ok(ConsumerReply::TracingDisabled { error: Some(error) }) = machine.reply(&mut consumer, call)
+        else {
+            panic!("not refused");
+        };
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_session_writes_into_a_file_and_a_clone_of_it_into_another() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    let mut config = config();
+    config.write_into_file = Some(true);
+    config.unique_session_name = Some("streams".into());
+    config.file_write_period_ms = Some(100);
+    let mut file = tempfile::tempfile().unwrap();
+    let passed = file.try_clone().unwrap().into();
+    let call = consumer.enable_tracing(&config.encode_to_vec(), Some(passed));
+    machine.until("the start", || {
+        recorder.turn();
+        (!recorder.writers.is_empty()).then_some(())
+    });
+    recorder.write("early");
+
+    let mut copy = tempfile::tempfile().unwrap();
+    let mut cloner = machine.consumer();
+    let request = CloneSessionRequest {
+        selector: Some(Selector::UniqueSessionName("streams".into())),
+        ..Default::default()
+    };
+    let clone = cloner.clone_session(&request, Some(copy.try_clone().unwrap().into()));
+    let cloned = machine.until("the clone", || {
+        recorder.turn();
+        std::iter::from_fn(|| cloner.next_event()).find_map(|event| match event {
+            ConsumerEvent::Reply { request, reply, .. } if request == clone => Some(reply),
+            _ => None,
+        })
+    });
+    let Ok(ConsumerReply::SessionCloned(cloned)) = cloned else {
+        panic!("{cloned:?}");
+    };
+    assert_eq!(
+        (cloned.success, cloned.was_write_into_file),
+        (Some(true), Some(true))
+    );
+
+    recorder.write("late");
+    consumer.disable_tracing();
+    assert_eq!(ended(&mut machine, &mut consumer, &mut recorder, call), None);
+    let contents = |file: &mut File| {
+        let mut bytes = Vec::new();
+        file.seek(io::SeekFrom::Start(0)).unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        Trace::decode_from_slice(&bytes).unwrap()
+    };
+    assert_eq!(texts(&contents(&mut file)), ["early", "late"]);
+    assert_eq!(texts(&contents(&mut copy)), ["early"]);
+}
+
+#[test]
+fn a_file_that_takes_nothing_ends_the_session_with_the_reason() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    let mut config = config();
+    config.write_into_file = Some(true);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let call = consumer.enable_tracing(&config.encode_to_vec(), Some(full.into()));
+    machine.until("the start", || {
+        recorder.turn();
+        (!recorder.writers.is_empty()).then_some(())
+    });
+    consumer.disable_tracing();
+    let error = ended(&mut machine, &mut consumer, &mut recorder, call).unwrap();
+    assert!(error.contains("No space left"), "{error}");
+}
+
+#[test]
+fn the_end_of_the_process_completes_files() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    let mut config = config();
+    config.write_into_file = Some(true);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    config.output_path = Some(path.to_string_lossy().into_owned());
+    start(&mut machine, &mut consumer, &mut recorder, &config);
+    recorder.write("kept");
+    drop(std::mem::take(&mut recorder.writers));
+    recorder.commit();
+    machine.service.end(PATIENCE);
+    let trace = Trace::decode_from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!(texts(&trace), ["kept"]);
+}
+
+#[test]
+fn a_consumer_that_pauses_gets_no_data_but_everything_else() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    let enabled = start(&mut machine, &mut consumer, &mut recorder, &config());
+    recorder.write("x");
+    consumer.set_flow(Flow::Paused);
+    let read = consumer.read_buffers();
+    consumer.disable_tracing();
+    assert_eq!(ended(&mut machine, &mut consumer, &mut recorder, enabled), None);
+    while let Some(event) = consumer.next_event() {
+        assert!(
+            !matches!(event, ConsumerEvent::Reply { request, .. } if request == read),
+            "{event:?}"
+        );
+    }
+    // Nothing is due: the loop would not spin.
+    assert!(machine.service.deadlines().monotonic != Some(0));
+    consumer.set_flow(Flow::Open);
+    assert_eq!(machine.service.deadlines().monotonic, Some(0));
+    assert!(matches!(
+        machine.reply(&mut consumer, read),
+        Ok(ConsumerReply::TraceData { .. })
+    ));
+}
+
+#[test]
+fn a_session_is_detached_and_attached_by_another_consumer() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut first = machine.consumer();
+    start(&mut machine, &mut first, &mut recorder, &config());
+    let call = first.detach("key");
+    assert!(matches!(machine.reply(&mut first, call), Ok(ConsumerReply::Done)));
+    drop(first);
+
+    let mut second = machine.consumer();
+    let call = second.attach("nothing");
+    let Err(CallError::Host(error)) = machine.reply(&mut second, call) else {
+        panic!("attached to nothing");
+    };
+    assert!(error.contains("no session"), "{error}");
+    let attach = second.attach("key");
+    let Ok(ConsumerReply::Attached { trace_config }) = machine.reply(&mut second, attach) else {
+        panic!("not attached");
+    };
+    assert_eq!(trace_config, config().encode_to_vec());
+    recorder.write("seen by the second");
+    second.disable_tracing();
+    assert_eq!(ended(&mut machine, &mut second, &mut recorder, attach), None);
+    assert_eq!(texts(&machine.read(&mut second)), ["seen by the second"]);
+}
+
+#[test]
+fn questions_are_answered() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "asked.about");
+    let mut consumer = machine.consumer();
+    let call = consumer.trace_stats();
+    assert!(matches!(
+        machine.reply(&mut consumer, call),
+        Err(CallError::Rejected)
+    ));
+    let observe = consumer.observe_events(&[Observed::TYPE_ALL_DATA_SOURCES_STARTED]);
+    consumer.enable_tracing(&config().encode_to_vec(), None);
+    machine.until("the news", || {
+        recorder.turn();
+        std::iter::from_fn(|| consumer.next_event()).find(|event| {
+            matches!(event, ConsumerEvent::Reply { request, reply: Ok(ConsumerReply::Observed(events)), .. }
+                if *request == observe && events.all_data_sources_started == Some(true))
+        })
+    });
+    let call = consumer.trace_stats();
+    let Ok(ConsumerReply::TraceStats(stats)) = machine.reply(&mut consumer, call) else {
+        panic!("no statistics");
+    };
+    assert_eq!(
+        (stats.producers_connected, stats.tracing_sessions),
+        (Some(1), Some(1))
+    );
+    let call = consumer.query_service_state(StateScope::Everything);
+    let Ok(ConsumerReply::ServiceState { state, encoded }) = machine.reply(&mut consumer, call) else {
+        panic!("no state");
+    };
+    assert_eq!(state.producers[0].name.as_deref(), Some("asked.about"));
+    assert_eq!(state.data_sources.len(), 1);
+    assert_eq!(state.encode_to_vec().len(), encoded.len());
+    let call = consumer.query_capabilities();
+    let Ok(ConsumerReply::Capabilities(capabilities)) = machine.reply(&mut consumer, call) else {
+        panic!("no capabilities");
+    };
+    assert_eq!(capabilities.has_clone_session, Some(true));
+}
+
+#[test]
+fn sync_and_triggers_arrive() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let call = recorder.producer.sync();
+    assert!(
+        std::iter::from_fn(|| recorder.producer.next_event())
+            .any(|event| matches!(event, ProducerEvent::Synced(synced) if synced == call))
+    );
+    let mut consumer = machine.consumer();
+    let mut config = config();
+    let trigger = ferretto_proto::messages::trace_config::trigger_config::Trigger {
+        name: Some("now".into()),
+        ..Default::default()
+    };
+    let triggers = config.trigger_config.get_or_insert_default();
+    triggers.trigger_mode =
+        Some(ferretto_proto::messages::trace_config::trigger_config::TriggerMode::STOP_TRACING);
+    triggers.triggers = vec![trigger];
+    triggers.trigger_timeout_ms = Some(60_000);
+    let call = start(&mut machine, &mut consumer, &mut recorder, &config);
+    recorder.write("before the trigger");
+    recorder.producer.activate_triggers(&["now"]);
+    assert_eq!(ended(&mut machine, &mut consumer, &mut recorder, call), None);
+    assert_eq!(texts(&machine.read(&mut consumer)), ["before the trigger"]);
+}
+
+#[test]
+fn a_priority_that_cannot_be_had_ends_the_session_with_the_reason() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    let mut config = config();
+    let boost = config.priority_boost.get_or_insert_default();
+    boost.policy = Some(ferretto_proto::messages::priority_boost_config::BoostPolicy::POLICY_SCHED_FIFO);
+    boost.priority = Some(1);
+    let call = consumer.enable_tracing(&config.encode_to_vec(), None);
+    let error = ended(&mut machine, &mut consumer, &mut recorder, call).unwrap();
+    assert!(error.contains("this process"), "{error}");
+}
+
+#[test]
+fn timers_of_the_service_are_kept() {
+    let mut machine = Machine::new();
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    let mut config = config();
+    config
+        .incremental_state_config
+        .get_or_insert_default()
+        .clear_period_ms = Some(10);
+    config.duration_ms = Some(200);
+    let begun = Instant::now();
+    let call = start(&mut machine, &mut consumer, &mut recorder, &config);
+    assert_eq!(ended(&mut machine, &mut consumer, &mut recorder, call), None);
+    assert!(begun.elapsed() >= Duration::from_millis(200));
+    assert!(recorder.cleared >= 5, "{}", recorder.cleared);
+}
