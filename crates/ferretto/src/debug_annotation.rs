@@ -1,7 +1,7 @@
 //! Debug annotations: the arguments of events, of any type.
 //!
 //! The macros of track events call [`DebugAnnotation::write_annotation`] for each `"name" => value` they are given, and whoever wants
-//! a type of their own there implements it, derives it, or wraps the value in [`display`], [`debug`] or [`from_fn`]. Values
+//! a type of their own there derives or implements it, or wraps the value in [`display`], [`debug`] or [`from_fn`]. Values
 //! go straight into the packet: nothing here allocates, and nothing is kept.
 //!
 //! ```
@@ -169,6 +169,22 @@ impl<'w> AnnotationValue<'w> {
         fill(&mut Array { writer: self.writer });
         if self.place == Place::Element && self.writer.len() == start {
             AnnotationValue::new(self.writer).string("[]");
+        }
+    }
+
+    /// One of several alternatives: a dictionary with the entry `name`, or just `name` if `value` is nothing.
+    #[inline]
+    pub fn variant(self, name: &str, value: impl DebugAnnotation) {
+        let before = self.writer.len();
+        let is_empty = self.writer.nested(Field::DICT_ENTRIES, |entry| {
+            entry.bytes_field(Field::NAME, name.as_bytes());
+            let start = entry.len();
+            value.write_annotation(AnnotationValue::new(entry));
+            entry.len() == start
+        });
+        if is_empty {
+            self.writer.truncate(before);
+            self.string(name);
         }
     }
 

@@ -139,9 +139,7 @@ annotate! {
     /// The value inside `Ok`, or a dictionary with the error's text as its entry `Err`.
     [T: DebugAnnotation, E: fmt::Display] Result<T, E>: |this, value| match this {
         Ok(inner) => inner.write_annotation(value),
-        Err(error) => value.dictionary(|entries| {
-            entries.entry("Err", super::display(error));
-        }),
+        Err(error) => value.variant("Err", super::display(error)),
     };
     /// [None](AnnotationValue::none).
     [] (): |_this, value| value.none();

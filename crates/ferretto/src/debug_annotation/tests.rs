@@ -17,6 +17,8 @@ use ferretto_proto::messages::DebugAnnotation as Decoded;
 use ferretto_wire::Writer;
 use proptest::prelude::*;
 
+mod derive;
+
 use super::text::write_lossy;
 use super::{AnnotationValue, DebugAnnotation, debug, display, from_fn};
 
@@ -301,6 +303,17 @@ fn text_before_a_formatting_error_stands() {
         }
     }
     reads(vec![display(Broken)], Value::Array(vec![text("so far")]));
+}
+
+#[test]
+fn an_alternative_is_more_than_its_name_if_it_has_a_value() {
+    let variant = |inner: Option<u8>| from_fn(move |value| value.variant("Some", inner));
+    reads(
+        variant(Some(5)),
+        Value::Dictionary(vec![entry("Some", Value::Uint(5))]),
+    );
+    reads(variant(None), text("Some"));
+    reads([variant(None)], Value::Array(vec![text("Some")]));
 }
 
 #[test]
