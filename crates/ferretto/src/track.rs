@@ -63,7 +63,7 @@ pub use state::StateTrack;
 
 pub(crate) use descriptor::{SystemTracks, set_system_tracks};
 pub(crate) use identity::{process_uuid, reset_after_fork};
-pub(crate) use registry::{Changes, changes_since, version as descriptors_version};
+pub(crate) use registry::version as descriptors_version;
 pub(crate) use seen::SeenTracks;
 
 /// What a uuid is relative to.
@@ -363,6 +363,9 @@ pub(crate) trait DescriptorSink {
     /// Notes that the track with this uuid is described on this sequence from now on; tells whether it was not before.
     fn first_mention(&mut self, uuid: u64) -> bool;
 
+    /// Whether it was noted.
+    fn has_described(&self, uuid: u64) -> bool;
+
     /// Emits a packet with the descriptor that `fill` writes.
     fn emit(&mut self, fill: &mut dyn FnMut(&mut write::TrackDescriptor<'_>));
 }
@@ -383,20 +386,22 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
     let registered = registry::find(uuid);
     match &registered {
         Some(registered) => sequence.emit(&mut |descriptor| descriptor.writer().raw(&registered.encoded)),
-        // The root is what needs no descriptor.
-        None if uuid == 0 => return,
+        // The root needs no descriptor.
+        None if uuid == 0 => {}
         None => sequence.emit(&mut |descriptor| track.write_descriptor(descriptor)),
     }
     let mut known = track.parent();
+    let mut child = uuid;
     let mut uuid = registered.map_or_else(|| track.parent_uuid(), |registered| registered.parent);
-    while uuid != 0 {
+    while child != 0 {
         // A registered descriptor may have put its track elsewhere.
-        known = known.filter(|known| known.uuid() == uuid);
+        known = known.filter(|known| uuid != 0 && known.uuid() == uuid);
         let registered = registry::find(uuid);
         // A parent of which nothing is known is not noted: it may be used later, and be described then.
         if (registered.is_none() && known.is_none()) || !sequence.first_mention(uuid) {
             return;
         }
+        child = uuid;
         uuid = match (&registered, &known) {
             (Some(registered), _) => {
                 sequence.emit(&mut |descriptor| descriptor.writer().raw(&registered.encoded));
@@ -410,6 +415,31 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
         };
         known = known.and_then(Parent::parent);
     }
+}
+
+/// Emits the descriptors that were registered since `version`, as far as `sequence` has described the tracks in another way before.
+/// Returns the version to come with next time; a sequence that has described nothing yet begins with [`descriptors_version`].
+///
+/// Costs one load and a comparison when nothing was registered.
+#[inline]
+pub(crate) fn describe_changes(version: u64, sequence: &mut impl DescriptorSink) -> u64 {
+    if version == descriptors_version() {
+        version
+    } else {
+        describe_changes_since(version, sequence)
+    }
+}
+
+#[cold]
+fn describe_changes_since(version: u64, sequence: &mut dyn DescriptorSink) -> u64 {
+    let changes = registry::changes_since(version);
+    for (uuid, encoded) in &changes.descriptors {
+        // All tracks are below the root.
+        if *uuid == 0 || sequence.has_described(*uuid) {
+            sequence.emit(&mut |descriptor| descriptor.writer().raw(encoded));
+        }
+    }
+    changes.version
 }
 
 /// What is, or would be, written into traces about `track`.

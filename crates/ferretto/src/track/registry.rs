@@ -96,15 +96,15 @@ pub(super) fn erase(uuid: u64) {
 
 /// What [`changes_since`] tells.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub(super) struct Changes {
     /// Uuids with their encoded `TrackDescriptor`s, in the order in which they were registered.
-    pub(crate) descriptors: Vec<(u64, Arc<[u8]>)>,
+    pub(super) descriptors: Vec<(u64, Arc<[u8]>)>,
     /// What to ask with next.
-    pub(crate) version: u64,
+    pub(super) version: u64,
 }
 
 /// The descriptors that were registered or changed after `version`.
-pub(crate) fn changes_since(version: u64) -> Changes {
+pub(super) fn changes_since(version: u64) -> Changes {
     let registry = lock();
     let descriptors = registry
         .by_version

@@ -1,9 +1,10 @@
 //! Uuids and descriptors against upstream's, what sequences are given to emit, and the set of tracks they have seen.
 
 use std::collections::HashSet;
+use std::process::Command;
 
 use ferretto_proto::messages::track_descriptor::{
-    ChildTracksOrdering, SiblingMergeBehavior, SiblingMergeKeyField, StaticOrDynamicName,
+    ChildTracksOrdering, ProcessOrdering, SiblingMergeBehavior, SiblingMergeKeyField, StaticOrDynamicName,
 };
 use ferretto_proto::messages::{Message, ProcessDescriptor, TrackDescriptor, counter_descriptor};
 use ferretto_proto::write;
@@ -11,6 +12,27 @@ use ferretto_wire::Writer;
 use proptest::prelude::*;
 
 use super::*;
+
+/// Runs `body`, of the test `name`, in a process of its own: for what would be seen by other tests.
+pub(super) fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
+    const CHILD: &str = "FERRETTO_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return body();
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child
+        .args(["--exact", name, "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{stdout}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(stdout.contains("1 passed"), "no test {name}");
+}
 
 /// What `track` says of itself.
 fn written(track: &impl TrackLike) -> TrackDescriptor {
@@ -352,6 +374,10 @@ impl Emitted {
 }
 
 impl DescriptorSink for Emitted {
+    fn has_described(&self, uuid: u64) -> bool {
+        self.seen.contains(uuid)
+    }
+
     fn first_mention(&mut self, uuid: u64) -> bool {
         self.seen.insert(uuid)
     }
@@ -392,13 +418,43 @@ fn a_track_is_described_once_with_its_parents() {
 }
 
 #[test]
-fn the_root_is_not_described_unless_it_is_registered() {
-    let mut sequence = Emitted::default();
-    describe(&Track::global(12), &mut sequence);
-    assert_eq!(sequence.take(), [12]);
-    // Other tests would see a registered root, so this one stands for it.
-    describe_new(0, &Track::root(), &mut sequence);
-    assert_eq!(sequence.take(), []);
+fn the_root_is_described_if_it_is_registered() {
+    in_a_process_of_its_own("track::tests::the_root_is_described_if_it_is_registered", || {
+        let (mut early, mut late) = (Emitted::default(), Emitted::default());
+        let start = descriptors_version();
+        describe(&Track::root(), &mut early);
+        describe(&NamedTrack::new("n").global().id(1), &mut early);
+        describe(&Track::process(), &mut early);
+        assert_eq!(
+            early.take(),
+            [NamedTrack::new("n").global().id(1).uuid(), process_uuid()]
+        );
+
+        let ordered = TrackDescriptor {
+            process_ordering: Some(ProcessOrdering::PROCESS_ORDERING_EXPLICIT),
+            ..Default::default()
+        };
+        set_track_descriptor(&Track::root(), ordered.clone());
+        let root = TrackDescriptor {
+            uuid: Some(0),
+            ..ordered
+        };
+        describe_changes(start, &mut early);
+        assert_eq!(early.descriptors, [root.clone()]);
+        describe(&Track::thread_scoped(3), &mut late);
+        assert_eq!(late.descriptors.pop(), Some(root));
+        assert_eq!(
+            late.take(),
+            [
+                Track::thread_scoped(3).uuid(),
+                Track::thread().uuid(),
+                process_uuid()
+            ]
+        );
+        describe(&Track::global(12), &mut late);
+        describe(&Track::root(), &mut late);
+        assert_eq!(late.take(), [12]);
+    });
 }
 
 #[test]
@@ -433,10 +489,7 @@ fn a_registered_descriptor_takes_the_place_of_the_tracks_own() {
     assert_eq!(track_descriptor(&request), expected);
     let mut sequence = Emitted::default();
     describe(&step, &mut sequence);
-    assert_eq!(
-        sequence.descriptors,
-        [written(&step), expected.clone(), written(&Track::process())]
-    );
+    assert_eq!(sequence.descriptors, [written(&step), expected]);
 
     erase_track_descriptor(&request);
     let mut sequence = Emitted::default();
@@ -479,54 +532,85 @@ fn a_registered_descriptor_may_move_its_track() {
 }
 
 #[test]
-fn changes_are_told_once_in_order_and_in_their_last_form() {
-    let tracks: Vec<Track> = (0..3).map(|n| Track::new(0x4000 + n)).collect();
-    // Other tests register too.
-    let changes = |since| {
-        let Changes { descriptors, version } = changes_since(since);
-        let ours = descriptors
-            .into_iter()
-            .filter(|(uuid, _)| tracks.iter().any(|track| track.uuid() == *uuid));
-        let ours = ours.map(|(uuid, encoded)| {
-            let descriptor = TrackDescriptor::decode_from_slice(&encoded).unwrap();
-            assert_eq!(descriptor.uuid, Some(uuid));
-            (uuid, descriptor.description.unwrap())
-        });
-        (ours.collect::<Vec<_>>(), version)
-    };
+fn changes_are_told_to_who_has_described_the_track_once_and_in_their_last_form() {
+    let tracks: Vec<Track> = (0..4).map(|n| Track::new(0x4000 + n)).collect();
     let set = |track: &Track, description: &str| {
+        let description = Some(description.to_owned());
         set_track_descriptor(
             track,
             TrackDescriptor {
-                description: Some(description.to_owned()),
+                description,
                 ..Default::default()
             },
         );
     };
-    let start = descriptors_version();
+    let told = |sequence: &mut Emitted| -> Vec<(u64, String)> {
+        let descriptors = sequence.descriptors.drain(..);
+        descriptors
+            .map(|told| (told.uuid.unwrap(), told.description.unwrap()))
+            .collect()
+    };
+    let mut sequence = Emitted::default();
+    let version = descriptors_version();
+    for track in &tracks[..3] {
+        describe(track, &mut sequence);
+    }
+    sequence.descriptors.clear();
     set(&tracks[0], "first");
     set(&tracks[1], "second");
+    set(&tracks[3], "of a track not described");
     set(&tracks[0], "third");
-    let (told, version) = changes(start);
-    assert!(descriptors_version() >= version && version > start);
+    let later = describe_changes(version, &mut sequence);
+    assert!(later > version);
     assert_eq!(
-        told,
+        told(&mut sequence),
         [
-            (tracks[1].uuid(), "second".to_owned()),
-            (tracks[0].uuid(), "third".to_owned())
+            (tracks[1].uuid(), "second".into()),
+            (tracks[0].uuid(), "third".into())
         ]
     );
-    assert_eq!(changes(version).0, []);
     set(&tracks[2], "fourth");
-    assert_eq!(changes(version).0, [(tracks[2].uuid(), "fourth".to_owned())]);
+    let latest = describe_changes(later, &mut sequence);
+    assert_eq!(told(&mut sequence), [(tracks[2].uuid(), "fourth".into())]);
+    describe_changes(latest, &mut sequence);
+    assert_eq!(told(&mut sequence), []);
     erase_track_descriptor(&tracks[0]);
     erase_track_descriptor(&tracks[0]);
+    describe_changes(version, &mut sequence);
     assert_eq!(
-        changes(start).0,
+        told(&mut sequence),
         [
-            (tracks[1].uuid(), "second".to_owned()),
-            (tracks[2].uuid(), "fourth".to_owned())
+            (tracks[1].uuid(), "second".into()),
+            (tracks[2].uuid(), "fourth".into())
         ]
+    );
+    describe(&tracks[3], &mut sequence);
+    assert_eq!(
+        told(&mut sequence),
+        [(tracks[3].uuid(), "of a track not described".into())]
+    );
+}
+
+#[test]
+fn threads_can_be_kept_apart_from_what_the_system_records() {
+    in_a_process_of_its_own(
+        "track::tests::threads_can_be_kept_apart_from_what_the_system_records",
+        || {
+            set_system_tracks(SystemTracks::KeepApart);
+            assert_eq!(
+                written(&Track::thread()).disallow_merging_with_system_tracks,
+                Some(true)
+            );
+            assert_eq!(
+                written(&Track::process()).disallow_merging_with_system_tracks,
+                None
+            );
+            set_system_tracks(SystemTracks::Merge);
+            assert_eq!(
+                written(&Track::thread()).disallow_merging_with_system_tracks,
+                None
+            );
+        },
     );
 }
 

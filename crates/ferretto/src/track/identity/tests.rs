@@ -1,6 +1,5 @@
 //! Uuids of processes against upstream's, and what a forked child forgets.
 
-use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use ferretto_proto::messages::TrackDescriptor;
@@ -9,6 +8,7 @@ use super::{
     PROCESS_UUID, THREAD_ID, fnv1a, parse_start_time, process_id, process_uuid, reset_after_fork, thread_id,
     uuid_of_process,
 };
+use crate::track::tests::in_a_process_of_its_own;
 use crate::track::{Track, TrackLike, registry, set_track_descriptor, track_descriptor};
 
 #[test]
@@ -74,30 +74,17 @@ fn each_thread_has_its_number() {
     assert_ne!(thread_id(), own.join().unwrap());
 }
 
-/// Set in the process that stands for the child.
-const CHILD: &str = "FERRETTO_TEST_FORKED_CHILD";
-
-/// In a process of its own, for what is forgotten is other tests' too. What a fork leaves behind is put there by hand: caches with the parent's
-/// values, and a registry whose lock is held by a thread that does not exist any more.
+/// What a fork leaves behind is put there by hand: caches with the parent's values, and a registry whose lock is held by a thread that
+/// does not exist any more.
 #[test]
 fn a_forked_child_has_an_identity_of_its_own() {
-    if std::env::var_os(CHILD).is_none() {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "track::identity::tests::a_forked_child_has_an_identity_of_its_own",
-            ])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stdout)
-        );
-        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
-        return;
-    }
+    in_a_process_of_its_own(
+        "track::identity::tests::a_forked_child_has_an_identity_of_its_own",
+        forget_a_parent,
+    );
+}
+
+fn forget_a_parent() {
     let (process, thread) = (process_uuid(), thread_id());
     let global = Track::global(99);
     let named = |name: &str| TrackDescriptor {

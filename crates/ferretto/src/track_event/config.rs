@@ -1,0 +1,187 @@
+//! What a `TrackEventConfig` asks for: which categories are recorded, and how events are written.
+//!
+//! Read when an instance of the data source is set up; the categories of call sites are then looked up once each, so nothing here is on the
+//! path of an event.
+//!
+//! # Which categories
+//!
+//! A config has four lists of patterns: categories and tags, enabled and disabled. Whether a category is recorded is decided by the first of these that
+//! matches it:
+//!
+//! 1. exact names: enabled categories, disabled categories, disabled tags, enabled tags, in this order;
+//! 2. patterns such as `gpu.*`, a name's beginning and a `*`: the four lists in the same order;
+//! 3. the pattern `*`, which matches everything: the four lists in the same order.
+//!
+//! What nothing matches is recorded. Tags match if any of the category's does. If no list of tags has an entry, the tags `slow` and `debug` are disabled; an
+//! enabled tag alone lifts that of both.
+//!
+//! These are the rules of upstream's C++ library. Its C library (and so the crate `perfetto-sdk`) has others: enabled tags come before disabled
+//! categories, `*` is a pattern like others, `slow` and `debug` are not special, and what nothing matches is *not* recorded.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+
+use ferretto_proto::messages::TrackEventConfig;
+
+#[cfg(test)]
+mod tests;
+
+/// Disabled where a config says nothing of tags.
+const DISABLED_UNLESS_SAID: [&str; 2] = ["slow", "debug"];
+
+/// Which categories a config enables.
+#[derive(Clone, Debug)]
+pub(crate) struct CategoryFilter {
+    enabled_categories: Patterns,
+    disabled_categories: Patterns,
+    disabled_tags: Patterns,
+    enabled_tags: Patterns,
+}
+
+/// How much a pattern fixes. The most is tried first.
+#[derive(Clone, Copy, Debug)]
+enum Precision {
+    Exact,
+    Prefix,
+    Everything,
+}
+
+/// One of a config's lists, by precision.
+#[derive(Clone, Debug, Default)]
+struct Patterns {
+    exact: Vec<Box<str>>,
+    prefixes: Vec<Box<str>>,
+    everything: bool,
+}
+
+impl Patterns {
+    fn new<S: AsRef<str>>(list: impl IntoIterator<Item = S>) -> Self {
+        let mut patterns = Self::default();
+        for pattern in list {
+            // What follows a `*` is not looked at, as in upstream.
+            match pattern.as_ref().split_once('*') {
+                None => patterns.exact.push(pattern.as_ref().into()),
+                Some(("", _)) => patterns.everything = true,
+                Some((prefix, _)) => patterns.prefixes.push(prefix.into()),
+            }
+        }
+        patterns
+    }
+
+    fn matches(&self, name: &str, precision: Precision) -> bool {
+        match precision {
+            Precision::Exact => self.exact.iter().any(|exact| **exact == *name),
+            Precision::Prefix => self.prefixes.iter().any(|prefix| name.starts_with(&**prefix)),
+            Precision::Everything => self.everything,
+        }
+    }
+}
+
+impl CategoryFilter {
+    /// What `config` enables.
+    pub(crate) fn new(config: &TrackEventConfig) -> Self {
+        let says_nothing_of_tags = config.disabled_tags.is_empty() && config.enabled_tags.is_empty();
+        Self {
+            enabled_categories: Patterns::new(&config.enabled_categories),
+            disabled_categories: Patterns::new(&config.disabled_categories),
+            disabled_tags: if says_nothing_of_tags {
+                Patterns::new(DISABLED_UNLESS_SAID)
+            } else {
+                Patterns::new(&config.disabled_tags)
+            },
+            enabled_tags: Patterns::new(&config.enabled_tags),
+        }
+    }
+
+    /// Whether events of the category `name`, which has these tags, are recorded.
+    ///
+    /// For groups see [`is_group_enabled`](Self::is_group_enabled).
+    pub(crate) fn is_enabled(&self, name: &str, tags: &[&str]) -> bool {
+        for precision in [Precision::Exact, Precision::Prefix, Precision::Everything] {
+            let any_tag = |patterns: &Patterns| tags.iter().any(|tag| patterns.matches(tag, precision));
+            if self.enabled_categories.matches(name, precision) {
+                return true;
+            }
+            if self.disabled_categories.matches(name, precision) || any_tag(&self.disabled_tags) {
+                return false;
+            }
+            if any_tag(&self.enabled_tags) {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Whether events of the group `names` are recorded: names with commas between, of which one that is enabled suffices.
+    ///
+    /// `tags_of` gives the tags of those that are registered. A member counts as enabled also if it would be without its tags: this is
+    /// how upstream has it, so where nothing is said of tags a group with a slow category is recorded, though the category alone is not.
+    pub(crate) fn is_group_enabled<'t>(
+        &self,
+        names: &str,
+        tags_of: impl Fn(&str) -> Option<&'t [&'t str]>,
+    ) -> bool {
+        names.split(',').filter(|name| !name.is_empty()).any(|name| {
+            tags_of(name).is_some_and(|tags| self.is_enabled(name, tags)) || self.is_enabled(name, &[])
+        })
+    }
+}
+
+/// How a config has events written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TrackEventOptions {
+    /// Nanoseconds per unit of timestamps, and of thread times. A config's 0 is taken as 1.
+    pub(crate) timestamp_unit_multiplier: NonZeroU64,
+    /// Whether timestamps are differences to the one before on the sequence.
+    pub(crate) incremental_timestamps: bool,
+    /// Whether debug annotations are left out.
+    pub(crate) filter_debug_annotations: bool,
+    /// Whether names made at run time are replaced by `FILTERED`.
+    pub(crate) filter_dynamic_event_names: bool,
+    /// Whether events on their thread's track carry the thread's CPU time.
+    pub(crate) thread_time_sampling: bool,
+    /// Nanoseconds that must pass before the thread's time is taken again; 0 for each event.
+    pub(crate) thread_time_subsampling_ns: u64,
+}
+
+impl TrackEventOptions {
+    /// What `config` says, with upstream's defaults.
+    pub(crate) fn new(config: &TrackEventConfig) -> Self {
+        Self {
+            timestamp_unit_multiplier: config
+                .timestamp_unit_multiplier
+                .and_then(NonZeroU64::new)
+                .unwrap_or(NonZeroU64::MIN),
+            incremental_timestamps: !config.disable_incremental_timestamps.unwrap_or(false),
+            filter_debug_annotations: config.filter_debug_annotations.unwrap_or(false),
+            filter_dynamic_event_names: config.filter_dynamic_event_names.unwrap_or(false),
+            thread_time_sampling: config.enable_thread_time_sampling.unwrap_or(false),
+            thread_time_subsampling_ns: config.thread_time_subsampling_ns.unwrap_or(0),
+        }
+    }
+}
+
+/// Whether what was recorded since start-up with the config `startup` may become part of a session with `config`: whether it is what that
+/// session would have recorded.
+///
+/// As in upstream, categories, tags and filters must agree, whatever the order of the lists; how timestamps are written is the startup's.
+/// (Upstream also wants both to say something.)
+pub(crate) fn can_adopt(startup: &TrackEventConfig, config: &TrackEventConfig) -> bool {
+    let lists = |config: &TrackEventConfig| {
+        [
+            &config.enabled_categories,
+            &config.disabled_categories,
+            &config.enabled_tags,
+            &config.disabled_tags,
+        ]
+        .map(|list| BTreeSet::from_iter(list.iter().cloned()))
+    };
+    let filters = |config: &TrackEventConfig| {
+        let options = TrackEventOptions::new(config);
+        (
+            options.filter_debug_annotations,
+            options.filter_dynamic_event_names,
+        )
+    };
+    lists(startup) == lists(config) && filters(startup) == filters(config)
+}
