@@ -1,1 +1,148 @@
-//! (placeholder)
+//! Trace time: the nanoseconds that events are stamped with.
+//!
+//! Trace time is one of the kernel's clocks ([`TraceClock`]), the same for the whole process. [`now`] asks the kernel. Event
+//! sequences do not: each holds an [`Anchor`], with which it computes the time from the processor's time-stamp counter.
+//!
+//! How the parts fit together: [`counter`] reads the time-stamp counter and says whether it can be relied on. [`discipline`]
+//! is arithmetic alone: from readings of counter and kernel it makes the next piece of the function from ticks to time.
+//! [`timeline`] keeps the process's current piece in a [`seqlock`]. [`anchor`] is a thread's copy of that piece.
+//!
+//! What is guaranteed of times from anchors:
+//! - A thread's times never go backwards, and all threads compute with the same function, which never decreases: what happened
+//!   before is stamped before, as far as the processor reads its counter in program order, which it may do some tens of
+//!   nanoseconds early.
+//! - They differ from the kernel's clock by tens of nanoseconds. Where someone turns the kernel's clock faster or slower
+//!   (`adjtimex`), by that much of [`discipline::MAX_PIECE_NS`] more, until the piece is over.
+//! - After a jump (the machine was suspended, a virtual machine moved) they are right again with the next piece.
+
+mod anchor;
+mod counter;
+mod discipline;
+mod seqlock;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
+
+pub(crate) use anchor::Anchor;
+
+/// The clock that a process stamps its events with.
+///
+/// The service knows how these clocks relate, so producers with different ones can be in one trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TraceClock {
+    /// `CLOCK_BOOTTIME`: monotonic, and goes on while the machine is suspended.
+    #[default]
+    Boottime,
+    /// `CLOCK_MONOTONIC`: stands still while the machine is suspended.
+    Monotonic,
+    /// `CLOCK_MONOTONIC_RAW`: the same, at the hardware's own pace, which no time synchronisation corrects.
+    MonotonicRaw,
+}
+
+impl TraceClock {
+    /// Its number in traces: that of Perfetto's `BuiltinClock`.
+    pub const fn id(self) -> u32 {
+        match self {
+            TraceClock::Boottime => 6,
+            TraceClock::Monotonic => 3,
+            TraceClock::MonotonicRaw => 5,
+        }
+    }
+
+    /// What the clock shows, in nanoseconds.
+    fn read(self) -> u64 {
+        nanoseconds(match self {
+            TraceClock::Boottime => ClockId::Boottime,
+            TraceClock::Monotonic => ClockId::Monotonic,
+            TraceClock::MonotonicRaw => ClockId::MonotonicRaw,
+        })
+    }
+}
+
+/// Trace time now, in nanoseconds: for timestamps that the caller supplies.
+///
+/// This asks the kernel, so it costs more than the timestamp of an event that brings none.
+///
+/// ```
+/// let began = ferretto::clock::now();
+/// assert!(ferretto::clock::now() >= began);
+/// ```
+pub fn now() -> u64 {
+    chosen().read()
+}
+
+/// The processor time that the calling thread has used so far, in nanoseconds. A system call.
+pub(crate) fn thread_time_ns() -> u64 {
+    nanoseconds(ClockId::ThreadCPUTime)
+}
+
+/// Sets the process's trace clock for good and gets its timestamps ready, so that no event has to. To be called before any
+/// sequence takes a time: times of two clocks have no order.
+///
+/// # Errors
+/// If the process has chosen another clock before.
+pub(crate) fn choose(clock: TraceClock) -> Result<(), AlreadyChosen> {
+    let choice = CHOICES.iter().position(|&choice| choice == clock).unwrap_or(0) as u8 + 1;
+    let before = CHOICE.compare_exchange(0, choice, Ordering::AcqRel, Ordering::Acquire);
+    match before {
+        Ok(_) => {
+            timeline::restart();
+            Ok(())
+        }
+        Err(before) if before == choice => Ok(()),
+        Err(_) => Err(AlreadyChosen {
+            wanted: clock,
+            chosen: chosen(),
+        }),
+    }
+}
+
+/// The process's trace clock.
+pub(crate) fn chosen() -> TraceClock {
+    match CHOICE.load(Ordering::Relaxed) {
+        0 => TraceClock::default(),
+        choice => CHOICES[choice as usize - 1],
+    }
+}
+
+/// The process already has a trace clock, and it is not the one asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AlreadyChosen {
+    /// The clock asked for.
+    pub(crate) wanted: TraceClock,
+    /// The clock that stays.
+    pub(crate) chosen: TraceClock,
+}
+
+impl fmt::Display for AlreadyChosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, chosen } = self;
+        write!(
+            f,
+            "cannot set the trace clock to {wanted:?}: this process already traces with {chosen:?}, and times of two clocks \
+             have no order; initialize tracing with one clock everywhere"
+        )
+    }
+}
+
+impl std::error::Error for AlreadyChosen {}
+
+/// What [`CHOICE`] counts from 1.
+const CHOICES: [TraceClock; 3] = [
+    TraceClock::Boottime,
+    TraceClock::Monotonic,
+    TraceClock::MonotonicRaw,
+];
+
+/// 0 until someone chooses.
+static CHOICE: AtomicU8 = AtomicU8::new(0);
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

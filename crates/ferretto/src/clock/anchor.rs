@@ -1,0 +1,86 @@
+//! A thread's copy of the process's current piece of time: what events are stamped with.
+//!
+//! Each sequence of events holds one and asks it for every timestamp. No call, no lock, one multiplication.
+
+use super::{counter, timeline};
+
+/// A linear piece of the function from the counter's ticks to trace time: what it shows at `counter`, and how fast it goes
+/// for the next `limit` ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Anchor {
+    /// The counter where the piece begins.
+    pub(super) counter: u64,
+    /// Trace time there, in nanoseconds.
+    pub(super) ns: u64,
+    /// Nanoseconds per tick, times 2^32.
+    pub(super) multiplier: u64,
+    /// How many ticks the piece is long. `limit * multiplier` fits in 64 bits.
+    pub(super) limit: u64,
+}
+
+impl Anchor {
+    /// Knows no time: the first question renews it. On machines without a reliable counter anchors stay like this.
+    pub(crate) const EXPIRED: Self = Self {
+        counter: 0,
+        ns: 0,
+        multiplier: 0,
+        limit: 0,
+    };
+
+    /// Trace time now in nanoseconds; `None` when the anchor has to be [renewed](Self::renew) to tell.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Option<u64> {
+        self.at(counter::read())
+    }
+
+    /// Trace time when the counter shows `counter`, if that is within the piece. One comparison finds both a piece that is over
+    /// and a counter that went backwards.
+    #[inline(always)]
+    pub(super) fn at(&self, counter: u64) -> Option<u64> {
+        let ticks = counter.wrapping_sub(self.counter);
+        (ticks < self.limit).then(|| self.after(ticks))
+    }
+
+    /// Replaces an anchor that could not tell the time, and tells it. Neither this time nor any that the anchor tells until the
+    /// next renewal is before `at_least`, which is the last time the caller used.
+    ///
+    /// About once in [`MAX_PIECE_NS`](super::discipline::MAX_PIECE_NS) one thread of the process asks the kernel's clock here,
+    /// the others copy what it found. Never waits, never allocates.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn renew(&mut self, at_least: u64) -> u64 {
+        let renewed = timeline::renew();
+        *self = renewed.anchor.not_before(at_least, renewed.counter);
+        renewed.ns.max(at_least)
+    }
+
+    /// Trace time at the end of the piece: it shows none after this.
+    pub(super) fn end(&self) -> u64 {
+        self.after(self.limit)
+    }
+
+    /// This piece from `counter` on, but with a pause where it would show times before `at_least`.
+    pub(super) fn not_before(self, at_least: u64, counter: u64) -> Self {
+        let Some(lead) = self
+            .at(counter)
+            .and_then(|ns| at_least.checked_sub(ns))
+            .filter(|&lead| lead > 0)
+        else {
+            return self;
+        };
+        let rest = self.limit - counter.wrapping_sub(self.counter);
+        let pause = (u128::from(lead) << 32) / u128::from(self.multiplier.max(1)) + 1;
+        let limit = pause.min(u128::from(rest)) as u64;
+        Self {
+            counter,
+            ns: at_least,
+            multiplier: 0,
+            limit,
+        }
+    }
+
+    #[inline(always)]
+    fn after(&self, ticks: u64) -> u64 {
+        self.ns + ((ticks * self.multiplier) >> 32)
+    }
+}

@@ -1,0 +1,296 @@
+//! Makes trace time out of readings: how the counter's ticks become the kernel's nanoseconds.
+//!
+//! Arithmetic alone: no clock is read here, so tests drive it through suspends, drifts and moved virtual machines. The
+//! timeline calls [`Discipline::advance`] each time the current piece is over.
+//!
+//! The function from ticks to time is made of linear pieces. A piece begins with a reading of both clocks and goes at the rate
+//! measured over a *baseline*: from a reading that lies up to [`WINDOW_NS`] back, to this one. It is never longer than a part
+//! of its baseline ([`BASELINE_PER_PIECE`]), so what the readings of the baseline are off by, the piece is off by at most that part
+//! more, however short the baseline. So nobody has to wait for a calibration: the first pieces are short, each lets
+//! the next be longer. Pieces join without a step backwards: where the last one ran ahead of the kernel, the next goes slower until the
+//! kernel has caught up.
+
+use super::anchor::Anchor;
+
+/// How long a piece is at most, in nanoseconds. A reading costs 60 ns, so nothing is gained with more, and with less the
+/// function follows sooner when the kernel's clock changes speed.
+pub(super) const MAX_PIECE_NS: u64 = 4_000_000;
+
+/// A piece is at most one part in so many of the baseline that its rate is from.
+const BASELINE_PER_PIECE: u64 = 4;
+
+/// The shortest baseline, in nanoseconds: below it the kernel's clock is asked each time.
+const MIN_BASELINE_NS: u64 = 100_000;
+
+/// How far baselines reach back, in nanoseconds: at least half of it, when there are readings that old. Long enough that readings a few
+/// nanoseconds off do not matter, short enough to follow the kernel's clock when its speed is corrected. Nothing
+/// older than this is relied on.
+pub(super) const WINDOW_NS: u64 = 1_000_000_000;
+
+/// A reading that took so many times the shortest one so far was interrupted, and is not used.
+const MAX_READING: u64 = 4;
+
+/// How often a reading is tried.
+const TRIES: usize = 3;
+
+/// Time that is further off than can be explained costs so many good readings' worth of trust, ...
+const JUMP: u64 = 16;
+
+/// ... of which there is so much: a counter that keeps jumping, or that the kernel no longer reads its time from (so that readings
+/// take longer), is given up. A machine that is suspended now and then is far from that.
+const TRUST: u64 = 16 * JUMP;
+
+/// The counter and the kernel's clock at the same moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) counter: u64,
+    pub(super) ns: u64,
+}
+
+/// What is known about the relation of the two clocks. The default knows nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Discipline {
+    /// The current piece.
+    pub(super) anchor: Anchor,
+    /// Where the baseline begins.
+    oldest: Reading,
+    /// Where it will begin when `oldest` is too old.
+    middle: Reading,
+    /// Where it ends.
+    latest: Reading,
+    /// How many ticks the shortest reading took; 0 before the first.
+    shortest: u64,
+    /// How much of [`TRUST`] is used up.
+    mistrust: u64,
+}
+
+impl Discipline {
+    /// As many words as [`Self::to_words`] makes.
+    pub(super) const WORDS: usize = 12;
+
+    /// Takes a reading with `take`, which reads the counter, the kernel's clock, and the counter once more. `None` if each time
+    /// something came in between.
+    pub(super) fn read(&mut self, mut take: impl FnMut() -> (u64, u64, u64)) -> Option<Reading> {
+        let mut best: Option<(u64, Reading)> = None;
+        for _ in 0..TRIES {
+            let (before, ns, after) = take();
+            let took = after.wrapping_sub(before);
+            if best.is_none_or(|(least, _)| took < least) {
+                best = Some((
+                    took,
+                    Reading {
+                        counter: before.wrapping_add(took / 2),
+                        ns,
+                    },
+                ));
+            }
+            if took <= self.shortest.saturating_mul(2) {
+                break;
+            }
+        }
+        let (took, reading) = best?;
+        if self.shortest == 0 || took < self.shortest {
+            self.shortest = took.max(1);
+        }
+        (took <= self.shortest.saturating_mul(MAX_READING)).then_some(reading)
+    }
+
+    /// Notes that no reading could be had.
+    pub(super) fn fail(&mut self) {
+        self.mistrust += JUMP;
+    }
+
+    /// Whether the counter has shown itself unfit for telling the time.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.mistrust > TRUST
+    }
+
+    /// Begins the next piece with this reading. It has no length, and the kernel's clock is to be asked for the next time too,
+    /// if little is known yet.
+    pub(super) fn advance(&mut self, reading: Reading) {
+        // Times up to here may have been used. But if the kernel's clock itself was set back, it is followed.
+        let used = self.anchor.end();
+        let begin = if used.saturating_sub(reading.ns) <= 2 * MAX_PIECE_NS {
+            used.max(reading.ns)
+        } else {
+            reading.ns
+        };
+
+        match self.judge(reading) {
+            Judgement::Consistent => {
+                self.mistrust = self.mistrust.saturating_sub(1);
+                if reading.ns - self.middle.ns >= WINDOW_NS / 2 {
+                    self.oldest = self.middle;
+                    self.middle = reading;
+                }
+            }
+            Judgement::LongAgo => (self.oldest, self.middle) = (reading, reading),
+            Judgement::Jumped => {
+                self.mistrust += JUMP;
+                (self.oldest, self.middle) = (reading, reading);
+            }
+        }
+        self.latest = reading;
+        self.anchor = match self.rate() {
+            None => Anchor {
+                counter: reading.counter,
+                ns: begin,
+                multiplier: 0,
+                limit: 0,
+            },
+            Some(rate) => rate.piece(reading.counter, begin, begin - reading.ns),
+        };
+    }
+
+    /// Whether `reading` is what the ones before made expect.
+    fn judge(&self, reading: Reading) -> Judgement {
+        let ticks = reading.counter.wrapping_sub(self.latest.counter);
+        let Some(ns) = reading.ns.checked_sub(self.latest.ns) else {
+            return Judgement::Jumped;
+        };
+        if ns > WINDOW_NS || self.latest == Reading::default() {
+            return Judgement::LongAgo;
+        }
+        if ticks > i64::MAX as u64 {
+            return Judgement::Jumped;
+        }
+        let Some(rate) = self.rate() else {
+            return Judgement::Consistent;
+        };
+        // Off may be: each reading, by as long as it took; the rate, by what the readings of its baseline were off; the speed of the
+        // kernel's clock, for which 1000 ppm is more than time synchronisation usually dares.
+        let readings = 500 + rate.to_ns(self.shortest * MAX_READING);
+        let allowed = readings + ns / 1024 + readings * ns / rate.baseline_ns;
+        if rate.to_ns(ticks).abs_diff(ns) <= allowed {
+            Judgement::Consistent
+        } else {
+            Judgement::Jumped
+        }
+    }
+
+    /// The rate over the baseline, if that is long enough.
+    fn rate(&self) -> Option<Rate> {
+        let ticks = self.latest.counter.wrapping_sub(self.oldest.counter);
+        let baseline_ns = self.latest.ns - self.oldest.ns;
+        if baseline_ns < MIN_BASELINE_NS {
+            return None;
+        }
+        let multiplier = (u128::from(baseline_ns) << 32).checked_div(u128::from(ticks))?;
+        Some(Rate {
+            baseline_ns,
+            multiplier: u64::try_from(multiplier).ok().filter(|&rate| rate > 0)?,
+        })
+    }
+
+    /// For keeping in a seqlock.
+    pub(super) fn to_words(self) -> [u64; Self::WORDS] {
+        let Self {
+            anchor,
+            oldest,
+            middle,
+            latest,
+            shortest,
+            mistrust,
+        } = self;
+        [
+            anchor.counter,
+            anchor.ns,
+            anchor.multiplier,
+            anchor.limit,
+            oldest.counter,
+            oldest.ns,
+            middle.counter,
+            middle.ns,
+            latest.counter,
+            latest.ns,
+            shortest,
+            mistrust,
+        ]
+    }
+
+    /// The inverse.
+    pub(super) fn from_words(words: [u64; Self::WORDS]) -> Self {
+        let [counter, ns, multiplier, limit, oldest @ .., shortest, mistrust] = words;
+        let [
+            oldest_counter,
+            oldest_ns,
+            middle_counter,
+            middle_ns,
+            latest_counter,
+            latest_ns,
+        ] = oldest;
+        Self {
+            anchor: Anchor {
+                counter,
+                ns,
+                multiplier,
+                limit,
+            },
+            oldest: Reading {
+                counter: oldest_counter,
+                ns: oldest_ns,
+            },
+            middle: Reading {
+                counter: middle_counter,
+                ns: middle_ns,
+            },
+            latest: Reading {
+                counter: latest_counter,
+                ns: latest_ns,
+            },
+            shortest,
+            mistrust,
+        }
+    }
+}
+
+/// What a reading says about those before.
+enum Judgement {
+    /// Both clocks went on at the same rate.
+    Consistent,
+    /// There is none, or too much time has gone by to tell.
+    LongAgo,
+    /// They did not.
+    Jumped,
+}
+
+/// How fast time goes by the counter.
+#[derive(Clone, Copy)]
+struct Rate {
+    /// What it was measured over.
+    baseline_ns: u64,
+    /// Nanoseconds per tick, times 2^32; not 0.
+    multiplier: u64,
+}
+
+impl Rate {
+    fn to_ns(self, ticks: u64) -> u64 {
+        u64::try_from((u128::from(ticks) * u128::from(self.multiplier)) >> 32).unwrap_or(u64::MAX)
+    }
+
+    /// The piece that begins with `ns`, which is `lead` ahead of the kernel's clock.
+    fn piece(self, counter: u64, ns: u64, lead: u64) -> Anchor {
+        let length = (self.baseline_ns / BASELINE_PER_PIECE).min(MAX_PIECE_NS);
+        // Rounded down, so that `limit * multiplier` is at most `length << 32`: it fits in 64 bits.
+        let limit = (length << 32) / self.multiplier;
+        if limit == 0 {
+            return Anchor {
+                counter,
+                ns,
+                multiplier: 0,
+                limit,
+            };
+        }
+        // At half the speed at least: time that stands still tells nothing.
+        let slower = (lead.min(length / 2) << 32) / limit;
+        Anchor {
+            counter,
+            ns,
+            multiplier: self.multiplier - slower.min(self.multiplier / 2),
+            limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

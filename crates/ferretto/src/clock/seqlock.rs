@@ -1,0 +1,69 @@
+//! A few words that many threads read together and one at a time replaces, without anyone waiting for anyone.
+//!
+//! The timeline keeps its state in one. Whoever finds it being written, or loses the race to write it, is told so and does
+//! without. In a forked child it may have been left in the middle of a write: [`SeqLock::abandon`].
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// `N` words, all zero at first.
+pub(super) struct SeqLock<const N: usize> {
+    /// Odd while the words are being written; otherwise different for each state they have been in.
+    version: AtomicU64,
+    words: [AtomicU64; N],
+}
+
+/// A state that the words have been in.
+#[derive(Clone, Copy)]
+pub(super) struct Version(u64);
+
+impl<const N: usize> SeqLock<N> {
+    pub(super) const fn new() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            words: [const { AtomicU64::new(0) }; N],
+        }
+    }
+
+    /// The words as one writer left them; `None` if one is at work.
+    pub(super) fn read(&self) -> Option<(Version, [u64; N])> {
+        let version = self.version.load(Ordering::Acquire);
+        let words = std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
+        // The words are loaded before the version is once more.
+        fence(Ordering::Acquire);
+        let unchanged = self.version.load(Ordering::Relaxed) == version;
+        (version % 2 == 0 && unchanged).then_some((Version(version), words))
+    }
+
+    /// Replaces the words by what `write` makes, if they are still in the state that was read.
+    pub(super) fn replace<T>(&self, read: Version, write: impl FnOnce() -> ([u64; N], T)) -> Option<T> {
+        let Version(version) = read;
+        self.version
+            .compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        let (words, result) = write();
+        // Whoever sees one of the new words sees the odd version too, or a later one.
+        fence(Ordering::Release);
+        self.store(words);
+        self.version.store(version + 2, Ordering::Release);
+        Some(result)
+    }
+
+    /// Ends a write that nobody is left to end, and zeroes the words then. Only for a process with a single thread, between
+    /// `fork` and anything else; async-signal-safe.
+    pub(super) fn abandon(&self) {
+        let version = self.version.load(Ordering::Relaxed);
+        if version % 2 == 1 {
+            self.store([0; N]);
+            self.version.store(version + 1, Ordering::Release);
+        }
+    }
+
+    fn store(&self, words: [u64; N]) {
+        for (slot, word) in self.words.iter().zip(words) {
+            slot.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Trace time on this machine, and the arithmetic of anchors.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The time of an event, as sequences take it.
+fn stamp(anchor: &mut Anchor, last: u64) -> u64 {
+    match anchor.now() {
+        Some(ns) => ns,
+        None => anchor.renew(last),
+    }
+}
+
+/// Whether this machine's counter is used; says so if not.
+fn has_counter() -> bool {
+    let has = timeline::uses_counter();
+    if !has {
+        println!("skipped: the kernel does not rely on this machine's time-stamp counter");
+    }
+    has
+}
+
+#[test]
+fn clocks_have_the_numbers_of_builtin_clock() {
+    use ferretto_proto::messages::BuiltinClock;
+    assert_eq!(
+        TraceClock::Boottime.id(),
+        BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32
+    );
+    assert_eq!(
+        TraceClock::Monotonic.id(),
+        BuiltinClock::BUILTIN_CLOCK_MONOTONIC as u32
+    );
+    assert_eq!(
+        TraceClock::MonotonicRaw.id(),
+        BuiltinClock::BUILTIN_CLOCK_MONOTONIC_RAW as u32
+    );
+    assert_eq!(TraceClock::default(), TraceClock::Boottime);
+}
+
+#[test]
+fn the_trace_clock_is_chosen_once() {
+    assert_eq!(choose(TraceClock::Boottime), Ok(()));
+    assert_eq!(choose(TraceClock::Boottime), Ok(()), "the same again");
+    let refused = choose(TraceClock::Monotonic).expect_err("another one");
+    assert_eq!(
+        refused,
+        AlreadyChosen {
+            wanted: TraceClock::Monotonic,
+            chosen: TraceClock::Boottime
+        }
+    );
+    assert!(
+        refused.to_string().contains("Monotonic") && refused.to_string().contains("Boottime"),
+        "{refused}"
+    );
+    assert_eq!(chosen(), TraceClock::Boottime);
+}
+
+#[test]
+fn now_is_the_kernels_time() {
+    let before = nanoseconds(ClockId::Boottime);
+    let now = now();
+    assert!((before..=nanoseconds(ClockId::Boottime)).contains(&now));
+}
+
+#[test]
+fn thread_time_is_of_this_thread() {
+    let before = thread_time_ns();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while thread_time_ns() < 20_000_000 {
+                std::hint::spin_loop();
+            }
+        });
+    });
+    let waited = thread_time_ns() - before;
+    assert!(waited < 15_000_000, "{waited} ns for waiting");
+    let spinning = thread_time_ns();
+    while thread_time_ns() == spinning {}
+}
+
+#[test]
+fn clock_sources_that_are_not_the_counter_are_told() {
+    for other in [
+        "hpet",
+        "acpi_pm",
+        "jiffies",
+        "refined-jiffies",
+        "tsc-early",
+        "hyperv_clocksource_msr",
+        "",
+        "unstable",
+    ] {
+        assert!(!counter::is_made_of_counter(other), "{other}");
+    }
+    if cfg!(target_arch = "x86_64") {
+        for own in ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "xen"] {
+            assert!(counter::is_made_of_counter(own), "{own}");
+        }
+    }
+}
+
+#[test]
+fn stamps_are_within_50_ns_of_the_kernels_clock() {
+    if !has_counter() {
+        return;
+    }
+    let mut anchor = Anchor::EXPIRED;
+    let mut last = 0;
+    let (mut stamps, mut far, mut furthest, mut renewals) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(300) {
+        for _ in 0..100 {
+            let before = now();
+            let known = anchor.now();
+            let after = now();
+            let Some(ns) = known else {
+                last = anchor.renew(last);
+                renewals += 1;
+                continue;
+            };
+            assert!(ns >= last, "{ns} after {last}");
+            last = ns;
+            // However long this thread was interrupted between the two: the stamp is between them, or off.
+            let off = before.saturating_sub(ns).max(ns.saturating_sub(after));
+            stamps += 1;
+            far += u64::from(off > 50);
+            furthest = furthest.max(off);
+        }
+    }
+    println!("{stamps} stamps, {renewals} renewals; {far} further off than 50 ns, one by {furthest} ns");
+    assert!(
+        stamps > 1000 && renewals < stamps / 10,
+        "{renewals} renewals for {stamps} stamps"
+    );
+    assert!(
+        far <= stamps / 100,
+        "{far} of {stamps} stamps are further off than 50 ns"
+    );
+    // Time synchronisation may speed up the clock at this very moment.
+    assert!(furthest < 10_000, "one stamp is {furthest} ns off");
+}
+
+#[test]
+fn what_happens_before_on_another_thread_is_stamped_before() {
+    if !has_counter() {
+        return;
+    }
+    const ROUNDS: u64 = 20_000;
+    /// How much earlier than in program order a processor may have read its counter.
+    const EARLY_NS: u64 = 1_000;
+    let latest = AtomicU64::new(0);
+    let worst = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut anchor = Anchor::EXPIRED;
+                let mut own = 0;
+                for _ in 0..ROUNDS {
+                    let before = latest.load(Ordering::Acquire);
+                    let ns = stamp(&mut anchor, own);
+                    assert!(ns >= own, "{ns} after {own}");
+                    own = ns;
+                    worst.fetch_max(before.saturating_sub(ns), Ordering::Relaxed);
+                    latest.fetch_max(ns, Ordering::Release);
+                }
+            });
+        }
+    });
+    let worst = worst.into_inner();
+    println!("at worst {worst} ns before what happened before");
+    assert!(worst < EARLY_NS, "stamped {worst} ns before what happened before");
+}
+
+#[test]
+fn threads_have_the_same_time() {
+    if !has_counter() {
+        return;
+    }
+    let mut mine = Anchor::EXPIRED;
+    let mut last = 0;
+    // Until there is a piece of any length.
+    while mine.now().is_none() {
+        last = mine.renew(last);
+    }
+    let theirs = thread::spawn(|| {
+        let mut anchor = Anchor::EXPIRED;
+        anchor.renew(0);
+        anchor
+    });
+    let theirs = theirs.join().expect("the other thread");
+    // Unless the piece was over meanwhile, it is the same; if so, the new one takes up where it ended.
+    assert!(
+        theirs == mine || theirs.ns >= mine.end(),
+        "{theirs:?} beside {mine:?}"
+    );
+}
+
+prop_compose! {
+    fn piece()(
+        counter in any::<u64>(),
+        ns in 0..1_u64 << 62,
+        multiplier in 1..1_u64 << 42,
+        length in 1..=discipline::MAX_PIECE_NS,
+    ) -> Anchor {
+        Anchor { counter, ns, multiplier, limit: (length << 32) / multiplier }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_piece_never_decreases_and_ends(piece in piece(), ticks in any::<[u64; 2]>()) {
+        let end = piece.counter.wrapping_add(piece.limit);
+        prop_assert_eq!(piece.at(end), None);
+        prop_assert_eq!(piece.at(piece.counter.wrapping_sub(1)), None);
+        if piece.limit > 0 {
+            let [first, second] = ticks.map(|ticks| ticks % piece.limit);
+            let at = |ticks: u64| piece.at(piece.counter.wrapping_add(ticks)).expect("within the piece");
+            prop_assert!(at(first.min(second)) <= at(first.max(second)));
+            prop_assert!(at(first) <= piece.end());
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_ahead_pauses(piece in piece(), ticks in any::<u64>(), ahead in 0..2 * discipline::MAX_PIECE_NS) {
+        prop_assume!(piece.limit > 0);
+        let ticks = ticks % piece.limit;
+        let counter = piece.counter.wrapping_add(ticks);
+        let at_least = piece.at(counter).expect("within the piece") + ahead;
+        let own = piece.not_before(at_least, counter);
+        prop_assert_eq!(own.at(counter), Some(at_least));
+        // Until the process's time has come that far, or the piece is over.
+        let end = own.counter.wrapping_add(own.limit);
+        prop_assert_eq!(own.at(end), None);
+        if let Some(then) = piece.at(end) {
+            prop_assert!(then >= at_least, "{then} after {at_least}");
+        }
+        prop_assert!(ticks + own.limit <= piece.limit || own == piece);
+    }
+}

@@ -1,0 +1,124 @@
+//! The process's trace time: the current piece, which all threads compute with, and who makes the next one.
+//!
+//! Called by anchors that are over ([`renew`]), at initialization ([`restart`]) and in forked children. Never blocks: one
+//! thread makes the next piece, those that come meanwhile look again a few times, then ask the kernel's clock.
+
+use std::hint;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
+
+use super::anchor::Anchor;
+use super::discipline::Discipline;
+use super::seqlock::SeqLock;
+use super::{chosen, counter};
+
+/// What a thread gets when its anchor is over.
+pub(super) struct Renewed {
+    /// The current piece; [expired](Anchor::EXPIRED) where there is none.
+    pub(super) anchor: Anchor,
+    /// What the counter shows now.
+    pub(super) counter: u64,
+    /// Trace time now.
+    pub(super) ns: u64,
+}
+
+static STATE: SeqLock<{ Discipline::WORDS }> = SeqLock::new();
+
+/// How often a thread looks whether another one has finished the next piece. Reading a clock takes it some 60 ns.
+const LOOKS: usize = 64;
+
+/// Whether the counter is used: one of the three below.
+static COUNTER: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const USED: u8 = 1;
+const UNUSED: u8 = 2;
+
+/// The piece of trace time that is now, made if need be.
+pub(super) fn renew() -> Renewed {
+    if !uses_counter() {
+        return without_counter();
+    }
+    for _ in 0..LOOKS {
+        let Some((version, words)) = STATE.read() else {
+            hint::spin_loop();
+            continue;
+        };
+        let mut discipline = Discipline::from_words(words);
+        let counter = counter::read_in_order();
+        if let Some(ns) = discipline.anchor.at(counter) {
+            return Renewed {
+                anchor: discipline.anchor,
+                counter,
+                ns,
+            };
+        }
+        let renewed = STATE.replace(version, || {
+            let reading = discipline.read(|| {
+                let before = counter::read_in_order();
+                let ns = chosen().read();
+                (before, ns, counter::read_in_order())
+            });
+            match reading {
+                Some(reading) => discipline.advance(reading),
+                None => discipline.fail(),
+            }
+            if discipline.is_hopeless() {
+                COUNTER.store(UNUSED, Ordering::Relaxed);
+            }
+            (
+                discipline.to_words(),
+                reading.is_some().then_some(discipline.anchor),
+            )
+        });
+        match renewed {
+            Some(Some(anchor)) => {
+                return Renewed {
+                    anchor,
+                    counter: anchor.counter,
+                    ns: anchor.ns,
+                };
+            }
+            Some(None) => break,
+            None => hint::spin_loop(),
+        }
+    }
+    without_counter()
+}
+
+/// Forgets what is known of a clock that is not the trace clock any more, and finds out whether the counter can be used.
+pub(super) fn restart() {
+    uses_counter();
+    loop {
+        match STATE.read() {
+            Some((version, _))
+                if STATE
+                    .replace(version, || (Discipline::default().to_words(), ()))
+                    .is_some() =>
+            {
+                return;
+            }
+            _ => thread::yield_now(),
+        }
+    }
+}
+
+fn without_counter() -> Renewed {
+    Renewed {
+        anchor: Anchor::EXPIRED,
+        counter: 0,
+        ns: chosen().read(),
+    }
+}
+
+/// Whether there is a counter to rely on.
+pub(super) fn uses_counter() -> bool {
+    match COUNTER.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let found = if counter::is_reliable() { USED } else { UNUSED };
+            // Another thread may have found the same by now, or already that the counter is of no use after all.
+            let _ = COUNTER.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
+            found == USED
+        }
+        known => known == USED,
+    }
+}
