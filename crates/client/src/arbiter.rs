@@ -18,6 +18,9 @@
 //! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of memory of its own, and plays the
 //! service's part on it: what is committed goes along in the request, and the chunks are free again. Whoever sends the requests
 //! should take no more of them than there is room for: it is then that writers find the memory full, as they would otherwise.
+//!
+//! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] gives an arbiter over the same memory that
+//! keeps everything back until [`Arbiter::bind`].
 
 mod writer_ids;
 
@@ -46,6 +49,9 @@ const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
 
 /// Bytes of memory where it is emulated; upstream's number. All of it may be committed at once.
 pub const EMULATED_SMB_SIZE: usize = 1024 * 1024;
+
+/// The buffer that there is none of: the service frees its chunks without reading them.
+const NO_BUFFER: BufferId = BufferId(0);
 
 /// What a trace writer does when all chunks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +115,11 @@ pub enum CreateWriterError {
 pub struct Arbiter {
     smb: Arc<ProducerSmb>,
     /// The other end of the memory, where it is this process's own.
-    service_end: Option<ServiceSmb>,
+    service_end: Option<Arc<ServiceSmb>>,
     layout: PageLayout,
-    notify: Box<dyn Notify>,
+    notify: Arc<dyn Notify>,
+    /// Shared by all arbiters of the connection.
+    writer_ids: Arc<Mutex<WriterIds>>,
     /// No chunk is handed out any more.
     closed: AtomicBool,
     /// A writer has waited for a chunk until its time was up, and none has been free since.
@@ -122,7 +130,7 @@ pub struct Arbiter {
 
 /// What was not taken by the endpoint yet.
 struct Pending {
-    writer_ids: WriterIds,
+    destination: Destination,
     registered: Vec<(WriterId, BufferId)>,
     unregistered: Vec<WriterId>,
     returned: Vec<ChunksToMove>,
@@ -131,6 +139,17 @@ struct Pending {
     flushed: Option<u64>,
     batch: Duration,
     woken: Woken,
+}
+
+/// Where chunks go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Destination {
+    /// Each to the buffer of its writer.
+    PerWriter,
+    /// It is not known yet: nothing is sent.
+    Unbound,
+    /// All to this buffer.
+    Bound(BufferId),
 }
 
 /// Whether the endpoint is on its way already.
@@ -171,7 +190,8 @@ impl Arbiter {
         let memory = Arc::new(SharedMemory::create(EMULATED_SMB_SIZE)?);
         let smb = ProducerSmb::new(memory.clone(), page_size)?;
         let service_end = ServiceSmb::new(memory, page_size)?;
-        Ok(Self::over(smb, Some(service_end), layout, notify, STALL_LIMIT))
+        let service_end = Some(Arc::new(service_end));
+        Ok(Self::over(smb, service_end, layout, notify, STALL_LIMIT))
     }
 
     /// As [`Arbiter::new`], with a time of the caller's instead of 30 s.
@@ -186,7 +206,7 @@ impl Arbiter {
 
     fn over(
         smb: ProducerSmb,
-        service_end: Option<ServiceSmb>,
+        service_end: Option<Arc<ServiceSmb>>,
         layout: PageLayout,
         notify: impl Notify + 'static,
         stall_limit: Duration,
@@ -195,21 +215,54 @@ impl Arbiter {
             smb: Arc::new(smb),
             service_end,
             layout,
-            notify: Box::new(notify),
+            notify: Arc::new(notify),
+            writer_ids: Arc::default(),
             closed: AtomicBool::new(false),
             waited_in_vain: AtomicBool::new(false),
             stall_limit,
-            pending: Mutex::new(Pending {
-                writer_ids: WriterIds::default(),
-                registered: Vec::new(),
-                unregistered: Vec::new(),
-                returned: Vec::new(),
-                returned_bytes: 0,
-                flushed: None,
-                batch: Duration::ZERO,
-                woken: Woken::No,
-            }),
+            pending: Mutex::new(Pending::new(Destination::PerWriter)),
         })
+    }
+
+    /// An arbiter over the same memory whose writers record before the service has told which buffer their packets are for.
+    /// Whatever target they are created with, [`Arbiter::take_requests`] yields nothing until [`Arbiter::bind`]; then everything
+    /// goes to the buffer bound. Until then chunks are not freed, so that writers should not wait for any.
+    ///
+    /// The endpoint takes its requests besides those of `self`, and before them if `self` acknowledges a flush of both.
+    pub fn for_startup(&self) -> Arc<Self> {
+        Arc::new(Self {
+            smb: self.smb.clone(),
+            service_end: self.service_end.clone(),
+            layout: self.layout,
+            notify: self.notify.clone(),
+            writer_ids: self.writer_ids.clone(),
+            closed: AtomicBool::new(self.closed.load(Ordering::Relaxed)),
+            waited_in_vain: AtomicBool::new(false),
+            stall_limit: self.stall_limit,
+            pending: Mutex::new(Pending::new(Destination::Unbound)),
+        })
+    }
+
+    /// Says which buffer the packets of an arbiter [for startup](Arbiter::for_startup) go to, the later ones too, and has what was
+    /// kept back sent. Without effect on any other.
+    pub fn bind(&self, target: BufferId) {
+        {
+            let mut pending = self.pending();
+            if pending.destination != Destination::Unbound {
+                return;
+            }
+            pending.destination = Destination::Bound(target);
+            // Whoever was woken before has found nothing to take.
+            pending.woken = Woken::No;
+        }
+        self.wake_now();
+    }
+
+    /// As [`Arbiter::bind`], when nobody wants the packets: hands the chunks to the service, which frees those for no buffer, and
+    /// lets writers drop what else they are given.
+    pub fn discard(&self) {
+        self.close();
+        self.bind(NO_BUFFER);
     }
 
     /// Collects chunks for so long before the endpoint is woken to commit them (`batch_commits_duration_ms` of the
@@ -227,15 +280,11 @@ impl Arbiter {
         if self.closed.load(Ordering::Relaxed) {
             return Err(CreateWriterError::Closed);
         }
-        let writer = {
-            let mut pending = self.pending();
-            let writer = pending
-                .writer_ids
-                .allocate()
-                .ok_or(CreateWriterError::TooManyWriters)?;
-            pending.registered.push((writer, target));
-            writer
-        };
+        let writer = self
+            .writer_ids()
+            .allocate()
+            .ok_or(CreateWriterError::TooManyWriters)?;
+        self.pending().registered.push((writer, target));
         self.wake_now();
         Ok(TraceWriter::new(self.clone(), writer, target, policy))
     }
@@ -244,13 +293,24 @@ impl Arbiter {
     /// calls must be sent in the order of the calls, so all calls are the endpoint's.
     pub fn take_requests(&self) -> Vec<Request> {
         let mut pending = self.pending();
+        let bound = match pending.destination {
+            Destination::PerWriter => None,
+            // Those who wake the endpoint need not do so again in vain.
+            Destination::Unbound => return Vec::new(),
+            Destination::Bound(target) => Some(target),
+        };
         pending.woken = Woken::No;
         pending.returned_bytes = 0;
+        if let Some(target) = bound {
+            for chunk in &mut pending.returned {
+                chunk.target_buffer = Some(target.0.into());
+            }
+        }
         // Chunks go after the registration of their writer, and before its end.
         let mut requests: Vec<Request> = pending
             .registered
             .drain(..)
-            .map(|(writer, target)| Request::RegisterTraceWriter(writer, target))
+            .map(|(writer, target)| Request::RegisterTraceWriter(writer, bound.unwrap_or(target)))
             .collect();
         if !pending.returned.is_empty() || pending.flushed.is_some() {
             requests.push(Request::CommitData(CommitDataRequest {
@@ -259,12 +319,16 @@ impl Arbiter {
                 ..Default::default()
             }));
         }
-        for writer in std::mem::take(&mut pending.unregistered) {
-            // Only now can the id be used again without being mistaken for this writer's.
-            pending.writer_ids.release(writer);
-            requests.push(Request::UnregisterTraceWriter(writer));
-        }
+        let unregistered = std::mem::take(&mut pending.unregistered);
         drop(pending);
+        if !unregistered.is_empty() {
+            let mut writer_ids = self.writer_ids();
+            for writer in unregistered {
+                // Only now can the id be used again without being mistaken for this writer's.
+                writer_ids.release(writer);
+                requests.push(Request::UnregisterTraceWriter(writer));
+            }
+        }
         if let Some(service_end) = &self.service_end {
             for request in &mut requests {
                 if let Request::CommitData(commit) = request {
@@ -390,6 +454,26 @@ impl Arbiter {
     fn pending(&self) -> MutexGuard<'_, Pending> {
         // Nothing panics while it holds the lock.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writer_ids(&self) -> MutexGuard<'_, WriterIds> {
+        // Likewise.
+        self.writer_ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending {
+    fn new(destination: Destination) -> Self {
+        Self {
+            destination,
+            registered: Vec::new(),
+            unregistered: Vec::new(),
+            returned: Vec::new(),
+            returned_bytes: 0,
+            flushed: None,
+            batch: Duration::ZERO,
+            woken: Woken::No,
+        }
     }
 }
 
