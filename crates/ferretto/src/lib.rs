@@ -12,10 +12,17 @@ pub mod debug_annotation;
 #[cfg(feature = "in-process")]
 mod in_process;
 mod muxer;
+pub mod options;
 pub mod session;
 mod source;
+pub mod startup;
+pub mod status;
 pub mod track;
 pub mod track_event;
 
 pub use debug_annotation::DebugAnnotation;
 pub use ferretto_macros::{DebugAnnotation, trace_function};
+pub use muxer::{activate_triggers, initialize, is_initialized};
+pub use options::{Backend, BufferExhaustedPolicy, Options};
+pub use startup::startup_tracing;
+pub use status::{Status, status};

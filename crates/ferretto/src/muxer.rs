@@ -1,1 +1,301 @@
-//! (placeholder)
+//! The SDK's thread, seen from the others: they register data sources, leave it commands, and wake it.
+//!
+//! The thread (see `thread.rs`) is made by the first [`initialize`], is called `ferretto`, and lives as long as the process. It holds
+//! the connections to services, starts and stops the instances of data sources as they are told to, and serves the sessions of the
+//! application. Application threads never wait for it here.
+
+mod backend;
+mod link;
+mod producer;
+mod registry;
+mod served;
+mod sources;
+mod thread;
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ferretto_client::producer::FlushRequestId;
+use ferretto_ipc::reactor::{Reactor, Waker, boot_now};
+
+pub(crate) use registry::Entry;
+pub(crate) use served::{Readiness, Served, Services, Turn, Unavailable};
+
+use crate::options::{BackendOptions, LogLevel, MemoryOptions, Options, Settings};
+use crate::source::Source;
+use crate::startup::StartupRequest;
+use crate::status::Status;
+
+/// How often a process may fork, and the child initialize tracing, fork again, and so on.
+const MAX_INCARNATIONS: usize = 16;
+
+/// The threads of this process and of those it was forked from, whose threads are not here any more.
+static INCARNATIONS: [OnceLock<Result<&'static Muxer, String>>; MAX_INCARNATIONS] =
+    [const { OnceLock::new() }; MAX_INCARNATIONS];
+
+/// Which of them is this process's.
+static INCARNATION: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static OWN_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the thread is told to do.
+pub(crate) enum Command {
+    AddBackends(Vec<BackendOptions>, MemoryOptions),
+    /// Some data source was registered, withdrawn or has changed.
+    LookAtSources,
+    Serve(Box<dyn Served>),
+    ActivateTriggers {
+        names: Vec<String>,
+        /// Boot time in nanoseconds.
+        expiry: u64,
+    },
+    /// The instance of this serial number has started.
+    Started(u32),
+    /// It has stopped.
+    Stopped(u32),
+    /// It has flushed.
+    Flushed(u32, FlushRequestId),
+    StartUp(StartupRequest),
+    /// The startup session of this number is to be given up.
+    AbortStartup(u64),
+    /// To be called when all that was to be sent is sent.
+    Drain(Box<dyn FnOnce() + Send>),
+}
+
+/// The thread's end for others.
+pub(crate) struct Muxer {
+    inbox: Mutex<Vec<Command>>,
+    waker: Waker,
+    settings: Settings,
+    status: Mutex<Status>,
+}
+
+impl fmt::Debug for Muxer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Muxer").finish_non_exhaustive()
+    }
+}
+
+/// Sets up tracing for this process: starts the SDK's thread, which connects to the services named in `options` and records for them
+/// what their sessions ask for. Returns at once. Services that are not there are looked for again and again, at least every five
+/// seconds; why there is no connection is written to the log once, and [`status`](crate::status) tells.
+///
+/// May be called again to add backends. Those that are there already stay as they are, and so does what concerns the whole process.
+///
+/// A child that a process forks has no tracing, until it calls this itself.
+///
+/// ```
+/// ferretto::initialize(ferretto::Options::system().producer_name("my-server"));
+/// ```
+pub fn initialize(options: Options) {
+    let Options {
+        backends,
+        memory,
+        settings,
+    } = options;
+    let Some(place) = INCARNATIONS.get(INCARNATION.load(Ordering::Acquire)) else {
+        return log_to(
+            &settings,
+            LogLevel::Warning,
+            "no tracing: too many processes were forked from one another with it",
+        );
+    };
+    match place.get_or_init(|| start(settings)) {
+        Ok(muxer) => muxer.post(Command::AddBackends(backends, memory)),
+        // It was logged.
+        Err(_) => {}
+    }
+}
+
+/// Whether [`initialize`] was called in this process.
+pub fn is_initialized() -> bool {
+    current().is_some()
+}
+
+/// The thread of this process, if it has one.
+pub(crate) fn current() -> Option<&'static Muxer> {
+    place()?.as_ref().ok().copied()
+}
+
+/// Why this process has no thread, if it tried to make one.
+pub(crate) fn problem() -> Option<&'static str> {
+    place()?.as_ref().err().map(String::as_str)
+}
+
+fn place() -> Option<&'static Result<&'static Muxer, String>> {
+    INCARNATIONS.get(INCARNATION.load(Ordering::Acquire))?.get()
+}
+
+/// What the first [`initialize`] said that concerns the whole process.
+pub(crate) fn settings() -> Option<&'static Settings> {
+    current().map(|muxer| &muxer.settings)
+}
+
+/// Offers a data source to all services, those that are connected later included.
+pub(crate) fn register(source: Arc<dyn Source>) -> &'static Entry {
+    let entry = registry::add(source);
+    post(Command::LookAtSources);
+    entry
+}
+
+/// No longer offers a data source. Its instances are stopped.
+pub(crate) fn unregister(entry: &'static Entry) {
+    entry.withdraw();
+    post(Command::LookAtSources);
+}
+
+/// A data source has another descriptor than before. Services are told a little later, for one change seldom comes alone.
+pub(crate) fn source_changed(entry: &'static Entry) {
+    entry.set_changed();
+    post(Command::LookAtSources);
+}
+
+/// Has something served by the SDK's thread, if there is one: else it is given back.
+pub(crate) fn serve(served: Box<dyn Served>) -> Result<(), Box<dyn Served>> {
+    match current() {
+        Some(muxer) => {
+            muxer.post(Command::Serve(served));
+            Ok(())
+        }
+        None => Err(served),
+    }
+}
+
+/// Wakes the SDK's thread.
+pub(crate) fn waker() -> Option<Waker> {
+    current().map(|muxer| muxer.waker.clone())
+}
+
+/// Leaves a command.
+pub(crate) fn post(command: Command) {
+    if let Some(muxer) = current() {
+        muxer.post(command);
+    }
+}
+
+/// A line for the log.
+pub(crate) fn log(level: LogLevel, line: &str) {
+    if let Some(settings) = settings() {
+        log_to(settings, level, line);
+    }
+}
+
+fn log_to(settings: &Settings, level: LogLevel, line: &str) {
+    match &settings.log {
+        Some(log) => log(level, line),
+        // Nobody may be there to read it.
+        None => drop(writeln!(std::io::stderr(), "[ferretto] {line}")),
+    }
+}
+
+/// Whether this is the SDK's thread.
+pub(crate) fn on_own_thread() -> bool {
+    // A thread that is past its thread-locals is not this one.
+    OWN_THREAD.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Activates triggers by name, in whatever sessions of the connected services wait for them. For a service that is not connected they
+/// are kept for `time_to_live`, so that a trigger shortly after the start of a process is not lost; with zero they are not.
+///
+/// ```
+/// ferretto::activate_triggers(&["frame-dropped"], std::time::Duration::from_secs(10));
+/// ```
+pub fn activate_triggers(names: &[impl AsRef<str>], time_to_live: Duration) {
+    let names = names.iter().map(|name| name.as_ref().to_owned()).collect();
+    let time_to_live = u64::try_from(time_to_live.as_nanos()).unwrap_or(u64::MAX);
+    post(Command::ActivateTriggers {
+        names,
+        expiry: boot_now().saturating_add(time_to_live),
+    });
+}
+
+/// Sends what is left to send, and waits for that, but no longer than `patience`: for the end of the process.
+pub(crate) fn drain(patience: Duration) {
+    let Some(muxer) = current() else { return };
+    if on_own_thread() {
+        return;
+    }
+    let (done, wait) = sync_channel(1);
+    muxer.post(Command::Drain(Box::new(move || {
+        let _ = done.try_send(());
+    })));
+    let _ = wait.recv_timeout(patience);
+}
+
+/// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized. Takes no lock.
+pub(crate) fn forked() {
+    INCARNATION.fetch_add(1, Ordering::AcqRel);
+    OWN_THREAD.with(|own| own.set(false));
+    for entry in registry::entries() {
+        entry.forget_instances();
+    }
+}
+
+fn start(settings: Settings) -> Result<&'static Muxer, String> {
+    let (made, is_made) = sync_channel(1);
+    let for_thread = settings.clone();
+    let spawned = std::thread::Builder::new()
+        .name("ferretto".to_owned())
+        .spawn(move || {
+            OWN_THREAD.with(|own| own.set(true));
+            // Made here, for it cannot move from thread to thread.
+            match Reactor::new() {
+                Err(error) => drop(made.send(Err(error.to_string()))),
+                Ok(reactor) => {
+                    let muxer: &'static Muxer = Box::leak(Box::new(Muxer {
+                        inbox: Mutex::default(),
+                        waker: reactor.waker(),
+                        settings: for_thread,
+                        status: Mutex::default(),
+                    }));
+                    drop(made.send(Ok(muxer)));
+                    thread::run(muxer, reactor);
+                }
+            }
+        });
+    let started = match spawned {
+        Err(error) => Err(format!("cannot start the thread: {error}")),
+        Ok(_) => is_made
+            .recv()
+            .unwrap_or_else(|_| Err("the thread has ended".to_owned())),
+    };
+    if let Err(problem) = &started {
+        log_to(&settings, LogLevel::Warning, &format!("no tracing: {problem}"));
+    }
+    started
+}
+
+impl Muxer {
+    /// Leaves a command, and wakes the thread if this is another one.
+    pub(crate) fn post(&self, command: Command) {
+        self.inbox().push(command);
+        if !on_own_thread() {
+            self.waker.wake();
+        }
+    }
+
+    fn take_commands(&self) -> Vec<Command> {
+        std::mem::take(&mut *self.inbox())
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Vec<Command>> {
+        // Nothing panics while it holds the lock.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.published().clone()
+    }
+
+    fn published(&self) -> MutexGuard<'_, Status> {
+        // Likewise.
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -8,7 +8,11 @@ use std::sync::Arc;
 
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, CreateWriterError};
 use ferretto_client::trace_writer::TraceWriter;
+use ferretto_proto::messages::data_source_config::BufferExhaustedPolicy as ConfiguredPolicy;
+use ferretto_proto::messages::data_source_config::SessionInitiator;
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+
+use crate::options::{Backend, Concurrency};
 
 /// Instances of one data source that may be active at once, over all backends; upstream's number.
 pub(crate) const MAX_INSTANCES: usize = 8;
@@ -43,6 +47,8 @@ pub(crate) struct Instance {
     pub(crate) slot: Slot,
     /// Different for any two instances of this process; never 0.
     pub(crate) serial: u32,
+    /// Whose session it is for.
+    pub(crate) backend: Backend,
     /// The config as far as our schema knows it.
     pub(crate) config: Arc<DataSourceConfig>,
     /// The config byte for byte, for data sources whose config is theirs.
@@ -99,8 +105,8 @@ pub(crate) trait Source: Send + Sync {
     /// The instance may record from now on. Dropping `started` tells the service, if the descriptor announces that.
     fn start(&self, instance: &Instance, output: Output, started: Acknowledge);
 
-    /// The instance is to stop recording. Dropping `stopped` tells the service, if the descriptor announces that; its slot is
-    /// given to no other instance before.
+    /// The instance is to stop recording; it may not have been started. Dropping `stopped` tells the service, if the descriptor
+    /// announces that; its slot is given to no other instance before.
     fn stop(&self, slot: Slot, stopped: Acknowledge);
 
     /// What is buffered is to be written out. `flags` tell who asks and why (upstream's `FlushFlags`).
@@ -108,4 +114,47 @@ pub(crate) trait Source: Send + Sync {
 
     /// What later packets would refer to is to be repeated: the earlier ones may be gone.
     fn clear_incremental_state(&self, slot: Slot);
+
+    /// This is a forked child, on its only thread: there are no instances here, their memory is the parent's, and locks that other
+    /// threads held are held for ever. After this nothing may be written there.
+    fn forget(&self);
+
+    /// What writers of an instance with this config do when there is no room.
+    fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
+        BufferExhaustedPolicy::Drop
+    }
+
+    /// How many instances there may be.
+    fn concurrency(&self) -> Concurrency {
+        Concurrency::Many
+    }
+
+    /// Whether what was recorded since startup by one config is what a session asks for by another.
+    fn can_adopt(&self, startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
+        equal_but_for_the_service(startup, session)
+    }
+}
+
+/// What a config says of the policy, for data sources that let it.
+pub(crate) fn policy_of(config: &DataSourceConfig, default: BufferExhaustedPolicy) -> BufferExhaustedPolicy {
+    match config.buffer_exhausted_policy {
+        Some(ConfiguredPolicy::BUFFER_EXHAUSTED_DROP) => BufferExhaustedPolicy::Drop,
+        Some(ConfiguredPolicy::BUFFER_EXHAUSTED_STALL_THEN_ABORT) => BufferExhaustedPolicy::Stall,
+        Some(ConfiguredPolicy::BUFFER_EXHAUSTED_STALL_THEN_DROP) => BufferExhaustedPolicy::StallThenDrop,
+        Some(ConfiguredPolicy::BUFFER_EXHAUSTED_UNSPECIFIED) | None => default,
+    }
+}
+
+/// Whether two configs differ in nothing but what the service fills in.
+fn equal_but_for_the_service(one: &DataSourceConfig, other: &DataSourceConfig) -> bool {
+    let stripped = |config: &DataSourceConfig| DataSourceConfig {
+        target_buffer: None,
+        tracing_session_id: None,
+        session_initiator: None::<SessionInitiator>,
+        trace_duration_ms: None,
+        stop_timeout_ms: None,
+        enable_extra_guardrails: None,
+        ..config.clone()
+    };
+    stripped(one) == stripped(other)
 }

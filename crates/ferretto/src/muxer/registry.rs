@@ -1,0 +1,79 @@
+//! All data sources of this process, in a list that only grows: whoever registers one does so without a lock, before there is a
+//! thread or after, and a forked child finds the list whole.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::source::Source;
+
+static FIRST: OnceLock<&'static Entry> = OnceLock::new();
+
+/// A data source that was registered.
+pub(crate) struct Entry {
+    pub(super) source: Arc<dyn Source>,
+    /// Different for any two; what services tell them apart by, should their names be the same.
+    pub(super) id: u64,
+    /// It is offered to services.
+    offered: AtomicBool,
+    /// Its descriptor has changed since it was last asked for.
+    changed: AtomicBool,
+    next: OnceLock<&'static Entry>,
+}
+
+impl Entry {
+    pub(super) fn is_offered(&self) -> bool {
+        self.offered.load(Ordering::Acquire)
+    }
+
+    /// Whether it has changed; this forgets that.
+    pub(super) fn take_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn set_changed(&self) {
+        self.changed.store(true, Ordering::Release);
+    }
+
+    /// See [`Source::forget`].
+    pub(super) fn forget_instances(&self) {
+        self.source.forget();
+    }
+
+    pub(super) fn withdraw(&self) {
+        self.offered.store(false, Ordering::Release);
+    }
+}
+
+/// Adds a data source. It stays in the list for good, withdrawn or not: data sources are few, and those of a program are known when it
+/// is written.
+pub(super) fn add(source: Arc<dyn Source>) -> &'static Entry {
+    let entry: &'static Entry = Box::leak(Box::new(Entry {
+        source,
+        id: random_id(),
+        offered: AtomicBool::new(true),
+        changed: AtomicBool::new(false),
+        next: OnceLock::new(),
+    }));
+    let mut link = &FIRST;
+    while link.set(entry).is_err() {
+        link = &link.wait().next;
+    }
+    entry
+}
+
+/// All data sources, in the order of their registration.
+pub(super) fn entries() -> impl Iterator<Item = &'static Entry> {
+    let mut link = &FIRST;
+    std::iter::from_fn(move || {
+        let entry = *link.get()?;
+        link = &entry.next;
+        Some(entry)
+    })
+}
+
+/// A number that is not 0, and not likely another one's.
+fn random_id() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // Keys that the standard library draws from the system for each thread, and counts on from there.
+    RandomState::new().hash_one(std::process::id()).max(1)
+}

@@ -1,0 +1,828 @@
+//! The SDK's thread: one loop around everything that has to be waited for.
+//!
+//! Each turn takes the commands of other threads, connects what is due to be connected, does what services say, serves sessions, and
+//! sends what is to be sent; then it sleeps until a descriptor, a deadline or a [`Waker`](ferretto_ipc::reactor::Waker) ends that. All
+//! of it is cheap, and nothing of it blocks, but for what data sources do when they are called.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_client::arbiter::{Arbiter, BufferId};
+use ferretto_client::producer::{
+    DataSourceInstanceId, DataSourceSetup, Flush, ProducerCommand, ProducerEvent,
+};
+use ferretto_ipc::reactor::{Deadlines, Events, Reactor, Token, monotonic_now};
+use ferretto_proto::messages::DataSourceConfig;
+
+use super::backend::{BackendState, OwnMemory};
+use super::producer::ProducerLink;
+use super::served::{Readiness, Served, Services, Turn, Watch};
+use super::sources::{NoSource, Phase, Place, Running, Sources, StartupInstance};
+use super::{Command, Muxer, log};
+use crate::options::{BackendOptions, LogLevel, MemoryOptions};
+use crate::source::{Acknowledge, Instance, Output};
+use crate::startup::StartupRequest;
+use crate::status::{BackendStatus, DataSourceStatus, Status};
+
+/// How long a changed descriptor waits for further changes before services are told.
+const UPDATE_DELAY: Duration = Duration::from_millis(20);
+
+/// How long to wait when the event loop fails, which should not happen: lest it take all of a processor.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// A startup session that no session has taken over as a whole.
+struct StartupSession {
+    number: u64,
+    backend: usize,
+    /// By serial number, the instances that no session has started yet.
+    unbound: BTreeSet<u32>,
+    /// When it is given up, in monotonic nanoseconds.
+    deadline: Option<u64>,
+    aborting: bool,
+    request: StartupRequest,
+}
+
+/// Something served, with its place in the event loop.
+struct Client {
+    served: Box<dyn Served>,
+    watch: Watch,
+}
+
+struct Thread {
+    muxer: &'static Muxer,
+    reactor: Reactor,
+    backends: Vec<BackendState>,
+    sources: Sources,
+    clients: Vec<Client>,
+    startup: Vec<StartupSession>,
+    draining: Vec<Box<dyn FnOnce() + Send>>,
+    last_token: u64,
+}
+
+/// The thread's whole life.
+pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
+    let mut thread = Thread {
+        muxer,
+        reactor,
+        backends: Vec::new(),
+        sources: Sources::default(),
+        clients: Vec::new(),
+        startup: Vec::new(),
+        draining: Vec::new(),
+        last_token: 0,
+    };
+    let mut events = Events::new();
+    loop {
+        let ready: HashMap<Token, Readiness> = events
+            .ready()
+            .iter()
+            .map(|event| {
+                let readiness = Readiness {
+                    readable: event.readable,
+                    writable: event.writable,
+                };
+                (event.token, readiness)
+            })
+            .collect();
+        thread.turn(&ready);
+        let deadlines = thread.deadlines();
+        if let Err(error) = thread.reactor.wait(&mut events, deadlines) {
+            log(LogLevel::Warning, &error.to_string());
+            std::thread::sleep(PAUSE_AFTER_FAILURE);
+        }
+    }
+}
+
+impl Thread {
+    fn turn(&mut self, ready: &HashMap<Token, Readiness>) {
+        self.take_commands();
+        for index in 0..self.backends.len() {
+            let name = &self.muxer.settings.producer_name;
+            if let Some(reason) = self.backends[index].connect_if_due(name) {
+                self.log_disconnection(index, &reason);
+            }
+            let token = self.backends[index].watch.token();
+            self.serve_backend(index, ready.get(&token).copied().unwrap_or_default());
+        }
+        self.serve_clients(ready);
+        #[cfg(feature = "in-process")]
+        self.serve_in_process();
+        self.update_sources();
+        self.end_startup_sessions();
+        // What was done may have led to commands, of the thread to itself.
+        while self.take_commands() {}
+        for backend in &mut self.backends {
+            backend.acknowledge_flushes();
+            backend.link.pump();
+        }
+        self.drain();
+        self.publish_status();
+        self.update_watches();
+    }
+
+    fn take_commands(&mut self) -> bool {
+        let commands = self.muxer.take_commands();
+        let some = !commands.is_empty();
+        for command in commands {
+            match command {
+                Command::AddBackends(backends, memory) => self.add_backends(backends, memory),
+                Command::LookAtSources => self.look_at_sources(),
+                Command::Serve(served) => {
+                    let watch = self.new_watch();
+                    self.clients.push(Client { served, watch });
+                    // For its first turn.
+                    self.muxer.waker.wake();
+                }
+                Command::ActivateTriggers { names, expiry } => {
+                    for backend in &mut self.backends {
+                        backend.activate_triggers(&names, expiry);
+                    }
+                }
+                Command::Started(serial) => self.started(serial),
+                Command::Stopped(serial) => self.stopped(serial),
+                Command::Flushed(serial, flush) => {
+                    if let Some(backend) = self.connected_backend_of(serial) {
+                        backend.flushed(serial, Some(flush));
+                    }
+                }
+                Command::StartUp(request) => self.start_up(request),
+                Command::AbortStartup(number) => self.abort_startup(number),
+                Command::Drain(done) => self.draining.push(done),
+            }
+        }
+        some
+    }
+
+    fn new_watch(&mut self) -> Watch {
+        self.last_token += 1;
+        Watch::new(Token(self.last_token))
+    }
+
+    fn add_backends(&mut self, backends: Vec<BackendOptions>, memory: MemoryOptions) {
+        for options in backends {
+            let known = self
+                .backends
+                .iter_mut()
+                .find(|known| known.backend() == options.backend());
+            if let Some(known) = known {
+                known.retry_soon();
+                continue;
+            }
+            let watch = self.new_watch();
+            let waker = self.muxer.waker.clone();
+            self.backends
+                .push(BackendState::new(options, memory, watch, waker));
+        }
+        // Sources registered before there was a thread.
+        self.sources.discover();
+        // To connect.
+        self.muxer.waker.wake();
+    }
+
+    // --- Services. ---
+
+    fn serve_backend(&mut self, index: usize, ready: Readiness) {
+        if ready.readable {
+            self.backends[index].link.with(ProducerLink::on_readable);
+        }
+        while let Some(event) = self.backends[index].link.with(ProducerLink::next_event).flatten() {
+            match event {
+                ProducerEvent::Connected(features) => {
+                    if self.backends[index].accepted(features) == OwnMemory::Refused
+                        && self.startup.iter().any(|session| session.backend == index)
+                    {
+                        let reason = "the service would not use this process's memory, which startup \
+                                      tracing needs; connecting again without";
+                        self.disconnected(index, reason);
+                        return;
+                    }
+                    self.connected(index);
+                }
+                ProducerEvent::Command(command) => {
+                    if let Err(reason) = self.obey(index, command) {
+                        self.disconnected(index, &reason);
+                        return;
+                    }
+                }
+                ProducerEvent::RequestFailed { method, reason } => {
+                    let backend = self.backends[index].backend();
+                    log(
+                        LogLevel::Warning,
+                        &format!("{backend}: {}: {reason}", method.name()),
+                    );
+                }
+                ProducerEvent::Synced(_) | ProducerEvent::Committed(_) => {}
+                ProducerEvent::Disconnected(reason) => {
+                    self.disconnected(index, &reason.to_string());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn connected(&mut self, index: usize) {
+        log(
+            LogLevel::Info,
+            &format!("{}: connected", self.backends[index].backend()),
+        );
+        self.sources.discover();
+        let backend = &mut self.backends[index];
+        for state in &self.sources.all {
+            if state.entry.is_offered() {
+                backend.registered.insert(state.entry.id);
+                let descriptor = &state.descriptor;
+                backend
+                    .link
+                    .with(|producer| producer.register_data_source(descriptor));
+            }
+        }
+        backend.activate_waiting_triggers();
+    }
+
+    fn disconnected(&mut self, index: usize, reason: &str) {
+        let generation = self.backends[index].generation;
+        // First nothing is written there any more.
+        let news = self.backends[index].lost(reason.to_owned());
+        for place in self
+            .sources
+            .places(|running| running.backend == index && running.generation == generation)
+        {
+            self.stop(place);
+        }
+        for session in &mut self.startup {
+            if session.backend == index {
+                session.aborting = true;
+            }
+        }
+        if let Some(reason) = news {
+            self.log_disconnection(index, &reason);
+        }
+    }
+
+    fn log_disconnection(&self, index: usize, reason: &str) {
+        let backend = self.backends[index].backend();
+        log(LogLevel::Warning, &format!("{backend}: not connected: {reason}"));
+    }
+
+    fn obey(&mut self, index: usize, command: ProducerCommand) -> Result<(), String> {
+        match command {
+            ProducerCommand::SetupTracing(offer) => {
+                self.backends[index].set_up_memory(offer).map_err(|reason| {
+                    format!("the shared memory that the service sent cannot be used: {reason}")
+                })?
+            }
+            ProducerCommand::SetupDataSource(setup) => self.set_up(index, setup),
+            ProducerCommand::StartDataSource(setup) => self.start(index, setup.instance),
+            ProducerCommand::StopDataSource(id) => match self.place(index, id) {
+                Some(place) => self.stop(place),
+                // Nobody should wait for it.
+                None => {
+                    let link = &self.backends[index].link;
+                    link.with(|producer| producer.notify_data_source_stopped(id));
+                }
+            },
+            ProducerCommand::Flush(flush) => self.flush(index, &flush),
+            ProducerCommand::ClearIncrementalState(ids) => {
+                for id in ids {
+                    if let Some(place) = self.place(index, id) {
+                        let source = &self.sources.all[place.source].entry.source;
+                        source.clear_incremental_state(place.slot);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, index: usize, id: DataSourceInstanceId) -> Option<Place> {
+        self.sources.by_id(index, self.backends[index].generation, id)
+    }
+
+    // --- Instances. ---
+
+    fn set_up(&mut self, index: usize, setup: DataSourceSetup) {
+        let generation = self.backends[index].generation;
+        if self.adopt(index, &setup) {
+            return;
+        }
+        let config = Arc::new(*setup.config);
+        let source = match self.sources.for_config(index, generation, &config) {
+            Ok(source) => source,
+            Err(NoSource::ServedAlready) => return,
+            Err(NoSource::Unknown) => {
+                let name = config.name.as_deref().unwrap_or_default();
+                let line = format!("asked to record {name:?}, of which there is none");
+                return log(LogLevel::Warning, &line);
+            }
+        };
+        let backend = self.backends[index].backend();
+        let concurrency = self.muxer.settings.concurrency;
+        let encoded_config = setup.encoded_config.into();
+        let placed = self.sources.insert(source, concurrency, |slot, serial| Running {
+            instance: Instance {
+                slot,
+                serial,
+                backend,
+                config,
+                encoded_config,
+            },
+            backend: index,
+            generation,
+            id: Some(setup.instance),
+            phase: Phase::SetUp,
+            startup: None,
+        });
+        self.tell_set_up(source, placed);
+    }
+
+    /// Has the data source set up the instance that was put into its place, or says why there was none.
+    fn tell_set_up(&mut self, source: usize, placed: Result<Place, &'static str>) {
+        let state = &self.sources.all[source];
+        match placed {
+            Ok(place) => {
+                if let Some(running) = self.sources.at(place) {
+                    state.entry.source.set_up(&running.instance);
+                }
+            }
+            Err(reason) => {
+                let line = format!("a session does not get {:?}: {reason}", state.name);
+                log(LogLevel::Warning, &line);
+            }
+        }
+    }
+
+    fn start(&mut self, index: usize, id: DataSourceInstanceId) {
+        let Some(place) = self.place(index, id) else {
+            // One for which there was no room, say: nobody should wait for it.
+            self.notify_started(index, id);
+            return;
+        };
+        let Some(running) = self.sources.at_mut(place) else {
+            return;
+        };
+        if let Some(startup) = running.startup.take() {
+            let (target, serial) = (running.target(), running.instance.serial);
+            startup.arbiter.bind(target);
+            for session in &mut self.startup {
+                if session.number == startup.session {
+                    session.unbound.remove(&serial);
+                }
+            }
+            self.notify_started(index, id);
+            return;
+        }
+        if running.phase == Phase::SetUp {
+            let Some(arbiter) = self.backends[index].arbiter.clone() else {
+                return log(
+                    LogLevel::Warning,
+                    "the service starts a data source without having set up shared memory",
+                );
+            };
+            let target = running.target();
+            self.start_with(place, arbiter, target);
+        }
+    }
+
+    fn notify_started(&self, index: usize, id: DataSourceInstanceId) {
+        let link = &self.backends[index].link;
+        link.with(|producer| producer.notify_data_source_started(id));
+    }
+
+    /// Starts an instance whose packets go through `arbiter`.
+    fn start_with(&mut self, place: Place, arbiter: Arc<Arbiter>, target: BufferId) {
+        let Some(running) = self.sources.at_mut(place) else {
+            return;
+        };
+        running.phase = Phase::Started;
+        let serial = running.instance.serial;
+        let instance = running.instance.clone();
+        let backend = running.backend;
+        self.backends[backend].populate_memory();
+        let source = &self.sources.all[place.source].entry.source;
+        let output = Output {
+            arbiter,
+            target,
+            policy: source.exhausted_policy(&instance.config),
+        };
+        source.start(&instance, output, self.acknowledge(Command::Started(serial)));
+    }
+
+    /// Has `command` done when it is dropped, on whatever thread.
+    fn acknowledge(&self, command: Command) -> Acknowledge {
+        let muxer = self.muxer;
+        Acknowledge::new(move || muxer.post(command))
+    }
+
+    fn stop(&mut self, place: Place) {
+        let Some(running) = self.sources.at_mut(place) else {
+            return;
+        };
+        if running.phase == Phase::Stopping {
+            return;
+        }
+        running.phase = Phase::Stopping;
+        let stopped = Command::Stopped(running.instance.serial);
+        let source = &self.sources.all[place.source].entry.source;
+        source.stop(place.slot, self.acknowledge(stopped));
+    }
+
+    fn flush(&mut self, index: usize, flush: &Flush) {
+        let places: Vec<Place> = flush
+            .instances
+            .iter()
+            .filter_map(|&id| self.place(index, id))
+            .collect();
+        let serial = |place: &Place| self.sources.at(*place).map(|running| running.instance.serial);
+        let serials: BTreeSet<u32> = places.iter().filter_map(serial).collect();
+        self.backends[index].begin_flush(flush.id, serials);
+        for place in places {
+            if let Some(running) = self.sources.at(place) {
+                let flushed = Command::Flushed(running.instance.serial, flush.id);
+                let source = &self.sources.all[place.source].entry.source;
+                source.flush(place.slot, flush.flags, self.acknowledge(flushed));
+            }
+        }
+    }
+
+    fn started(&mut self, serial: u32) {
+        let Some(place) = self.sources.by_serial(serial) else {
+            return;
+        };
+        let id = self.sources.at(place).and_then(|running| running.id);
+        if let (Some(id), Some(backend)) = (id, self.connected_backend_of(serial)) {
+            backend
+                .link
+                .with(|producer| producer.notify_data_source_started(id));
+        }
+    }
+
+    fn stopped(&mut self, serial: u32) {
+        let Some(place) = self.sources.by_serial(serial) else {
+            return;
+        };
+        let notify = self.sources.all[place.source].descriptor.will_notify_on_stop;
+        if let Some(backend) = self.connected_backend_of(serial) {
+            backend.flushed(serial, None);
+        }
+        let id = self.sources.at(place).and_then(|running| running.id);
+        if let (Some(id), Some(true), Some(backend)) = (id, notify, self.connected_backend_of(serial)) {
+            // What it wrote last comes before.
+            backend.link.pump_now();
+            backend
+                .link
+                .with(|producer| producer.notify_data_source_stopped(id));
+        }
+        let Some(running) = self.sources.take(place) else {
+            return;
+        };
+        if let Some(startup) = running.startup {
+            startup.arbiter.discard();
+            for session in &mut self.startup {
+                if session.number == startup.session {
+                    session.unbound.remove(&serial);
+                    session.aborting = true;
+                }
+            }
+        }
+    }
+
+    /// The backend of an instance, if the connection that it belongs to exists still.
+    fn connected_backend_of(&mut self, serial: u32) -> Option<&mut BackendState> {
+        let running = self.sources.at(self.sources.by_serial(serial)?)?;
+        let backend = &mut self.backends[running.backend];
+        (backend.is_connected() && backend.generation == running.generation).then_some(backend)
+    }
+
+    // --- Data sources. ---
+
+    /// Tells services of data sources that were registered, withdrawn or have changed.
+    fn look_at_sources(&mut self) {
+        self.sources.discover();
+        let later = monotonic_now() + UPDATE_DELAY.as_nanos() as u64;
+        let mut withdrawn = Vec::new();
+        for (index, state) in self.sources.all.iter_mut().enumerate() {
+            let id = state.entry.id;
+            if state.entry.take_changed() {
+                state.update_at.get_or_insert(later);
+            }
+            for backend in &mut self.backends {
+                if state.entry.is_offered() {
+                    if backend.is_connected() && backend.registered.insert(id) {
+                        let descriptor = &state.descriptor;
+                        backend
+                            .link
+                            .with(|producer| producer.register_data_source(descriptor));
+                    }
+                } else if backend.registered.remove(&id) {
+                    backend
+                        .link
+                        .with(|producer| producer.unregister_data_source(&state.name));
+                }
+            }
+            if !state.entry.is_offered() {
+                withdrawn.push(index);
+            }
+        }
+        if !withdrawn.is_empty() {
+            let running = self.sources.places(|_| true);
+            for place in running {
+                if withdrawn.contains(&place.source) {
+                    self.stop(place);
+                }
+            }
+        }
+    }
+
+    /// Tells services of changed descriptors for which it is time.
+    fn update_sources(&mut self) {
+        let now = monotonic_now();
+        for state in &mut self.sources.all {
+            if state.update_at.is_none_or(|at| at > now) {
+                continue;
+            }
+            state.update_at = None;
+            state.read_descriptor();
+            for backend in &mut self.backends {
+                if backend.registered.contains(&state.entry.id) {
+                    let descriptor = &state.descriptor;
+                    backend
+                        .link
+                        .with(|producer| producer.update_data_source(descriptor));
+                }
+            }
+        }
+    }
+
+    // --- Startup tracing. ---
+
+    fn start_up(&mut self, request: StartupRequest) {
+        self.sources.discover();
+        let found = self
+            .backends
+            .iter()
+            .position(|backend| backend.backend() == request.backend);
+        let Some(index) = found else {
+            let reason = format!(
+                "the {} is not among the backends given to ferretto::initialize",
+                request.backend
+            );
+            return request.refused(reason);
+        };
+        if self.backends[index].arbiter.is_none() {
+            if self.backends[index].own_memory == OwnMemory::Refused {
+                return request.refused("the service would not use this process's memory".to_owned());
+            }
+            if self.backends[index].retry_at().is_none() {
+                // It can be offered memory when it is connected to, and only then.
+                self.disconnected(
+                    index,
+                    "connecting again for startup tracing, with shared memory of our own",
+                );
+                self.backends[index].retry_soon();
+            }
+            if let Err(reason) = self.backends[index].make_own_memory() {
+                return request.refused(reason);
+            }
+        }
+        let mut session = StartupSession {
+            number: request.number,
+            backend: index,
+            unbound: BTreeSet::new(),
+            deadline: request
+                .timeout
+                .map(|timeout| monotonic_now().saturating_add(timeout.as_nanos() as u64)),
+            aborting: false,
+            request,
+        };
+        for (config, encoded) in session.request.configs() {
+            for source in 0..self.sources.all.len() {
+                let state = &self.sources.all[source];
+                if config.name.as_deref() == Some(&*state.name) && state.entry.is_offered() {
+                    let serial = self.start_for_startup(index, source, session.number, &config, &encoded);
+                    session.unbound.extend(serial);
+                }
+            }
+        }
+        session.request.set_up(session.unbound.len());
+        if !session.unbound.is_empty() {
+            self.startup.push(session);
+        }
+    }
+
+    /// Starts an instance that no session asks for yet. Its serial number.
+    fn start_for_startup(
+        &mut self,
+        index: usize,
+        source: usize,
+        session: u64,
+        config: &Arc<DataSourceConfig>,
+        encoded: &Arc<[u8]>,
+    ) -> Option<u32> {
+        let backend = &self.backends[index];
+        let arbiter = backend.arbiter.as_ref()?.for_startup();
+        backend.link.add_startup(&arbiter);
+        let (kind, generation) = (backend.backend(), backend.generation);
+        let concurrency = self.muxer.settings.concurrency;
+        let placed = self.sources.insert(source, concurrency, |slot, serial| Running {
+            instance: Instance {
+                slot,
+                serial,
+                backend: kind,
+                config: config.clone(),
+                encoded_config: encoded.clone(),
+            },
+            backend: index,
+            generation,
+            id: None,
+            phase: Phase::SetUp,
+            startup: Some(StartupInstance {
+                session,
+                arbiter: arbiter.clone(),
+            }),
+        });
+        self.tell_set_up(source, placed);
+        let place = placed.ok()?;
+        let serial = self.sources.at(place)?.instance.serial;
+        self.start_with(place, arbiter, BufferId(0));
+        Some(serial)
+    }
+
+    /// Lets an instance that records for startup be that of a session that asks for the same. Whether there was one.
+    fn adopt(&mut self, index: usize, setup: &DataSourceSetup) -> bool {
+        let generation = self.backends[index].generation;
+        let candidates = self.sources.places(|running| {
+            running.backend == index
+                && running.generation == generation
+                && running.id.is_none()
+                && running.phase == Phase::Started
+        });
+        for place in candidates {
+            let state = &mut self.sources.all[place.source];
+            let Some(running) = &mut state.slots[place.slot.index()] else {
+                continue;
+            };
+            let source = &state.entry.source;
+            if setup.config.name.as_deref() == Some(&*state.name)
+                && source.can_adopt(&running.instance.config, &setup.config)
+            {
+                running.id = Some(setup.instance);
+                running.instance.config = Arc::new((*setup.config).clone());
+                running.instance.encoded_config = setup.encoded_config.as_slice().into();
+                return true;
+            }
+        }
+        false
+    }
+
+    fn abort_startup(&mut self, number: u64) {
+        for session in &mut self.startup {
+            if session.number == number {
+                session.aborting = true;
+            }
+        }
+        // Those that a session has asked for already are that session's.
+        for place in self.sources.places(|running| {
+            let startup = running.startup.as_ref();
+            running.id.is_none() && startup.is_some_and(|startup| startup.session == number)
+        }) {
+            self.stop(place);
+        }
+    }
+
+    /// Gives up startup sessions whose time is up, and tells of those that are over.
+    fn end_startup_sessions(&mut self) {
+        let now = monotonic_now();
+        let late: Vec<u64> = self
+            .startup
+            .iter()
+            .filter(|session| !session.aborting && session.deadline.is_some_and(|at| at <= now))
+            .map(|session| session.number)
+            .collect();
+        for number in late {
+            log(
+                LogLevel::Warning,
+                "startup tracing is given up: no session has asked for it",
+            );
+            self.abort_startup(number);
+        }
+        let (over, left) = std::mem::take(&mut self.startup)
+            .into_iter()
+            .partition(|session| session.unbound.is_empty());
+        self.startup = left;
+        for session in over {
+            match session.aborting {
+                true => session.request.aborted(),
+                false => session.request.adopted(),
+            }
+        }
+    }
+
+    // --- Sessions, and the loop. ---
+
+    fn serve_clients(&mut self, ready: &HashMap<Token, Readiness>) {
+        let mut services = Services {
+            backends: &mut self.backends,
+        };
+        self.clients.retain_mut(|client| {
+            let ready = ready.get(&client.watch.token()).copied().unwrap_or_default();
+            client.served.turn(ready, &mut services) == Turn::Keep
+        });
+    }
+
+    #[cfg(feature = "in-process")]
+    fn serve_in_process(&mut self) {
+        for service in self.backends.iter().filter_map(BackendState::in_process) {
+            for (level, line) in service.handle_timeout() {
+                if level == ferretto_service::LogLevel::Warning {
+                    log(LogLevel::Warning, &format!("in-process service: {line}"));
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        if self.draining.is_empty() {
+            return;
+        }
+        for backend in &self.backends {
+            backend.link.pump_now();
+        }
+        if self.backends.iter().all(|backend| backend.link.is_idle()) {
+            for done in self.draining.drain(..) {
+                done();
+            }
+        }
+    }
+
+    fn deadlines(&self) -> Deadlines {
+        let mut deadlines = Deadlines::default();
+        let mut add = |more: Deadlines| {
+            deadlines.monotonic = deadlines.monotonic.into_iter().chain(more.monotonic).min();
+            deadlines.boot = deadlines.boot.into_iter().chain(more.boot).min();
+        };
+        let monotonic = |at| Deadlines {
+            monotonic: at,
+            boot: None,
+        };
+        for backend in &self.backends {
+            add(monotonic(backend.retry_at()));
+            add(monotonic(backend.link.deadline()));
+            #[cfg(feature = "in-process")]
+            if let Some(service) = backend.in_process() {
+                add(service.deadlines());
+            }
+        }
+        for state in &self.sources.all {
+            add(monotonic(state.update_at));
+        }
+        for session in self.startup.iter().filter(|session| !session.aborting) {
+            add(monotonic(session.deadline));
+        }
+        for client in &self.clients {
+            add(client.served.deadlines());
+        }
+        deadlines
+    }
+
+    fn update_watches(&mut self) {
+        for backend in &mut self.backends {
+            let BackendState { watch, link, .. } = backend;
+            link.with(|producer| watch.update(&self.reactor, producer.interest()));
+        }
+        for client in &mut self.clients {
+            client.watch.update(&self.reactor, client.served.interest());
+        }
+    }
+
+    fn publish_status(&self) {
+        let instances = |holds: &dyn Fn(&Running) -> bool| {
+            let running = self.sources.all.iter().flat_map(|state| state.running());
+            running
+                .filter(|running| running.phase == Phase::Started && holds(running))
+                .count()
+        };
+        let backends = self
+            .backends
+            .iter()
+            .enumerate()
+            .map(|(index, backend)| BackendStatus {
+                backend: backend.backend(),
+                connection: backend.status(),
+                instances: instances(&|running| running.backend == index),
+            });
+        let offered = self.sources.all.iter().filter(|state| state.entry.is_offered());
+        let data_sources = offered.map(|state| DataSourceStatus {
+            name: state.name.clone(),
+            instances: state
+                .running()
+                .filter(|running| running.phase == Phase::Started)
+                .count(),
+        });
+        *self.muxer.published() = Status {
+            backends: backends.collect(),
+            data_sources: data_sources.collect(),
+            problem: None,
+        };
+    }
+}

@@ -1,0 +1,331 @@
+//! How the SDK is set up: what [`initialize`](crate::initialize) takes.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use ferretto_client::arbiter::BufferExhaustedPolicy;
+pub use ferretto_ipc::Address;
+
+/// A tracing service that this process records for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Backend {
+    /// The machine's service, `traced`: traces of this process beside those of the kernel and of others.
+    System,
+    /// A service inside this process: for its own traces, without any daemon.
+    #[cfg(feature = "in-process")]
+    InProcess,
+    /// A service that the embedder leads to: see [`Transport`].
+    Custom,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Backend::System => "system service",
+            #[cfg(feature = "in-process")]
+            Backend::InProcess => "in-process service",
+            Backend::Custom => "custom service",
+        })
+    }
+}
+
+/// Which of the service's ports a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Port {
+    /// What records.
+    Producer,
+    /// What controls recording, and reads traces.
+    Consumer,
+}
+
+/// An embedder's way to a service: for processes that may not open sockets themselves (a sandbox), or whose service is at the
+/// other end of something of their own.
+///
+/// Called on the SDK's thread, which serves everything else meanwhile not at all: it should not take long.
+pub trait Transport: Send + 'static {
+    /// A connected stream socket to the service: a Unix one, or memory cannot be shared and all data is sent.
+    ///
+    /// # Errors
+    /// Whatever is in the way. For producers the SDK asks again after a while, up to every five seconds.
+    fn connect(&mut self, port: Port) -> io::Result<OwnedFd>;
+}
+
+impl<F: FnMut(Port) -> io::Result<OwnedFd> + Send + 'static> Transport for F {
+    fn connect(&mut self, port: Port) -> io::Result<OwnedFd> {
+        self(port)
+    }
+}
+
+/// The clock of timestamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum TraceClock {
+    /// `CLOCK_BOOTTIME`, as most of what is recorded on Linux.
+    #[default]
+    Boot,
+    /// `CLOCK_MONOTONIC`.
+    Monotonic,
+    /// `CLOCK_MONOTONIC_RAW`.
+    MonotonicRaw,
+}
+
+/// How important a line for the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// In order, and good to know.
+    Info,
+    /// Somebody will miss something in a trace.
+    Warning,
+}
+
+/// Takes lines for the log.
+pub(crate) type Log = Arc<dyn Fn(LogLevel, &str) + Send + Sync>;
+
+/// What [`initialize`](crate::initialize) is to set up. Made by naming the backends, then changed from what is usual:
+///
+/// ```
+/// use ferretto::Options;
+/// use std::time::Duration;
+///
+/// let options = Options::system()
+///     .producer_name("my-server")
+///     .shared_memory_size(4 << 20)
+///     .batch_commits(Duration::from_millis(5));
+/// # drop(options);
+/// ```
+#[must_use = "nothing is set up until it is given to ferretto::initialize"]
+pub struct Options {
+    pub(crate) backends: Vec<BackendOptions>,
+    pub(crate) memory: MemoryOptions,
+    pub(crate) settings: Settings,
+}
+
+/// A backend with what only it needs.
+pub(crate) enum BackendOptions {
+    System {
+        producer: Option<Address>,
+        consumer: Option<Address>,
+    },
+    #[cfg(feature = "in-process")]
+    InProcess,
+    Custom(Box<dyn Transport>),
+}
+
+impl BackendOptions {
+    pub(crate) fn backend(&self) -> Backend {
+        match self {
+            BackendOptions::System { .. } => Backend::System,
+            #[cfg(feature = "in-process")]
+            BackendOptions::InProcess => Backend::InProcess,
+            BackendOptions::Custom(_) => Backend::Custom,
+        }
+    }
+}
+
+/// What is asked for in the way of shared memory; 0 is the service's choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MemoryOptions {
+    pub(crate) size: u32,
+    pub(crate) page_size: u32,
+    pub(crate) batch_commits: Duration,
+}
+
+/// What concerns the whole process: the first [`initialize`](crate::initialize) counts.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) producer_name: String,
+    pub(crate) log: Option<Log>,
+    pub(crate) track_event_policy: BufferExhaustedPolicy,
+    pub(crate) clock: TraceClock,
+    pub(crate) process_uuid: Option<u64>,
+    pub(crate) merging: SystemTracks,
+    pub(crate) concurrency: Concurrency,
+}
+
+/// Whether track events of a thread are shown on the track that the kernel's events of that thread are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum SystemTracks {
+    /// They are.
+    #[default]
+    Merged,
+    /// They have tracks of their own.
+    Separate,
+}
+
+/// How many sessions a data source may record for at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Concurrency {
+    /// As many as there is room for: eight.
+    #[default]
+    Many,
+    /// One; those that come meanwhile get nothing.
+    One,
+}
+
+impl Options {
+    fn with(backend: BackendOptions) -> Self {
+        Self {
+            backends: vec![backend],
+            memory: MemoryOptions::default(),
+            settings: Settings {
+                producer_name: process_name(),
+                log: None,
+                track_event_policy: BufferExhaustedPolicy::Drop,
+                clock: TraceClock::default(),
+                process_uuid: None,
+                merging: SystemTracks::default(),
+                concurrency: Concurrency::default(),
+            },
+        }
+    }
+
+    /// Records for the machine's tracing service.
+    pub fn system() -> Self {
+        Self::with(BackendOptions::System {
+            producer: None,
+            consumer: None,
+        })
+    }
+
+    /// Records for sessions of this process, without any daemon.
+    #[cfg(feature = "in-process")]
+    pub fn in_process() -> Self {
+        Self::with(BackendOptions::InProcess)
+    }
+
+    /// Records for the service that `transport` leads to.
+    pub fn custom(transport: impl Transport) -> Self {
+        Self::with(BackendOptions::Custom(Box::new(transport)))
+    }
+
+    /// Records for the machine's tracing service as well.
+    pub fn and_system(self) -> Self {
+        self.and(BackendOptions::System {
+            producer: None,
+            consumer: None,
+        })
+    }
+
+    /// Records for sessions of this process as well.
+    #[cfg(feature = "in-process")]
+    pub fn and_in_process(self) -> Self {
+        self.and(BackendOptions::InProcess)
+    }
+
+    /// Records for the service that `transport` leads to as well.
+    pub fn and_custom(self, transport: impl Transport) -> Self {
+        self.and(BackendOptions::Custom(Box::new(transport)))
+    }
+
+    fn and(mut self, backend: BackendOptions) -> Self {
+        self.backends.push(backend);
+        self
+    }
+
+    /// Where the machine's service awaits producers, instead of where `PERFETTO_PRODUCER_SOCK_NAME` says, or the usual place.
+    pub fn producer_socket(mut self, address: Address) -> Self {
+        for backend in &mut self.backends {
+            if let BackendOptions::System { producer, .. } = backend {
+                *producer = Some(address.clone());
+            }
+        }
+        self
+    }
+
+    /// Where the machine's service awaits consumers, instead of where `PERFETTO_CONSUMER_SOCK_NAME` says, or the usual place.
+    pub fn consumer_socket(mut self, address: Address) -> Self {
+        for backend in &mut self.backends {
+            if let BackendOptions::System { consumer, .. } = backend {
+                *consumer = Some(address.clone());
+            }
+        }
+        self
+    }
+
+    /// The name by which trace configs select this process (`producer_name_filter`) and people recognise it. Usually that of its
+    /// executable.
+    pub fn producer_name(mut self, name: impl Into<String>) -> Self {
+        self.settings.producer_name = name.into();
+        self
+    }
+
+    /// Bytes of memory to share with each service: more of it bridges longer bursts. A multiple of 4096, at most 32 MiB; usually
+    /// it is the service's choice (256 KiB) or the trace config's.
+    pub fn shared_memory_size(mut self, bytes: u32) -> Self {
+        self.memory.size = bytes;
+        self
+    }
+
+    /// Bytes of a page of that memory: 4096, 8192, 16384 or 32768. Large pages make fewer commits, small ones waste less when many
+    /// threads record.
+    pub fn page_size(mut self, bytes: u32) -> Self {
+        self.memory.page_size = bytes;
+        self
+    }
+
+    /// How long full pages may be collected before the service is told of them in one go. Longer saves both sides wake-ups; when
+    /// half of the memory is full, nobody waits. Usually 0: as soon as the SDK's thread gets to it.
+    pub fn batch_commits(mut self, duration: Duration) -> Self {
+        self.memory.batch_commits = duration;
+        self
+    }
+
+    /// Where lines about tracing itself go: why nothing is recorded, above all. Usually to standard error. Called on the SDK's
+    /// thread, rarely.
+    pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
+        self.settings.log = Some(Arc::new(log));
+        self
+    }
+
+    /// What track events do when the shared memory is full, unless the trace config says. Usually they are dropped.
+    pub fn track_event_policy(mut self, policy: BufferExhaustedPolicy) -> Self {
+        self.settings.track_event_policy = policy;
+        self
+    }
+
+    /// The clock of timestamps.
+    pub fn clock(mut self, clock: TraceClock) -> Self {
+        self.settings.clock = clock;
+        self
+    }
+
+    /// The uuid of the process's track, unique among all processes in a trace. Usually it is made from the process id, its start
+    /// time and chance.
+    pub fn process_uuid(mut self, uuid: u64) -> Self {
+        self.settings.process_uuid = Some(uuid);
+        self
+    }
+
+    /// Whether track events of a thread are shown with the kernel's events of that thread.
+    pub fn system_tracks(mut self, merging: SystemTracks) -> Self {
+        self.settings.merging = merging;
+        self
+    }
+
+    /// How many sessions each data source may record for at the same time, whatever the data source says.
+    pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
+        self.settings.concurrency = concurrency;
+        self
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let backends: Vec<Backend> = self.backends.iter().map(BackendOptions::backend).collect();
+        f.debug_struct("Options")
+            .field("backends", &backends)
+            .field("producer_name", &self.settings.producer_name)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the command line calls this process: the first of its arguments, as upstream's SDK does.
+fn process_name() -> String {
+    let cmdline = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let name = cmdline.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
+}

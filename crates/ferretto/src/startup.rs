@@ -1,0 +1,203 @@
+//! Startup tracing: recording before the service is reachable, for a session that is expected to ask for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use buffa::Message;
+use ferretto_proto::messages::{DataSourceConfig, TraceConfig};
+use ferretto_wire::Reader;
+
+use crate::muxer::{self, Command};
+use crate::options::Backend;
+
+/// How long no session may ask for what is recorded, before it is thrown away; upstream's number.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a startup session is to be like.
+#[derive(Debug)]
+#[must_use = "nothing is recorded until it is given to ferretto::startup_tracing"]
+pub struct StartupOptions {
+    backend: Backend,
+    timeout: Option<Duration>,
+}
+
+impl Default for StartupOptions {
+    fn default() -> Self {
+        Self {
+            backend: Backend::System,
+            timeout: Some(TIMEOUT),
+        }
+    }
+}
+
+impl StartupOptions {
+    /// Whose session is expected: usually the system service's. The in-process service needs no startup tracing: a session of it can
+    /// be started at once.
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.backend = backend;
+        self
+    }
+
+    /// After how long it is given up, if no session has asked for it; usually ten seconds.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// It is never given up: the shared memory keeps what was recorded first.
+    pub fn no_timeout(mut self) -> Self {
+        self.timeout = None;
+        self
+    }
+}
+
+/// How startup tracing ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartupOutcome {
+    /// Sessions have taken over all that was recorded.
+    Adopted,
+    /// Something of it was thrown away: no session asked for it in time, it was [aborted](StartupSession::abort), the connection was
+    /// lost, or the service would not use this process's memory.
+    Aborted,
+}
+
+/// Why nothing is recorded for startup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StartupError {
+    /// There is no [`initialize`](crate::initialize) before.
+    NotInitialized,
+    /// The config is none.
+    Config(String),
+    /// It names no data source that was registered.
+    NoDataSource,
+    /// The backend cannot do it.
+    Backend(String),
+}
+
+impl fmt::Display for StartupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot trace from startup on: ")?;
+        match self {
+            StartupError::NotInitialized => f.write_str("call ferretto::initialize before"),
+            StartupError::Config(reason) => write!(f, "the trace config does not decode: {reason}"),
+            StartupError::NoDataSource => f.write_str(
+                "the trace config has no data source that this process has registered and room for",
+            ),
+            StartupError::Backend(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for StartupError {}
+
+/// Recording for a session that is expected. Goes on when this is dropped.
+#[derive(Debug)]
+pub struct StartupSession {
+    number: u64,
+    outcome: Receiver<StartupOutcome>,
+}
+
+impl StartupSession {
+    /// Gives it up: throws away what no session has asked for so far.
+    pub fn abort(&self) {
+        muxer::post(Command::AbortStartup(self.number));
+    }
+
+    /// Waits until it is over. Not to be called on the SDK's thread.
+    pub fn wait(&self) -> StartupOutcome {
+        // Without a thread there is no session that could take it over.
+        self.outcome.recv().unwrap_or(StartupOutcome::Aborted)
+    }
+
+    /// How it ended, if it has.
+    pub fn outcome(&self) -> Option<StartupOutcome> {
+        self.outcome.try_recv().ok()
+    }
+}
+
+/// Starts the data sources of `config`, an encoded `TraceConfig`, at once, into memory of this process, and hands what they have
+/// recorded to the session that asks for them with the same config. That has ten seconds to come, or what
+/// [`StartupOptions::timeout`] says. What does not fit the shared memory until then is dropped.
+///
+/// The configs of data sources have to be equal in all that the service does not fill in itself; those of track events in their
+/// categories and filters.
+///
+/// When this returns, the data sources have started. Not to be called on the SDK's thread.
+///
+/// # Errors
+/// If there is nothing to be recorded.
+pub fn startup_tracing(config: &[u8], options: StartupOptions) -> Result<StartupSession, StartupError> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let muxer = muxer::current().ok_or(StartupError::NotInitialized)?;
+    TraceConfig::decode_from_slice(config).map_err(|error| StartupError::Config(error.to_string()))?;
+    let (set_up, is_set_up) = sync_channel(1);
+    let (over, outcome) = sync_channel(1);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    muxer.post(Command::StartUp(StartupRequest {
+        number,
+        backend: options.backend,
+        timeout: options.timeout,
+        config: config.to_vec(),
+        set_up,
+        over,
+    }));
+    match is_set_up.recv() {
+        Ok(Ok(0)) => Err(StartupError::NoDataSource),
+        Ok(Ok(_)) => Ok(StartupSession { number, outcome }),
+        Ok(Err(reason)) => Err(StartupError::Backend(reason)),
+        Err(_) => Err(StartupError::NotInitialized),
+    }
+}
+
+/// A startup session, as the SDK's thread gets it.
+pub(crate) struct StartupRequest {
+    pub(crate) number: u64,
+    pub(crate) backend: Backend,
+    pub(crate) timeout: Option<Duration>,
+    config: Vec<u8>,
+    set_up: SyncSender<Result<usize, String>>,
+    over: SyncSender<StartupOutcome>,
+}
+
+impl StartupRequest {
+    /// The configs of data sources, decoded and as they are.
+    pub(crate) fn configs(&self) -> Vec<(Arc<DataSourceConfig>, Arc<[u8]>)> {
+        /// `data_sources` in `TraceConfig`.
+        const DATA_SOURCES: u32 = 2;
+        /// `config` in `TraceConfig.DataSource`.
+        const CONFIG: u32 = 1;
+        let fields = |message, number| {
+            Reader::new(message)
+                .map_while(Result::ok)
+                .filter(move |field| field.number == number)
+                .filter_map(|field| field.value.as_bytes())
+        };
+        fields(&self.config, DATA_SOURCES)
+            .filter_map(|source| {
+                // One that is there twice is the two merged.
+                let encoded = fields(source, CONFIG).collect::<Vec<_>>().concat();
+                let config = DataSourceConfig::decode_from_slice(&encoded).ok()?;
+                Some((Arc::new(config), encoded.into()))
+            })
+            .collect()
+    }
+
+    pub(crate) fn set_up(&self, data_sources: usize) {
+        let _ = self.set_up.try_send(Ok(data_sources));
+    }
+
+    pub(crate) fn refused(self, reason: String) {
+        let _ = self.set_up.try_send(Err(reason));
+    }
+
+    pub(crate) fn adopted(self) {
+        let _ = self.over.try_send(StartupOutcome::Adopted);
+    }
+
+    pub(crate) fn aborted(self) {
+        let _ = self.over.try_send(StartupOutcome::Aborted);
+    }
+}
