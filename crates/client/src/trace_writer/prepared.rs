@@ -29,15 +29,17 @@ impl PreparedPacket {
     pub const MAX_END: u32 = 1 << 28;
 
     /// For packets that begin with `front`; `None` if it has more than [`PreparedPacket::MAX_FRONT`] bytes.
-    pub fn new(front: &[u8]) -> Option<Self> {
+    pub const fn new(front: &[u8]) -> Option<Self> {
         if front.len() > Self::MAX_FRONT {
             return None;
         }
-        let mut bytes = [0; CAPACITY];
-        bytes[1..=front.len()].copy_from_slice(front);
         let mut words = [0; CAPACITY / 8];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
+        let mut index = 0;
+        while index < front.len() {
+            // The size comes before.
+            let at = index + 1;
+            words[at / 8] |= (front[index] as u64) << (at % 8 * 8);
+            index += 1;
         }
         Some(Self {
             words,

@@ -1,0 +1,83 @@
+//! Categories: what sessions choose events by.
+
+/// A category with what people should know of it when they choose.
+///
+/// Events may name a category by a literal alone; one that is defined can say more, and is listed by the service before its
+/// first event (see [`register_categories`](crate::register_categories)):
+///
+/// ```
+/// use ferretto::{Category, trace_event_instant};
+///
+/// static RENDERING: Category = Category::new("rendering").description("What the player sees");
+/// static LAYOUT: Category = Category::new("rendering.layout").tags(&["slow"]);
+///
+/// ferretto::register_categories(&[&RENDERING, &LAYOUT]);
+/// trace_event_instant!(&RENDERING, "Frame");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Category {
+    pub(super) name: &'static str,
+    pub(super) description: Option<&'static str>,
+    pub(super) tags: &'static [&'static str],
+    pub(super) listing: Listing,
+}
+
+/// Whether services are told of a category.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listing {
+    Listed,
+    TestOnly,
+}
+
+impl Category {
+    /// A category of this name. A name with commas is a group: `"a,b"` is enabled if `a` or `b` is.
+    pub const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            description: None,
+            tags: &[],
+            listing: Listing::Listed,
+        }
+    }
+
+    /// What its events are about.
+    #[must_use]
+    pub const fn description(self, description: &'static str) -> Self {
+        Self {
+            description: Some(description),
+            ..self
+        }
+    }
+
+    /// Tags, which configs can enable and disable categories by. Categories tagged `slow` or `debug` are only recorded when a
+    /// config asks for them.
+    #[must_use]
+    pub const fn tags(self, tags: &'static [&'static str]) -> Self {
+        Self { tags, ..self }
+    }
+
+    /// For tests: recorded when enabled, but no service is told of it.
+    #[must_use]
+    pub const fn test_only(self) -> Self {
+        Self {
+            listing: Listing::TestOnly,
+            ..self
+        }
+    }
+
+    /// Its name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// A category whose name is only known when the event happens. Slower than others: its name is looked up and written each time.
+///
+/// ```
+/// use ferretto::{DynamicCategory, trace_event_instant};
+///
+/// let plugin = String::from("plugin.blur");
+/// trace_event_instant!(DynamicCategory(&plugin), "Loaded");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DynamicCategory<'a>(pub &'a str);

@@ -1,0 +1,228 @@
+//! From a macro to the sequences of those who listen.
+//!
+//! What the macros expand to. None of it is inlined into the user's code but the question whether anybody listens.
+
+use ferretto_client::trace_writer::PreparedPacket;
+
+use super::call_site::{CallSite, EventCategory, UNREGISTERED};
+use super::event::EventFields;
+use super::registry;
+use super::sequence::{Event, Name, Timestamp, TrackRef};
+use super::thread;
+use super::wire::EventType;
+use crate::track::TrackLike;
+
+/// `sequence_flags`, an event of type `SLICE_END`, and the tag of its timestamp.
+static SLICE_END: PreparedPacket = match PreparedPacket::new(&[0x68, 2, 0x5a, 2, 0x48, 2, 0x40]) {
+    Some(packet) => packet,
+    None => panic!("it is short"),
+};
+
+/// The slots in a mask of listeners.
+#[inline(always)]
+fn slots(mut listeners: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = (listeners != 0).then(|| listeners.trailing_zeros() as usize);
+        listeners &= listeners.wrapping_sub(1);
+        slot
+    })
+}
+
+/// What the options of a macro say.
+#[doc(hidden)]
+pub struct Parts<'a> {
+    pub category: Option<&'a str>,
+    pub name: EventName<'a>,
+    pub track: Option<&'a dyn TrackLike>,
+    pub timestamp: Option<Timestamp>,
+}
+
+impl std::fmt::Debug for Parts<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").finish_non_exhaustive()
+    }
+}
+
+/// The name of an event that is not a literal.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum EventName<'a> {
+    OfSite,
+    Dynamic(&'a str),
+    Static(&'static str),
+}
+
+/// A name that stays as it is: written once for each sequence, where other names that are no literals are written each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticName(pub &'static str);
+
+/// What can be the name of an event.
+#[doc(hidden)]
+pub trait IntoEventName {
+    fn event_name(&self) -> EventName<'_>;
+}
+
+impl<T: AsRef<str> + ?Sized> IntoEventName for T {
+    #[inline(always)]
+    fn event_name(&self) -> EventName<'_> {
+        EventName::Dynamic(self.as_ref())
+    }
+}
+
+impl IntoEventName for StaticName {
+    #[inline(always)]
+    fn event_name(&self) -> EventName<'_> {
+        EventName::Static(self.0)
+    }
+}
+
+/// Writes an event that is nothing but its type, category and name, on the thread's track, now.
+#[doc(hidden)]
+#[inline(always)]
+pub fn emit_plain<C: EventCategory>(category: C, site: &'static CallSite, listeners: u32) {
+    match category.dynamic_name() {
+        None => emit_site(site, listeners),
+        category => emit(
+            site,
+            listeners,
+            Parts {
+                category,
+                name: EventName::OfSite,
+                track: None,
+                timestamp: None,
+            },
+            &(),
+        ),
+    }
+}
+
+#[inline(never)]
+fn emit_site(site: &'static CallSite, listeners: u32) {
+    thread::with(|thread| {
+        for slot in slots(listeners) {
+            let written = site.registered().is_some_and(|registered| {
+                registered
+                    .prepared
+                    .as_ref()
+                    .is_some_and(|prepared| thread.write_prepared(slot, prepared, Some(registered.index)))
+            });
+            if !written {
+                let event = Event {
+                    kind: site.event,
+                    site: Some(site),
+                    category: None,
+                    name: Name::OfSite,
+                    track: TrackRef::Thread,
+                    timestamp: None,
+                };
+                thread.write(slot, &event, &|_| {});
+            }
+        }
+    });
+}
+
+/// Writes any event.
+#[doc(hidden)]
+#[inline(never)]
+pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &impl EventFields) {
+    let event = Event {
+        kind: site.event,
+        site: Some(site),
+        category: parts.category,
+        name: match parts.name {
+            EventName::OfSite => Name::OfSite,
+            EventName::Dynamic(name) => Name::Dynamic(name),
+            EventName::Static(name) => Name::Static(name),
+        },
+        track: parts.track.map_or(TrackRef::Thread, TrackRef::Tell),
+        timestamp: parts.timestamp,
+    };
+    thread::with(|thread| {
+        for slot in slots(listeners) {
+            thread.write(slot, &event, &|context| fields.write(context));
+        }
+    });
+}
+
+/// A slice that ends when this is dropped. Made by [`trace_slice!`](crate::trace_slice).
+#[must_use = "the slice ends when this is dropped"]
+#[derive(Debug)]
+pub struct Slice {
+    site: &'static CallSite,
+    /// The instances that recorded the beginning.
+    begun: u32,
+    /// How many instances had started by then.
+    starts: u32,
+    /// Of its track, if that is not the thread's.
+    track: Option<u64>,
+}
+
+impl Slice {
+    /// One of which nothing was recorded.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn none(site: &'static CallSite) -> Self {
+        Self {
+            site,
+            begun: 0,
+            starts: 0,
+            track: None,
+        }
+    }
+
+    /// One whose beginning was recorded by these listeners.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn begun(site: &'static CallSite, listeners: u32, track: Option<&dyn TrackLike>) -> Self {
+        Self {
+            site,
+            begun: listeners,
+            starts: registry::starts(),
+            track: track.map(TrackLike::uuid),
+        }
+    }
+
+    /// Whether anybody records it.
+    pub fn is_recorded(&self) -> bool {
+        self.begun != 0
+    }
+
+    /// Writes the end for those who recorded the beginning, and still record.
+    #[inline(never)]
+    fn end(&self) {
+        let mut listeners = match self.site.listeners() {
+            // The category is dynamic; instances that are gone are found out below.
+            UNREGISTERED => self.begun,
+            listeners => self.begun & listeners,
+        };
+        if registry::starts() != self.starts {
+            // A slot may have a new instance, which would find an end without a beginning.
+            listeners = registry::started_before(listeners, self.starts);
+        }
+        thread::with(|thread| {
+            for slot in slots(listeners) {
+                if self.track.is_none() && thread.write_prepared(slot, &SLICE_END, None) {
+                    continue;
+                }
+                let event = Event {
+                    kind: EventType::SliceEnd,
+                    site: None,
+                    category: None,
+                    name: Name::OfSite,
+                    track: self.track.map_or(TrackRef::Thread, TrackRef::Told),
+                    timestamp: None,
+                };
+                thread.write(slot, &event, &|_| {});
+            }
+        });
+    }
+}
+
+impl Drop for Slice {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.begun != 0 {
+            self.end();
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The fields of an event beyond its name: arguments, flows, and what users write themselves.
+
+use std::fmt;
+use std::slice;
+
+use ferretto_proto::write;
+use ferretto_wire::Writer;
+
+use super::config::TrackEventOptions;
+use super::local_strings::LocalStrings;
+use crate::debug_annotation::{AnnotationValue, DebugAnnotation};
+use crate::track::Track;
+use crate::track::TrackLike;
+
+/// An event while it is being written.
+///
+/// The closure that the macros take as their last argument gets one, to write what has no shorter form:
+///
+/// ```
+/// use ferretto::trace_event_instant;
+///
+/// let rows = vec![3, 4];
+/// trace_event_instant!("database", "Query", |event| {
+///     for (index, row) in rows.iter().enumerate() {
+///         event.annotation(&format!("row {index}"), row);
+///     }
+///     event.source_location(file!(), None, line!());
+/// });
+/// ```
+///
+/// It runs once for each session that records the event, and not at all if none does.
+pub struct EventContext<'a, 'w> {
+    event: &'a mut write::TrackEvent<'w>,
+    strings: &'a mut LocalStrings,
+    /// Ids of names of the site's annotations that are still to be written.
+    annotations: slice::Iter<'a, u32>,
+    options: &'a TrackEventOptions,
+}
+
+impl fmt::Debug for EventContext<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventContext").finish_non_exhaustive()
+    }
+}
+
+impl<'a, 'w> EventContext<'a, 'w> {
+    #[inline]
+    pub(super) fn new(
+        event: &'a mut write::TrackEvent<'w>,
+        strings: &'a mut LocalStrings,
+        annotations: &'a [u32],
+        options: &'a TrackEventOptions,
+    ) -> Self {
+        Self {
+            event,
+            strings,
+            annotations: annotations.iter(),
+            options,
+        }
+    }
+
+    /// Adds an argument whose name is only known now. Configs can leave all arguments out.
+    pub fn annotation(&mut self, name: &str, value: impl DebugAnnotation) -> &mut Self {
+        if !self.options.filter_debug_annotations {
+            self.event.debug_annotations(|annotation| {
+                annotation.name(name);
+                value.write_annotation(AnnotationValue::new(annotation.writer()));
+            });
+        }
+        self
+    }
+
+    /// The argument that is next among those whose names the site knows.
+    #[inline]
+    fn site_annotation(&mut self, value: &(impl DebugAnnotation + ?Sized)) {
+        let Some(&name) = self.annotations.next() else {
+            return;
+        };
+        if self.options.filter_debug_annotations {
+            return;
+        }
+        self.event.debug_annotations(|annotation| {
+            annotation.name_iid(u64::from(name));
+            value.write_annotation(AnnotationValue::new(annotation.writer()));
+        });
+    }
+
+    /// Draws an arrow from and to other events with this flow.
+    pub fn flow(&mut self, flow: Flow) -> &mut Self {
+        self.event.flow_ids(flow.id);
+        self
+    }
+
+    /// As [`EventContext::flow`]; the arrows end here.
+    pub fn terminating_flow(&mut self, flow: Flow) -> &mut Self {
+        self.event.terminating_flow_ids(flow.id);
+        self
+    }
+
+    /// Marks the event as one of those with this number, that belong together wherever they are: shown in one colour.
+    pub fn correlation_id(&mut self, id: u64) -> &mut Self {
+        self.event.correlation_id(id);
+        self
+    }
+
+    /// As [`EventContext::correlation_id`], with text.
+    pub fn correlation_text(&mut self, id: &str) -> &mut Self {
+        self.event.correlation_id_str(id);
+        self
+    }
+
+    /// Says where in the source the event is: `file!()`, the function if it is known, `line!()`.
+    pub fn source_location(&mut self, file: &'static str, function: Option<&str>, line: u32) -> &mut Self {
+        let id = self.strings.source_location(file, function, line);
+        self.event.source_location_iid(id);
+        self
+    }
+
+    /// Makes the event a log message, which is listed as such.
+    pub fn log_message(&mut self, body: &str, priority: LogPriority) -> &mut Self {
+        let id = self.strings.log_message_body(body);
+        self.event.log_message(|message| {
+            message.body_iid(id);
+            message.prio(priority.to_wire());
+        });
+        self
+    }
+
+    /// As [`EventContext::log_message`], with the place in the source that it comes from.
+    pub fn log_message_at(
+        &mut self,
+        body: &str,
+        priority: LogPriority,
+        file: &'static str,
+        line: u32,
+    ) -> &mut Self {
+        let location = self.strings.source_location(file, None, line);
+        let id = self.strings.log_message_body(body);
+        self.event.log_message(|message| {
+            message
+                .source_location_iid(location)
+                .body_iid(id)
+                .prio(priority.to_wire());
+        });
+        self
+    }
+
+    /// Adds a message in a field of this number: of `TrackEvent`, or of an extension of it (1000 to 9999).
+    pub fn message(&mut self, number: u32, fill: impl FnOnce(&mut Writer)) -> &mut Self {
+        self.event.writer().nested(number, fill);
+        self
+    }
+
+    /// The event, to write any field of it.
+    pub fn proto(&mut self) -> &mut write::TrackEvent<'w> {
+        self.event
+    }
+}
+
+/// How grave a log message is; Android's scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum LogPriority {
+    Verbose,
+    Debug,
+    Info,
+    Warning,
+    Error,
+    Fatal,
+}
+
+impl LogPriority {
+    fn to_wire(self) -> ferretto_proto::messages::log_message::Priority {
+        use ferretto_proto::messages::log_message::Priority;
+        match self {
+            LogPriority::Verbose => Priority::PRIO_VERBOSE,
+            LogPriority::Debug => Priority::PRIO_DEBUG,
+            LogPriority::Info => Priority::PRIO_INFO,
+            LogPriority::Warning => Priority::PRIO_WARN,
+            LogPriority::Error => Priority::PRIO_ERROR,
+            LogPriority::Fatal => Priority::PRIO_FATAL,
+        }
+    }
+}
+
+/// What arrows between events follow: events of one flow are drawn connected, in the order of their times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    id: u64,
+}
+
+impl Flow {
+    /// A flow within this process.
+    pub fn process_scoped(id: u64) -> Self {
+        Self {
+            id: id ^ Track::process().uuid(),
+        }
+    }
+
+    /// A flow that other processes may continue: all of them must agree on `id`, and nobody else may use it.
+    pub const fn global(id: u64) -> Self {
+        Self { id }
+    }
+
+    /// A flow within this process that follows an object, known by its address.
+    pub fn from_pointer<T: ?Sized>(pointer: *const T) -> Self {
+        Self::process_scoped(pointer.addr() as u64)
+    }
+
+    /// What the trace calls it.
+    pub const fn id(self) -> u64 {
+        self.id
+    }
+}
+
+impl From<u64> for Flow {
+    fn from(id: u64) -> Self {
+        Self::process_scoped(id)
+    }
+}
+
+/// The value of a counter.
+pub trait CounterValue: Copy {
+    #[doc(hidden)]
+    fn write(self, event: &mut write::TrackEvent<'_>);
+}
+
+macro_rules! integer_counter_values {
+    ($($integer:ty),*) => {$(
+        impl CounterValue for $integer {
+            #[inline]
+            fn write(self, event: &mut write::TrackEvent<'_>) {
+                event.counter_value(self as i64);
+            }
+        }
+    )*};
+}
+
+integer_counter_values!(u8, u16, u32, u64, usize, i8, i16, i32, i64, isize);
+
+macro_rules! float_counter_values {
+    ($($float:ty),*) => {$(
+        impl CounterValue for $float {
+            #[inline]
+            fn write(self, event: &mut write::TrackEvent<'_>) {
+                event.double_counter_value(f64::from(self));
+            }
+        }
+    )*};
+}
+
+float_counter_values!(f32, f64);
+
+/// Something that can be written into an event: what the macros make of their arguments, in nested pairs.
+#[doc(hidden)]
+pub trait EventFields {
+    fn write(&self, event: &mut EventContext<'_, '_>);
+}
+
+impl EventFields for () {
+    #[inline(always)]
+    fn write(&self, _: &mut EventContext<'_, '_>) {}
+}
+
+impl<First: EventFields, Rest: EventFields> EventFields for (First, Rest) {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        self.0.write(event);
+        self.1.write(event);
+    }
+}
+
+/// `"name" => value`
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Annotation<'a, T: ?Sized>(pub &'a T);
+
+impl<T: DebugAnnotation + ?Sized> EventFields for Annotation<'_, T> {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        event.site_annotation(self.0);
+    }
+}
+
+/// `flow = value`
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct FlowField(pub Flow);
+
+impl EventFields for FlowField {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        event.flow(self.0);
+    }
+}
+
+/// `terminating_flow = value`
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct TerminatingFlowField(pub Flow);
+
+impl EventFields for TerminatingFlowField {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        event.terminating_flow(self.0);
+    }
+}
+
+/// `correlation_id = value`
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct CorrelationField<T>(pub T);
+
+impl EventFields for CorrelationField<u64> {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        event.correlation_id(self.0);
+    }
+}
+
+impl EventFields for CorrelationField<&str> {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        event.correlation_text(self.0);
+    }
+}
+
+/// The value of a counter's sample.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Sample<T>(pub T);
+
+impl<T: CounterValue> EventFields for Sample<T> {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        self.0.write(event.event);
+    }
+}
+
+/// `|event| …`
+#[doc(hidden)]
+pub struct Fill<F>(pub F);
+
+impl<F: Fn(&mut EventContext<'_, '_>)> Fill<F> {
+    /// Lets closures be written without the type of their argument.
+    #[inline(always)]
+    pub fn new(fill: F) -> Self {
+        Self(fill)
+    }
+}
+
+impl<F: Fn(&mut EventContext<'_, '_>)> EventFields for Fill<F> {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        (self.0)(event);
+    }
+}

@@ -1,0 +1,111 @@
+//! Ids for strings that events repeat: process-wide, so that a call site knows its ids whatever sequence it writes to.
+//!
+//! Called when call sites are first used, never per event. Perfetto's ids are those of a sequence; nothing says that two
+//! sequences may not use the same, so each emits what it uses of these tables when it first does ([`super::sequence`]).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The strings of one field of `InternedData`.
+pub(super) struct Interner(Mutex<Option<Table>>);
+
+#[derive(Default)]
+struct Table {
+    ids: HashMap<&'static str, u32>,
+    strings: Vec<&'static str>,
+}
+
+/// Names of events.
+pub(super) static EVENT_NAMES: Interner = Interner::new();
+/// Names of categories.
+pub(super) static CATEGORIES: Interner = Interner::new();
+/// Names of debug annotations.
+pub(super) static ANNOTATION_NAMES: Interner = Interner::new();
+
+impl Interner {
+    const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// The id of a string: from 1 on, the same each time.
+    pub(super) fn id(&self, string: &'static str) -> u32 {
+        self.with(|table| {
+            *table.ids.entry(string).or_insert_with(|| {
+                table.strings.push(string);
+                table.strings.len() as u32
+            })
+        })
+    }
+
+    /// The string that has this id.
+    pub(super) fn string(&self, id: u32) -> &'static str {
+        self.with(|table| table.strings.get((id as usize).wrapping_sub(1)).copied())
+            .unwrap_or_default()
+    }
+
+    fn with<R>(&self, use_table: impl FnOnce(&mut Table) -> R) -> R {
+        // Nothing panics while it holds the lock, and a table is never half-changed.
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        use_table(table.get_or_insert_default())
+    }
+}
+
+/// Which ids a sequence has emitted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct IdSet(Vec<u64>);
+
+impl IdSet {
+    #[inline(always)]
+    pub(super) fn contains(&self, id: u32) -> bool {
+        self.0
+            .get(id as usize / 64)
+            .is_some_and(|word| word >> (id % 64) & 1 != 0)
+    }
+
+    /// Adds an id; whether it was missing.
+    pub(super) fn insert(&mut self, id: u32) -> bool {
+        let (index, bit) = (id as usize / 64, 1 << (id % 64));
+        if index >= self.0.len() {
+            self.0.resize(index + 1, 0);
+        }
+        let missing = self.0[index] & bit == 0;
+        self.0[index] |= bit;
+        missing
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_string_keeps_its_id_and_an_id_its_string() {
+        static TABLE: Interner = Interner::new();
+        let (one, two) = (TABLE.id("one"), TABLE.id("two"));
+        assert_eq!((one, two), (1, 2));
+        assert_eq!(TABLE.id("one"), one);
+        assert_eq!((TABLE.string(one), TABLE.string(two)), ("one", "two"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_of_ids_is_a_set(ids in proptest::collection::vec(0u32..500, 0..100)) {
+            let mut set = IdSet::default();
+            let mut model = BTreeSet::new();
+            for id in ids {
+                prop_assert_eq!(set.insert(id), model.insert(id));
+            }
+            for id in 0..600 {
+                prop_assert_eq!(set.contains(id), model.contains(&id));
+            }
+            set.clear();
+            prop_assert!((0..600).all(|id| !set.contains(id)));
+        }
+    }
+}

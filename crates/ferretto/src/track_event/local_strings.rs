@@ -1,0 +1,91 @@
+//! Interned data that only the event knows: strings that will not change, source locations, bodies of log messages.
+//!
+//! Used by [`super::event::EventContext`]. What an event refers to for the first time is collected here, and goes out with the
+//! event's own packet. Ids are the sequence's own, and start far above those of [`super::interning`].
+
+use std::collections::HashMap;
+
+use ferretto_proto::write::{InternedData, TracePacket};
+use ferretto_wire::Writer;
+
+/// Ids below are the process's.
+const FIRST_LOCAL_ID: u64 = 1 << 32;
+
+/// Strings that a sequence keeps at most of each kind whose values may be without end. Then they start over.
+const MAX_BODIES: usize = 4096;
+
+/// What was told, and what is to be told with the next packet.
+#[derive(Default)]
+pub(super) struct LocalStrings {
+    event_names: HashMap<(usize, usize), u64>,
+    locations: HashMap<(usize, u32), u64>,
+    bodies: HashMap<Box<str>, u64>,
+    last_body: u64,
+    /// Fields of `InternedData`.
+    pending: Writer,
+}
+
+impl LocalStrings {
+    /// The id of an event's name that will stay at its address.
+    pub(super) fn event_name(&mut self, name: &'static str) -> u64 {
+        let id = FIRST_LOCAL_ID + self.event_names.len() as u64;
+        let key = (name.as_ptr().addr(), name.len());
+        *self.event_names.entry(key).or_insert_with(|| {
+            InternedData::new(&mut self.pending).event_names(|entry| {
+                entry.iid(id).name(name);
+            });
+            id
+        })
+    }
+
+    /// The id of a place in the source.
+    pub(super) fn source_location(&mut self, file: &'static str, function: Option<&str>, line: u32) -> u64 {
+        let id = 1 + self.locations.len() as u64;
+        let key = (file.as_ptr().addr(), line);
+        *self.locations.entry(key).or_insert_with(|| {
+            InternedData::new(&mut self.pending).source_locations(|entry| {
+                entry.iid(id).file_name(file).line_number(line);
+                if let Some(function) = function {
+                    entry.function_name(function);
+                }
+            });
+            id
+        })
+    }
+
+    /// The id of a log message's body.
+    pub(super) fn log_message_body(&mut self, body: &str) -> u64 {
+        if let Some(&id) = self.bodies.get(body) {
+            return id;
+        }
+        if self.bodies.len() >= MAX_BODIES {
+            self.bodies.clear();
+        }
+        // An id is never used again: what it meant would depend on what was lost.
+        self.last_body += 1;
+        let id = self.last_body;
+        self.bodies.insert(body.into(), id);
+        InternedData::new(&mut self.pending).log_message_body(|entry| {
+            entry.iid(id).body(body);
+        });
+        id
+    }
+
+    /// Writes what the packet's event refers to for the first time.
+    #[inline]
+    pub(super) fn write_pending(&mut self, packet: &mut TracePacket<'_>) {
+        if !self.pending.is_empty() {
+            packet
+                .writer()
+                .bytes_field(TracePacket::INTERNED_DATA, self.pending.as_slice());
+            self.pending.clear();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.event_names.clear();
+        self.locations.clear();
+        self.bodies.clear();
+        self.pending.clear();
+    }
+}

@@ -1,0 +1,311 @@
+//! Who listens to what: all categories, all call sites that were used, all instances that record.
+//!
+//! One lock, taken when a site is first used and when instances start and stop, never per event. Under it, and nowhere else,
+//! the masks of call sites change.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferretto_client::trace_writer::PreparedPacket;
+use ferretto_proto::messages::{TrackEventCategory, TrackEventDescriptor};
+
+use super::call_site::{CallSite, Registered, UNREGISTERED};
+use super::category::{Category, Listing};
+use super::config::{CategoryFilter, TrackEventOptions};
+use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES};
+use super::wire::{self, EventType};
+use crate::muxer;
+use crate::source::{MAX_INSTANCES, Output, Slot};
+
+/// What sequences of a slot go by: changes when an instance starts there, when it stops, and when its incremental state is to be
+/// cleared. 0 while there is none.
+pub(super) static EPOCHS: [AtomicU32; MAX_INSTANCES] = [const { AtomicU32::new(0) }; MAX_INSTANCES];
+
+/// Counts the starts of instances, so that a slice can tell whether all that listen when it ends did when it began.
+static STARTS: AtomicU32 = AtomicU32::new(0);
+
+/// A bit for each instance that records.
+static LISTENERS: AtomicU32 = AtomicU32::new(0);
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    categories: BTreeMap::new(),
+    test_prefixes: Vec::new(),
+    sites: Vec::new(),
+    active: [const { None }; MAX_INSTANCES],
+    last_epoch: 0,
+});
+
+struct Registry {
+    /// By name. No groups.
+    categories: BTreeMap<&'static str, Category>,
+    /// Names that begin so are not listed.
+    test_prefixes: Vec<&'static str>,
+    sites: Vec<Site>,
+    active: [Option<Active>; MAX_INSTANCES],
+    last_epoch: u32,
+}
+
+struct Site {
+    site: &'static CallSite,
+    category: &'static str,
+}
+
+/// An instance that records.
+#[derive(Clone, Debug)]
+pub(super) struct Active {
+    /// The instance's.
+    pub(super) serial: u32,
+    /// The count of starts with its own.
+    started: u32,
+    pub(super) output: Output,
+    pub(super) options: Arc<TrackEventOptions>,
+    filter: Arc<CategoryFilter>,
+}
+
+fn registry() -> MutexGuard<'static, Registry> {
+    // Nothing panics while it holds the lock.
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether any instance records.
+#[inline(always)]
+pub(super) fn anyone_listens() -> bool {
+    LISTENERS.load(Ordering::Relaxed) != 0
+}
+
+/// How many instances have started so far.
+#[inline(always)]
+pub(super) fn starts() -> u32 {
+    STARTS.load(Ordering::Relaxed)
+}
+
+/// Those of the `listeners` that had started when the count of starts was this.
+#[cold]
+pub(super) fn started_before(listeners: u32, starts: u32) -> u32 {
+    let registry = registry();
+    Slot::all()
+        .filter(|slot| listeners & slot.bit() != 0)
+        .filter(|slot| {
+            let active = registry.active[slot.index()].as_ref();
+            active.is_some_and(|active| active.started.wrapping_sub(starts).cast_signed() <= 0)
+        })
+        .fold(0, |bits, slot| bits | slot.bit())
+}
+
+/// Registers a site at its first use. Returns who listens.
+#[cold]
+pub(super) fn register_site(site: &'static CallSite, category: &Category) -> u32 {
+    let mut registry = registry();
+    if site.registered().is_some() {
+        return site.listeners();
+    }
+    let news = registry.add_category(category);
+    registry.set_up_site(site, Some(category.name));
+    registry.sites.push(Site {
+        site,
+        category: category.name,
+    });
+    let listeners = registry.listeners_of(category.name);
+    site.set_listeners(listeners);
+    drop(registry);
+    if news {
+        muxer::source_changed(super::DATA_SOURCE_NAME);
+    }
+    listeners
+}
+
+/// Who listens to events of a category that is only known now. Its site keeps being asked.
+#[cold]
+pub(super) fn listeners_of_dynamic(site: &'static CallSite, category: &str) -> u32 {
+    let registry = registry();
+    if site.registered().is_none() {
+        registry.set_up_site(site, None);
+    }
+    registry.listeners_of(category)
+}
+
+/// Makes categories known, to services too.
+pub(super) fn register_categories(categories: &[&'static Category]) {
+    let mut registry = registry();
+    let news = categories
+        .iter()
+        .fold(false, |news, category| registry.add_category(category) | news);
+    drop(registry);
+    if news {
+        muxer::source_changed(super::DATA_SOURCE_NAME);
+    }
+}
+
+/// Keeps categories whose names begin so from services.
+pub(super) fn add_test_category_prefixes(prefixes: &[&'static str]) {
+    registry().test_prefixes.extend(prefixes);
+}
+
+/// An instance records from now on.
+pub(super) fn start(
+    slot: Slot,
+    serial: u32,
+    output: Output,
+    filter: CategoryFilter,
+    options: TrackEventOptions,
+) {
+    let mut registry = registry();
+    let started = STARTS.load(Ordering::Relaxed).wrapping_add(1);
+    registry.active[slot.index()] = Some(Active {
+        serial,
+        started,
+        output,
+        options: Arc::new(options),
+        filter: Arc::new(filter),
+    });
+    // Threads that see the new listeners must find the instance, which they look for under the lock; those that see its start
+    // too early only look once more.
+    STARTS.store(started, Ordering::Relaxed);
+    registry.new_epoch(slot);
+    registry.update_sites();
+}
+
+/// An instance records no more.
+pub(super) fn stop(slot: Slot) {
+    let mut registry = registry();
+    registry.active[slot.index()] = None;
+    EPOCHS[slot.index()].store(0, Ordering::Relaxed);
+    registry.update_sites();
+}
+
+/// Sequences of this instance are to emit again what their packets refer to.
+pub(super) fn clear_incremental_state(slot: Slot) {
+    let mut registry = registry();
+    if registry.active[slot.index()].is_some() {
+        registry.new_epoch(slot);
+    }
+}
+
+/// The instance that records in a slot, and the epoch of that.
+pub(super) fn active(slot: Slot) -> Option<(Active, u32)> {
+    let registry = registry();
+    let active = registry.active[slot.index()].clone()?;
+    Some((active, EPOCHS[slot.index()].load(Ordering::Relaxed)))
+}
+
+/// What services are told of our categories.
+pub(super) fn descriptor() -> TrackEventDescriptor {
+    let registry = registry();
+    let listed = registry.categories.values().filter(|category| {
+        category.listing == Listing::Listed
+            && !registry
+                .test_prefixes
+                .iter()
+                .any(|prefix| category.name.starts_with(prefix))
+    });
+    TrackEventDescriptor {
+        available_categories: listed
+            .map(|category| TrackEventCategory {
+                name: Some(category.name.to_owned()),
+                description: category.description.map(str::to_owned),
+                tags: category.tags.iter().map(|&tag| tag.to_owned()).collect(),
+                ..Default::default()
+            })
+            .collect(),
+        ..Default::default()
+    }
+}
+
+/// The members of a group, or the category itself.
+fn members(category: &str) -> impl Iterator<Item = &str> {
+    category.split(',').map(str::trim).filter(|name| !name.is_empty())
+}
+
+impl Registry {
+    /// Adds what is new of a category or group; whether anything is.
+    fn add_category(&mut self, category: &Category) -> bool {
+        let mut news = false;
+        for name in members(category.name) {
+            let member = Category { name, ..*category };
+            let known = self.categories.entry(name).or_insert_with(|| {
+                news = true;
+                member
+            });
+            // One that was known from an event by its name alone, and is defined now.
+            if (known.description.is_none() && member.description.is_some())
+                || (known.tags.is_empty() && !member.tags.is_empty())
+            {
+                *known = member;
+                news = true;
+            }
+        }
+        if news {
+            // A definition may come with tags that decide.
+            self.update_sites();
+        }
+        news
+    }
+
+    fn set_up_site(&self, site: &'static CallSite, category: Option<&'static str>) {
+        let categories: Box<[u32]> = category
+            .into_iter()
+            .flat_map(members)
+            .map(|name| CATEGORIES.id(name))
+            .collect();
+        let name = match site.name {
+            "" => 0,
+            name => EVENT_NAMES.id(name),
+        };
+        let prepared = (site.event != EventType::Counter && site.annotations.is_empty() && name != 0)
+            .then(|| PreparedPacket::new(&wire::front(site.event, &categories, name)))
+            .flatten();
+        site.set_registered(Registered {
+            index: site_index(),
+            categories,
+            name,
+            annotations: site
+                .annotations
+                .iter()
+                .map(|&name| ANNOTATION_NAMES.id(name))
+                .collect(),
+            prepared,
+        });
+    }
+
+    /// The instances that record a category or group.
+    fn listeners_of(&self, category: &str) -> u32 {
+        let mut listeners = 0;
+        for slot in Slot::all() {
+            let Some(active) = &self.active[slot.index()] else {
+                continue;
+            };
+            let enabled = members(category).any(|name| {
+                let tags = self.categories.get(name).map_or(&[][..], |category| category.tags);
+                active.filter.is_enabled(name, tags)
+            });
+            if enabled {
+                listeners |= slot.bit();
+            }
+        }
+        listeners
+    }
+
+    fn update_sites(&self) {
+        let active = Slot::all()
+            .filter(|slot| self.active[slot.index()].is_some())
+            .fold(0, |bits, slot| bits | slot.bit());
+        LISTENERS.store(active, Ordering::Relaxed);
+        for Site { site, category } in &self.sites {
+            site.set_listeners(self.listeners_of(category));
+        }
+    }
+
+    fn new_epoch(&mut self, slot: Slot) {
+        self.last_epoch = self.last_epoch.checked_add(1).unwrap_or(1);
+        EPOCHS[slot.index()].store(self.last_epoch, Ordering::Relaxed);
+    }
+}
+
+/// Numbers the sites, from 0 on.
+fn site_index() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+const _: () = assert!(MAX_INSTANCES < UNREGISTERED.trailing_zeros() as usize);

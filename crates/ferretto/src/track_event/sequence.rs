@@ -1,0 +1,587 @@
+//! One sequence of track events: those of one thread for one instance.
+//!
+//! Called through [`super::thread`]. A sequence is a trace writer and what readers know from its packets so far: the time of the
+//! last one, which strings and tracks were told (*incremental state*). It starts with a packet that takes back all earlier
+//! state, sets the thread's track and the clock as defaults, and then tells whatever an event refers to right before the event.
+//! When packets were lost it starts over, for readers trust nothing from before a loss.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ferretto_client::trace_writer::{PreparedPacket, TraceWriter};
+use ferretto_proto::write::{TracePacket, TrackDescriptor};
+use ferretto_wire::Writer;
+
+use super::call_site::{CallSite, Registered};
+use super::config::TrackEventOptions;
+use super::event::EventContext;
+use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, IdSet};
+use super::local_strings::LocalStrings;
+use super::registry::{self, EPOCHS};
+use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE};
+use crate::clock::{self, Anchor};
+use crate::source::{MAX_INSTANCES, Slot};
+use crate::track::{self, BuiltinCounter, CounterTrack, DescriptorSink, SeenTracks, Track, TrackLike};
+
+/// The clock of packets that tell the time since the last one of their sequence; upstream's number.
+const INCREMENTAL_CLOCK: u32 = 64;
+/// The clock of absolute times in the config's unit.
+const ABSOLUTE_CLOCK: u32 = 65;
+
+/// When an event happened, if not now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timestamp {
+    /// On the trace clock, in nanoseconds ([`crate::clock::now`]).
+    TraceTime(u64),
+    /// On another clock, in its unit: one of Perfetto's, or one that clock snapshots of the application's relate to those.
+    OnClock {
+        /// Which clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
+        clock_id: u32,
+        /// What it shows.
+        value: u64,
+    },
+}
+
+impl From<u64> for Timestamp {
+    fn from(nanoseconds: u64) -> Self {
+        Timestamp::TraceTime(nanoseconds)
+    }
+}
+
+/// What is to be written of an event, but for its fields.
+pub(super) struct Event<'a> {
+    pub(super) kind: EventType,
+    /// Where it happens; ends of slices need none.
+    pub(super) site: Option<&'static CallSite>,
+    /// Its category, if that is not the site's.
+    pub(super) category: Option<&'a str>,
+    /// Its name, if that is not the site's.
+    pub(super) name: Name<'a>,
+    pub(super) track: TrackRef<'a>,
+    pub(super) timestamp: Option<Timestamp>,
+}
+
+/// The track of an event.
+#[derive(Clone, Copy)]
+pub(super) enum TrackRef<'a> {
+    /// The thread's.
+    Thread,
+    /// One that the trace knows already.
+    Told(u64),
+    /// One that may have to be described first.
+    Tell(&'a dyn TrackLike),
+}
+
+/// Where the name of an event comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Name<'a> {
+    /// The site, or there is none.
+    OfSite,
+    /// It is written as it is.
+    Dynamic(&'a str),
+    /// It will not change, so it is written once.
+    Static(&'static str),
+}
+
+/// What a thread has for all instances.
+pub(super) struct ThreadState {
+    sequences: [Option<Box<Sequence>>; MAX_INSTANCES],
+}
+
+impl ThreadState {
+    pub(super) fn new() -> Self {
+        Self {
+            sequences: [const { None }; MAX_INSTANCES],
+        }
+    }
+
+    /// Writes an event that is prepared but for its time, which is now. False if something has to be done first.
+    #[inline(always)]
+    pub(super) fn write_prepared(&mut self, slot: usize, prepared: &PreparedPacket, site: Option<u32>) -> bool {
+        let Some(Some(sequence)) = self.sequences.get_mut(slot) else {
+            return false;
+        };
+        if sequence.plain_epoch != EPOCHS[slot].load(Ordering::Relaxed) {
+            return false;
+        }
+        if site.is_some_and(|site| !sequence.told.sites.contains(site)) {
+            return false;
+        }
+        let Some(now) = sequence.anchor.now() else {
+            return false;
+        };
+        // A time before the last one's, which some caller supplied, is a very long one after.
+        let since_last = now.wrapping_sub(sequence.last);
+        if since_last >= u64::from(PreparedPacket::MAX_END) {
+            return false;
+        }
+        let written = sequence.writer.write_prepared(prepared, since_last as u32);
+        if written {
+            sequence.last = now;
+        }
+        written
+    }
+
+    /// Writes any event, with the fields that `fill` adds, and whatever has to be told before.
+    pub(super) fn write(&mut self, slot: usize, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
+        if let Some(sequence) = self.sequence(slot) {
+            sequence.write(event, fill);
+        }
+    }
+
+    /// The sequence of a slot, ready to be written to; `None` if nobody records there any more.
+    fn sequence(&mut self, slot: usize) -> Option<&mut Sequence> {
+        let entry = self.sequences.get_mut(slot)?;
+        let epoch = EPOCHS[slot].load(Ordering::Relaxed);
+        if entry.as_ref().is_none_or(|sequence| sequence.epoch != epoch) {
+            Self::renew(entry, slot);
+        }
+        entry.as_deref_mut()
+    }
+
+    #[cold]
+    fn renew(entry: &mut Option<Box<Sequence>>, slot: usize) {
+        let found = Slot::all().nth(slot).and_then(registry::active);
+        let Some((active, epoch)) = found else {
+            *entry = None;
+            return;
+        };
+        match entry {
+            Some(sequence) if sequence.serial == active.serial => {
+                sequence.start_over(epoch);
+            }
+            _ => {
+                // The old one first, for its chunk may be the one that the new one needs.
+                *entry = None;
+                if let Ok(writer) = active.output.create_trace_writer() {
+                    let sequence = Sequence::new(active.serial, epoch, active.options, writer);
+                    *entry = Some(Box::new(sequence));
+                }
+            }
+        }
+    }
+}
+
+pub(super) struct Sequence {
+    /// The epoch, unless packets need more than [`ThreadState::write_prepared`] can do; 0 then.
+    plain_epoch: u32,
+    anchor: Anchor,
+    /// The time up to which incremental timestamps have come, in nanoseconds on the trace clock.
+    last: u64,
+    writer: TraceWriter,
+    told: Told,
+    epoch: u32,
+    serial: u32,
+    options: Arc<TrackEventOptions>,
+    losses: u64,
+    /// The first packets were written: what readers go by from here on.
+    begun: bool,
+    thread: Track,
+    thread_time: ThreadTime,
+    /// The changes of tracks' descriptors that this sequence has heeded.
+    tracks_version: u64,
+}
+
+/// What the sequence's readers know.
+#[derive(Default)]
+struct Told {
+    /// Sites of which all strings were told.
+    sites: IdSet,
+    event_names: IdSet,
+    categories: IdSet,
+    annotation_names: IdSet,
+    tracks: SeenTracks,
+    local: LocalStrings,
+}
+
+impl Told {
+    fn clear(&mut self) {
+        self.sites.clear();
+        self.event_names.clear();
+        self.categories.clear();
+        self.annotation_names.clear();
+        self.tracks.clear();
+        self.local.clear();
+    }
+}
+
+/// The samples of the thread's CPU time, each told as the difference to the one before.
+#[derive(Default)]
+struct ThreadTime {
+    /// Nanoseconds.
+    last: u64,
+    /// When that was, on the trace clock.
+    sampled_at: u64,
+}
+
+impl Sequence {
+    fn new(serial: u32, epoch: u32, options: Arc<TrackEventOptions>, writer: TraceWriter) -> Self {
+        let mut sequence = Self {
+            plain_epoch: 0,
+            anchor: Anchor::EXPIRED,
+            last: 0,
+            writer,
+            told: Told::default(),
+            epoch,
+            serial,
+            options,
+            losses: 0,
+            begun: false,
+            thread: Track::thread(),
+            thread_time: ThreadTime::default(),
+            tracks_version: track::descriptors_version(),
+        };
+        sequence.start_over(epoch);
+        sequence
+    }
+
+    /// Forgets what readers know.
+    fn start_over(&mut self, epoch: u32) {
+        self.epoch = epoch;
+        self.begun = false;
+        self.plain_epoch = 0;
+        self.told.clear();
+        self.thread_time = ThreadTime::default();
+    }
+
+    /// Whether all that readers know is lost, or will be with the next packet that arrives.
+    fn has_lost(&mut self) -> bool {
+        let losses = self.writer.losses();
+        let lost = losses != self.losses;
+        self.losses = losses;
+        lost
+    }
+
+    fn write(&mut self, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
+        let now = self.now();
+        if !self.begun && !self.begin(now) {
+            return;
+        }
+        let registered = event.site.and_then(CallSite::registered);
+        if let Some(registered) = registered
+            && self.told.sites.insert(registered.index)
+        {
+            self.tell_strings(registered);
+        }
+        if self.tracks_version != track::descriptors_version() {
+            self.retell_changed_tracks(now);
+        }
+        if let TrackRef::Tell(track) = event.track {
+            self.describe(&track, now);
+        }
+        self.write_event(event, registered, now, fill);
+        if self.has_lost() {
+            self.start_over(self.epoch);
+        }
+    }
+
+    fn write_event(
+        &mut self,
+        event: &Event<'_>,
+        registered: Option<&Registered>,
+        now: u64,
+        fill: &dyn Fn(&mut EventContext<'_, '_>),
+    ) {
+        let thread_time = self.sample_thread_time(event, now);
+        let timestamp = event.timestamp.unwrap_or(Timestamp::TraceTime(now));
+        let stamp = self.stamp(timestamp);
+        let options = &*self.options;
+        let local = &mut self.told.local;
+        let track = match event.track {
+            TrackRef::Thread => None,
+            TrackRef::Told(uuid) => Some(uuid),
+            TrackRef::Tell(track) => Some(track.uuid()),
+        };
+        self.writer.packet(|writer| {
+            let mut packet = TracePacket::new(writer);
+            packet.sequence_flags(NEEDS_INCREMENTAL_STATE as u32);
+            stamp.write(&mut packet);
+            packet.track_event(|track_event| {
+                let (categories, name) = match (registered, event.category, event.name) {
+                    (Some(site), None, Name::OfSite) => (&site.categories[..], site.name),
+                    (Some(site), None, _) => (&site.categories[..], 0),
+                    (Some(site), Some(_), Name::OfSite) => (&[][..], site.name),
+                    _ => (&[][..], 0),
+                };
+                wire::head(track_event, event.kind, categories, name);
+                if let Some(category) = event.category
+                    && event.kind.tells_category()
+                {
+                    track_event.categories(category);
+                }
+                match event.name {
+                    Name::OfSite => {}
+                    Name::Dynamic(_) if options.filter_dynamic_event_names => {
+                        track_event.name("FILTERED");
+                    }
+                    Name::Dynamic(name) => {
+                        track_event.name(name);
+                    }
+                    Name::Static(name) => {
+                        track_event.name_iid(local.event_name(name));
+                    }
+                }
+                if let Some(uuid) = track {
+                    track_event.track_uuid(uuid);
+                }
+                if let Some(value) = thread_time {
+                    track_event.extra_counter_values(value);
+                }
+                let annotations = registered.map_or(&[][..], |site| &site.annotations);
+                fill(&mut EventContext::new(track_event, local, annotations, options));
+            });
+            local.write_pending(&mut packet);
+        });
+    }
+
+    /// The time now, never before what this sequence took for now earlier.
+    #[inline]
+    fn now(&mut self) -> u64 {
+        match self.anchor.now() {
+            Some(now) => now,
+            None => self.anchor.renew(self.last),
+        }
+    }
+
+    /// Writes the first packets: the defaults, and who this is. False if there is no room for them.
+    #[cold]
+    fn begin(&mut self, now: u64) -> bool {
+        // A reset that is lost as well is no news.
+        self.has_lost();
+        self.last = now;
+        let options = self.options.clone();
+        let multiplier = options.timestamp_unit_multiplier;
+        let trace_clock = clock::chosen().id();
+        let default_clock = self.default_clock();
+        let thread = self.thread;
+        let thread_time_track = options
+            .thread_time_sampling
+            .then(|| thread_time_track(thread, multiplier));
+        let stamp = self.stamp(Timestamp::TraceTime(now));
+        self.writer.packet(|writer| {
+            let mut packet = TracePacket::new(writer);
+            packet.sequence_flags(INCREMENTAL_STATE_CLEARED as u32);
+            stamp.write(&mut packet);
+            packet.trace_packet_defaults(|defaults| {
+                defaults.timestamp_clock_id(default_clock);
+                defaults.track_event_defaults(|defaults| {
+                    defaults.track_uuid(thread.uuid());
+                    if let Some(track) = &thread_time_track {
+                        defaults.extra_counter_track_uuids(track.uuid());
+                    }
+                });
+            });
+            if default_clock != trace_clock {
+                packet.clock_snapshot(|snapshot| {
+                    snapshot.clocks(|clock| {
+                        clock.clock_id(trace_clock).timestamp(now);
+                    });
+                    if default_clock == INCREMENTAL_CLOCK {
+                        snapshot.clocks(|clock| {
+                            clock
+                                .clock_id(INCREMENTAL_CLOCK)
+                                .timestamp(now / multiplier)
+                                .is_incremental(true)
+                                .unit_multiplier_ns(multiplier);
+                        });
+                    }
+                    if multiplier > 1 {
+                        snapshot.clocks(|clock| {
+                            clock
+                                .clock_id(ABSOLUTE_CLOCK)
+                                .timestamp(now / multiplier)
+                                .is_incremental(false)
+                                .unit_multiplier_ns(multiplier);
+                        });
+                    }
+                });
+            }
+        });
+        if self.has_lost() {
+            return false;
+        }
+        self.describe(&thread, now);
+        self.describe(&Track::process(), now);
+        if let Some(track) = &thread_time_track {
+            self.describe(track, now);
+        }
+        self.begun = !self.has_lost();
+        let plain = multiplier == 1 && default_clock == INCREMENTAL_CLOCK && !options.thread_time_sampling;
+        if self.begun && plain {
+            self.plain_epoch = self.epoch;
+        }
+        self.begun
+    }
+
+    /// The clock of timestamps that do not say which.
+    fn default_clock(&self) -> u32 {
+        if self.options.incremental_timestamps {
+            INCREMENTAL_CLOCK
+        } else if self.options.timestamp_unit_multiplier == 1 {
+            clock::chosen().id()
+        } else {
+            ABSOLUTE_CLOCK
+        }
+    }
+
+    /// How a time is told, as upstream's SDK tells it.
+    #[inline]
+    fn stamp(&mut self, timestamp: Timestamp) -> Stamp {
+        let multiplier = self.options.timestamp_unit_multiplier;
+        match timestamp {
+            Timestamp::OnClock { clock_id, value } => Stamp {
+                value,
+                clock: (clock_id != self.default_clock()).then_some(clock_id),
+            },
+            Timestamp::TraceTime(time) if !self.options.incremental_timestamps => Stamp {
+                value: time / multiplier,
+                clock: None,
+            },
+            Timestamp::TraceTime(time) => match time.checked_sub(self.last) {
+                Some(since_last) => {
+                    let units = if multiplier == 1 { since_last } else { since_last / multiplier };
+                    self.last += units * multiplier;
+                    Stamp {
+                        value: units,
+                        clock: None,
+                    }
+                }
+                None if multiplier == 1 => Stamp {
+                    value: time,
+                    clock: Some(clock::chosen().id()),
+                },
+                None => Stamp {
+                    value: time / multiplier,
+                    clock: Some(ABSOLUTE_CLOCK),
+                },
+            },
+        }
+    }
+
+    /// Tells the strings that events of a site refer to.
+    #[cold]
+    fn tell_strings(&mut self, site: &Registered) {
+        let told = &mut self.told;
+        let mut data = Writer::new();
+        let mut interned = ferretto_proto::write::InternedData::new(&mut data);
+        for &id in &site.categories {
+            if told.categories.insert(id) {
+                interned.event_categories(|entry| {
+                    entry.iid(u64::from(id)).name(CATEGORIES.string(id));
+                });
+            }
+        }
+        if site.name != 0 && told.event_names.insert(site.name) {
+            interned.event_names(|entry| {
+                entry.iid(u64::from(site.name)).name(EVENT_NAMES.string(site.name));
+            });
+        }
+        for &id in &site.annotations {
+            if told.annotation_names.insert(id) {
+                interned.debug_annotation_names(|entry| {
+                    entry.iid(u64::from(id)).name(ANNOTATION_NAMES.string(id));
+                });
+            }
+        }
+        if data.is_empty() {
+            return;
+        }
+        self.writer.packet(|writer| {
+            let mut packet = TracePacket::new(writer);
+            packet.sequence_flags(NEEDS_INCREMENTAL_STATE as u32);
+            packet.writer().bytes_field(TracePacket::INTERNED_DATA, data.as_slice());
+        });
+    }
+
+    /// Tells what a track is, and its parents, once.
+    #[inline]
+    fn describe(&mut self, track: &impl TrackLike, now: u64) {
+        track::describe(track, &mut Describing { sequence: self, now });
+    }
+
+    /// Tells again what tracks are that were told and have changed since.
+    #[cold]
+    pub(super) fn retell_changed_tracks(&mut self, now: u64) {
+        let (changes, version) = track::changes_since(self.tracks_version);
+        self.tracks_version = version;
+        for (uuid, descriptor) in changes {
+            if self.told.tracks.contains(uuid) {
+                let mut describing = Describing { sequence: self, now };
+                describing.emit(&mut |track| track.writer().raw(&descriptor));
+            }
+        }
+    }
+
+    /// The time that the thread has spent on a CPU since the last sample, if it is sampled.
+    #[inline]
+    fn sample_thread_time(&mut self, event: &Event<'_>, now: u64) -> Option<i64> {
+        if !self.options.thread_time_sampling || !matches!(event.track, TrackRef::Thread) {
+            return None;
+        }
+        let sampling = &mut self.thread_time;
+        let subsampling = self.options.thread_time_subsampling_ns;
+        let due = subsampling == 0
+            || sampling.sampled_at == 0
+            || now >= sampling.sampled_at.saturating_add(subsampling);
+        if !due {
+            return Some(0);
+        }
+        let time = clock::thread_time_ns();
+        let since_last = time.saturating_sub(sampling.last);
+        *sampling = ThreadTime {
+            last: time,
+            sampled_at: now,
+        };
+        Some((since_last / self.options.timestamp_unit_multiplier).cast_signed())
+    }
+}
+
+/// The counter of the CPU time of a thread; upstream's name and attributes.
+fn thread_time_track(thread: Track, multiplier: u64) -> CounterTrack<'static> {
+    CounterTrack::new("thread_time")
+        .child_of(thread)
+        .incremental()
+        .unit_multiplier(multiplier.cast_signed())
+        .builtin(BuiltinCounter::ThreadTimeNs)
+}
+
+/// Where descriptors go: packets of their own.
+struct Describing<'a> {
+    sequence: &'a mut Sequence,
+    now: u64,
+}
+
+impl DescriptorSink for Describing<'_> {
+    #[inline]
+    fn first_mention(&mut self, uuid: u64) -> bool {
+        self.sequence.told.tracks.insert(uuid)
+    }
+
+    fn emit(&mut self, fill: &mut dyn FnMut(&mut TrackDescriptor<'_>)) {
+        let stamp = self.sequence.stamp(Timestamp::TraceTime(self.now));
+        self.sequence.writer.packet(|writer| {
+            let mut packet = TracePacket::new(writer);
+            packet.sequence_flags(NEEDS_INCREMENTAL_STATE as u32);
+            stamp.write(&mut packet);
+            packet.track_descriptor(|descriptor| fill(descriptor));
+        });
+    }
+}
+
+/// A timestamp as packets tell it.
+#[derive(Clone, Copy)]
+struct Stamp {
+    value: u64,
+    /// The clock, if it is not the sequence's default.
+    clock: Option<u32>,
+}
+
+impl Stamp {
+    #[inline]
+    fn write(self, packet: &mut TracePacket<'_>) {
+        packet.timestamp(self.value);
+        if let Some(clock) = self.clock {
+            packet.timestamp_clock_id(clock);
+        }
+    }
+}

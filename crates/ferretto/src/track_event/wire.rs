@@ -1,0 +1,89 @@
+//! How packets of track events begin, in bytes.
+//!
+//! Fields are put in an order in which what changes comes last: `sequence_flags`, `track_event`, `timestamp`. To readers all
+//! orders are the same.
+
+use ferretto_proto::messages::track_event::Type;
+use ferretto_proto::write::{TracePacket, TrackEvent};
+use ferretto_wire::Writer;
+
+/// `sequence_flags` of packets that refer to others: `SEQ_NEEDS_INCREMENTAL_STATE`.
+pub(super) const NEEDS_INCREMENTAL_STATE: u64 = 2;
+/// `sequence_flags` of packets that take back all that was referred to before: `SEQ_INCREMENTAL_STATE_CLEARED`.
+pub(super) const INCREMENTAL_STATE_CLEARED: u64 = 1;
+
+/// The kinds of events.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    SliceBegin,
+    SliceEnd,
+    Instant,
+    Counter,
+    State,
+}
+
+impl EventType {
+    pub(super) fn to_wire(self) -> Type {
+        match self {
+            EventType::SliceBegin => Type::TYPE_SLICE_BEGIN,
+            EventType::SliceEnd => Type::TYPE_SLICE_END,
+            EventType::Instant => Type::TYPE_INSTANT,
+            EventType::Counter => Type::TYPE_COUNTER,
+            EventType::State => Type::TYPE_STATE,
+        }
+    }
+
+    /// Whether events of this kind tell their category: the ends of slices and samples of counters do not.
+    pub(super) fn tells_category(self) -> bool {
+        !matches!(self, EventType::SliceEnd | EventType::Counter)
+    }
+}
+
+/// A packet with an event that has no more than a type, categories and a name, up to the tag of its timestamp.
+pub(super) fn front(event: EventType, categories: &[u32], name: u32) -> Vec<u8> {
+    let mut packet = Writer::new();
+    TracePacket::new(&mut packet)
+        .sequence_flags(NEEDS_INCREMENTAL_STATE as u32)
+        .track_event(|track_event| {
+            head(track_event, event, categories, name);
+        });
+    packet.varint(u64::from(TracePacket::TIMESTAMP << 3));
+    packet.as_slice().to_vec()
+}
+
+/// What all events begin with.
+#[inline(always)]
+pub(super) fn head(track_event: &mut TrackEvent<'_>, event: EventType, categories: &[u32], name: u32) {
+    track_event.r#type(event.to_wire());
+    if event.tells_category() {
+        for &category in categories {
+            track_event.category_iids(u64::from(category));
+        }
+    }
+    if name != 0 {
+        track_event.name_iid(u64::from(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buffa::Message;
+    use ferretto_client::trace_writer::PreparedPacket;
+
+    #[test]
+    fn a_prepared_event_is_one_with_its_type_category_and_name() {
+        let mut packet = front(EventType::SliceBegin, &[300], 20_000);
+        assert!(PreparedPacket::new(&packet).is_some(), "{} bytes", packet.len());
+        packet.push(42);
+        let packet = ferretto_proto::messages::TracePacket::decode_from_slice(&packet).unwrap();
+        assert_eq!(packet.timestamp, Some(42));
+        assert_eq!(packet.sequence_flags, Some(NEEDS_INCREMENTAL_STATE as u32));
+        let Some(ferretto_proto::messages::trace_packet::Data::TrackEvent(event)) = packet.data else {
+            panic!("{packet:?}")
+        };
+        assert_eq!(event.r#type, Some(Type::TYPE_SLICE_BEGIN));
+        assert_eq!(event.category_iids, [300]);
+    }
+}
