@@ -26,3 +26,9 @@ pub use muxer::{activate_triggers, initialize, is_initialized};
 pub use options::{Backend, BufferExhaustedPolicy, Options};
 pub use startup::startup_tracing;
 pub use status::{Status, status};
+#[doc(hidden)]
+pub use track_event::private;
+pub use track_event::{
+    Category, CounterValue, DynamicCategory, EventContext, Flow, LogPriority, Slice, StaticName, Timestamp,
+    add_test_category_prefixes, nested_events, register_categories,
+};

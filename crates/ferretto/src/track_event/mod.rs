@@ -16,6 +16,8 @@ mod macros;
 mod registry;
 mod sequence;
 mod source;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod wire;
 
@@ -33,9 +35,7 @@ pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
 pub mod private {
     pub use super::call_site::{CallSite, EventCategory};
     pub use super::emit::{EventName, IntoEventName, Parts, Slice, emit, emit_plain};
-    pub use super::event::{
-        Annotation, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField,
-    };
+    pub use super::event::{Annotation, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField};
     pub use super::sequence::Timestamp;
     pub use super::wire::EventType;
     pub use std::option::Option::{None, Some};

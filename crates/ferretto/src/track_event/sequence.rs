@@ -97,7 +97,12 @@ impl ThreadState {
 
     /// Writes an event that is prepared but for its time, which is now. False if something has to be done first.
     #[inline(always)]
-    pub(super) fn write_prepared(&mut self, slot: usize, prepared: &PreparedPacket, site: Option<u32>) -> bool {
+    pub(super) fn write_prepared(
+        &mut self,
+        slot: usize,
+        prepared: &PreparedPacket,
+        site: Option<u32>,
+    ) -> bool {
         let Some(Some(sequence)) = self.sequences.get_mut(slot) else {
             return false;
         };
@@ -439,7 +444,11 @@ impl Sequence {
             },
             Timestamp::TraceTime(time) => match time.checked_sub(self.last) {
                 Some(since_last) => {
-                    let units = if multiplier == 1 { since_last } else { since_last / multiplier };
+                    let units = if multiplier == 1 {
+                        since_last
+                    } else {
+                        since_last / multiplier
+                    };
                     self.last += units * multiplier;
                     Stamp {
                         value: units,
@@ -473,7 +482,9 @@ impl Sequence {
         }
         if site.name != 0 && told.event_names.insert(site.name) {
             interned.event_names(|entry| {
-                entry.iid(u64::from(site.name)).name(EVENT_NAMES.string(site.name));
+                entry
+                    .iid(u64::from(site.name))
+                    .name(EVENT_NAMES.string(site.name));
             });
         }
         for &id in &site.annotations {
@@ -489,7 +500,9 @@ impl Sequence {
         self.writer.packet(|writer| {
             let mut packet = TracePacket::new(writer);
             packet.sequence_flags(NEEDS_INCREMENTAL_STATE as u32);
-            packet.writer().bytes_field(TracePacket::INTERNED_DATA, data.as_slice());
+            packet
+                .writer()
+                .bytes_field(TracePacket::INTERNED_DATA, data.as_slice());
         });
     }
 
@@ -502,9 +515,9 @@ impl Sequence {
     /// Tells again what tracks are that were told and have changed since.
     #[cold]
     pub(super) fn retell_changed_tracks(&mut self, now: u64) {
-        let (changes, version) = track::changes_since(self.tracks_version);
-        self.tracks_version = version;
-        for (uuid, descriptor) in changes {
+        let changes = track::changes_since(self.tracks_version);
+        self.tracks_version = changes.version;
+        for (uuid, descriptor) in changes.descriptors {
             if self.told.tracks.contains(uuid) {
                 let mut describing = Describing { sequence: self, now };
                 describing.emit(&mut |track| track.writer().raw(&descriptor));
@@ -539,7 +552,7 @@ impl Sequence {
 /// The counter of the CPU time of a thread; upstream's name and attributes.
 fn thread_time_track(thread: Track, multiplier: u64) -> CounterTrack<'static> {
     CounterTrack::new("thread_time")
-        .child_of(thread)
+        .parent(thread)
         .incremental()
         .unit_multiplier(multiplier.cast_signed())
         .builtin(BuiltinCounter::ThreadTimeNs)
