@@ -114,6 +114,12 @@ impl TraceWriter {
         self.losses
     }
 
+    /// Whether the last packet was dropped, and none has been written since.
+    #[inline]
+    pub fn is_losing(&self) -> bool {
+        self.preamble == Preamble::AfterLoss
+    }
+
     /// Writes one encoded `TracePacket`, without the fields that only the service may write. Drops it if there is no
     /// room and the policy says so, which [`TraceWriter::losses`] tells.
     #[inline]

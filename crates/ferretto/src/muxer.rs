@@ -30,6 +30,7 @@ use crate::options::{BackendOptions, LogLevel, MemoryOptions, Options, Settings}
 use crate::source::Source;
 use crate::startup::StartupRequest;
 use crate::status::Status;
+use crate::{clock, track, track_event};
 
 /// How often a process may fork, and the child initialize tracing, fork again, and so on.
 const MAX_INCARNATIONS: usize = 16;
@@ -239,6 +240,14 @@ pub(crate) fn forked() {
 }
 
 fn start(settings: Settings) -> Result<&'static Muxer, String> {
+    if let Err(problem) = clock::choose(settings.clock) {
+        log_to(&settings, LogLevel::Warning, &problem.to_string());
+    }
+    track::set_system_tracks(settings.merging);
+    if let Some(uuid) = settings.process_uuid {
+        track::set_process_uuid(uuid);
+    }
+    track_event::register();
     let (made, is_made) = sync_channel(1);
     let for_thread = settings.clone();
     let spawned = std::thread::Builder::new()

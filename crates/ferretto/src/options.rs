@@ -9,6 +9,9 @@ use std::time::Duration;
 pub use ferretto_client::arbiter::BufferExhaustedPolicy;
 pub use ferretto_ipc::Address;
 
+pub use crate::clock::TraceClock;
+pub use crate::track::SystemTracks;
+
 /// A tracing service that this process records for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -58,18 +61,6 @@ impl<F: FnMut(Port) -> io::Result<OwnedFd> + Send + 'static> Transport for F {
     fn connect(&mut self, port: Port) -> io::Result<OwnedFd> {
         self(port)
     }
-}
-
-/// The clock of timestamps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum TraceClock {
-    /// `CLOCK_BOOTTIME`, as most of what is recorded on Linux.
-    #[default]
-    Boot,
-    /// `CLOCK_MONOTONIC`.
-    Monotonic,
-    /// `CLOCK_MONOTONIC_RAW`.
-    MonotonicRaw,
 }
 
 /// How important a line for the log is.
@@ -143,16 +134,6 @@ pub(crate) struct Settings {
     pub(crate) process_uuid: Option<u64>,
     pub(crate) merging: SystemTracks,
     pub(crate) concurrency: Concurrency,
-}
-
-/// Whether track events of a thread are shown on the track that the kernel's events of that thread are on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum SystemTracks {
-    /// They are.
-    #[default]
-    Merged,
-    /// They have tracks of their own.
-    Separate,
 }
 
 /// How many sessions a data source may record for at the same time.

@@ -61,8 +61,9 @@ pub use label::{ChildOrdering, SiblingMerge};
 pub use named::NamedTrack;
 pub use state::StateTrack;
 
-pub(crate) use descriptor::{SystemTracks, set_system_tracks};
-pub(crate) use identity::{process_uuid, reset_after_fork};
+pub use descriptor::SystemTracks;
+pub(crate) use descriptor::set_system_tracks;
+pub(crate) use identity::{process_uuid, reset_after_fork, set_process_uuid};
 pub(crate) use registry::version as descriptors_version;
 pub(crate) use seen::SeenTracks;
 

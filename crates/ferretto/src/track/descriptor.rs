@@ -9,21 +9,21 @@ use ferretto_proto::write;
 
 use super::identity;
 
-/// What becomes of a thread's events beside what the system records of the same thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SystemTracks {
-    /// One track for both.
+/// Where events of a thread are shown, if the system records events of the same thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SystemTracks {
+    /// On one track with those.
     #[default]
-    Merge,
-    /// A track for each: for events whose times are too coarse to nest among the system's.
-    KeepApart,
+    Merged,
+    /// On tracks of their own: for events whose times are too coarse to nest among the system's.
+    Separate,
 }
 
 static KEEP_APART: AtomicBool = AtomicBool::new(false);
 
 /// Decides for all threads; to be called before anything is recorded.
 pub(crate) fn set_system_tracks(choice: SystemTracks) {
-    KEEP_APART.store(choice == SystemTracks::KeepApart, Ordering::Relaxed);
+    KEEP_APART.store(choice == SystemTracks::Separate, Ordering::Relaxed);
 }
 
 /// Writes what makes a track that of this process.

@@ -39,6 +39,11 @@ pub(crate) fn process_uuid() -> u64 {
     }
 }
 
+/// Has the process's track bear this uuid instead of the computed one: to be called before anything is recorded.
+pub(crate) fn set_process_uuid(uuid: u64) {
+    PROCESS_UUID.store(uuid, Ordering::Relaxed);
+}
+
 #[cold]
 fn compute_process_uuid() -> u64 {
     // Threads that come here at once all arrive at the same.

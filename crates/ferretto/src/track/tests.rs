@@ -596,7 +596,7 @@ fn threads_can_be_kept_apart_from_what_the_system_records() {
     in_a_process_of_its_own(
         "track::tests::threads_can_be_kept_apart_from_what_the_system_records",
         || {
-            set_system_tracks(SystemTracks::KeepApart);
+            set_system_tracks(SystemTracks::Separate);
             assert_eq!(
                 written(&Track::thread()).disallow_merging_with_system_tracks,
                 Some(true)
@@ -605,7 +605,7 @@ fn threads_can_be_kept_apart_from_what_the_system_records() {
                 written(&Track::process()).disallow_merging_with_system_tracks,
                 None
             );
-            set_system_tracks(SystemTracks::Merge);
+            set_system_tracks(SystemTracks::Merged);
             assert_eq!(
                 written(&Track::thread()).disallow_merging_with_system_tracks,
                 None

@@ -25,7 +25,7 @@ pub use category::{Category, DynamicCategory};
 pub use emit::{Slice, StaticName};
 pub use event::{CounterValue, EventContext, Flow, LogPriority};
 pub use sequence::Timestamp;
-pub(crate) use source::TrackEventSource;
+pub(crate) use source::register;
 
 /// By which configs know this data source.
 pub(crate) const DATA_SOURCE_NAME: &str = "track_event";

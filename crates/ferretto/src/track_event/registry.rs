@@ -15,7 +15,6 @@ use super::category::{Category, Listing};
 use super::config::{CategoryFilter, TrackEventOptions};
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES};
 use super::wire::{self, EventType};
-use crate::muxer;
 use crate::source::{MAX_INSTANCES, Output, Slot};
 
 /// What sequences of a slot go by: changes when an instance starts there, when it stops, and when its incremental state is to be
@@ -110,7 +109,7 @@ pub(super) fn register_site(site: &'static CallSite, category: &Category) -> u32
     site.set_listeners(listeners);
     drop(registry);
     if news {
-        muxer::source_changed(super::DATA_SOURCE_NAME);
+        super::source::changed();
     }
     listeners
 }
@@ -133,7 +132,7 @@ pub(super) fn register_categories(categories: &[&'static Category]) {
         .fold(false, |news, category| registry.add_category(category) | news);
     drop(registry);
     if news {
-        muxer::source_changed(super::DATA_SOURCE_NAME);
+        super::source::changed();
     }
 }
 
@@ -182,6 +181,14 @@ pub(super) fn clear_incremental_state(slot: Slot) {
     }
 }
 
+/// This is a forked child: nobody records here. Takes no lock, for it may be held for ever.
+pub(super) fn forget() {
+    LISTENERS.store(0, Ordering::Relaxed);
+    for epoch in &EPOCHS {
+        epoch.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The instance that records in a slot, and the epoch of that.
 pub(super) fn active(slot: Slot) -> Option<(Active, u32)> {
     let registry = registry();
@@ -214,7 +221,7 @@ pub(super) fn descriptor() -> TrackEventDescriptor {
 
 /// The members of a group, or the category itself.
 fn members(category: &str) -> impl Iterator<Item = &str> {
-    category.split(',').map(str::trim).filter(|name| !name.is_empty())
+    category.split(',').filter(|name| !name.is_empty())
 }
 
 impl Registry {
@@ -275,10 +282,14 @@ impl Registry {
             let Some(active) = &self.active[slot.index()] else {
                 continue;
             };
-            let enabled = members(category).any(|name| {
-                let tags = self.categories.get(name).map_or(&[][..], |category| category.tags);
-                active.filter.is_enabled(name, tags)
-            });
+            let tags_of = |name: &str| self.categories.get(name).map(|category| category.tags);
+            let enabled = if category.contains(',') {
+                active.filter.is_group_enabled(category, tags_of)
+            } else {
+                active
+                    .filter
+                    .is_enabled(category, tags_of(category).unwrap_or_default())
+            };
             if enabled {
                 listeners |= slot.bit();
             }

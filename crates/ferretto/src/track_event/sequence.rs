@@ -249,10 +249,10 @@ impl Sequence {
         self.thread_time = ThreadTime::default();
     }
 
-    /// Whether all that readers know is lost, or will be with the next packet that arrives.
+    /// Whether packets were lost since this was last asked, or are being lost: then readers will forget all they know.
     fn has_lost(&mut self) -> bool {
         let losses = self.writer.losses();
-        let lost = losses != self.losses;
+        let lost = losses != self.losses || self.writer.is_losing();
         self.losses = losses;
         lost
     }
@@ -268,9 +268,7 @@ impl Sequence {
         {
             self.tell_strings(registered);
         }
-        if self.tracks_version != track::descriptors_version() {
-            self.retell_changed_tracks(now);
-        }
+        self.describe_changes(now);
         if let TrackRef::Tell(track) = event.track {
             self.describe(&track, now);
         }
@@ -351,11 +349,9 @@ impl Sequence {
     /// Writes the first packets: the defaults, and who this is. False if there is no room for them.
     #[cold]
     fn begin(&mut self, now: u64) -> bool {
-        // A reset that is lost as well is no news.
-        self.has_lost();
         self.last = now;
         let options = self.options.clone();
-        let multiplier = options.timestamp_unit_multiplier;
+        let multiplier = options.timestamp_unit_multiplier.get();
         let trace_clock = clock::chosen().id();
         let default_clock = self.default_clock();
         let thread = self.thread;
@@ -422,7 +418,7 @@ impl Sequence {
     fn default_clock(&self) -> u32 {
         if self.options.incremental_timestamps {
             INCREMENTAL_CLOCK
-        } else if self.options.timestamp_unit_multiplier == 1 {
+        } else if self.options.timestamp_unit_multiplier.get() == 1 {
             clock::chosen().id()
         } else {
             ABSOLUTE_CLOCK
@@ -432,7 +428,7 @@ impl Sequence {
     /// How a time is told, as upstream's SDK tells it.
     #[inline]
     fn stamp(&mut self, timestamp: Timestamp) -> Stamp {
-        let multiplier = self.options.timestamp_unit_multiplier;
+        let multiplier = self.options.timestamp_unit_multiplier.get();
         match timestamp {
             Timestamp::OnClock { clock_id, value } => Stamp {
                 value,
@@ -513,16 +509,10 @@ impl Sequence {
     }
 
     /// Tells again what tracks are that were told and have changed since.
-    #[cold]
-    pub(super) fn retell_changed_tracks(&mut self, now: u64) {
-        let changes = track::changes_since(self.tracks_version);
-        self.tracks_version = changes.version;
-        for (uuid, descriptor) in changes.descriptors {
-            if self.told.tracks.contains(uuid) {
-                let mut describing = Describing { sequence: self, now };
-                describing.emit(&mut |track| track.writer().raw(&descriptor));
-            }
-        }
+    #[inline]
+    fn describe_changes(&mut self, now: u64) {
+        let version = self.tracks_version;
+        self.tracks_version = track::describe_changes(version, &mut Describing { sequence: self, now });
     }
 
     /// The time that the thread has spent on a CPU since the last sample, if it is sampled.
@@ -545,7 +535,7 @@ impl Sequence {
             last: time,
             sampled_at: now,
         };
-        Some((since_last / self.options.timestamp_unit_multiplier).cast_signed())
+        Some((since_last / self.options.timestamp_unit_multiplier.get()).cast_signed())
     }
 }
 
@@ -568,6 +558,10 @@ impl DescriptorSink for Describing<'_> {
     #[inline]
     fn first_mention(&mut self, uuid: u64) -> bool {
         self.sequence.told.tracks.insert(uuid)
+    }
+
+    fn has_described(&self, uuid: u64) -> bool {
+        self.sequence.told.tracks.contains(uuid)
     }
 
     fn emit(&mut self, fill: &mut dyn FnMut(&mut TrackDescriptor<'_>)) {

@@ -1,14 +1,32 @@
 //! The data source `track_event`, as the SDK's thread drives it.
 
-use ferretto_proto::messages::{DataSourceDescriptor, MessageField};
+use std::sync::{Arc, OnceLock};
 
-use super::config::{CategoryFilter, TrackEventOptions};
+use ferretto_client::arbiter::BufferExhaustedPolicy;
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, MessageField, TrackEventConfig};
+
+use super::config::{self, CategoryFilter, TrackEventOptions};
 use super::{DATA_SOURCE_NAME, registry};
+use crate::muxer;
 use crate::source::{Acknowledge, Instance, Output, Slot, Source};
+
+static ENTRY: OnceLock<&'static muxer::Entry> = OnceLock::new();
+
+/// Offers the data source to all services.
+pub(crate) fn register() {
+    ENTRY.get_or_init(|| muxer::register(Arc::new(TrackEventSource)));
+}
+
+/// There are other categories than before.
+pub(super) fn changed() {
+    if let Some(entry) = ENTRY.get() {
+        muxer::source_changed(entry);
+    }
+}
 
 /// See the [module's documentation](self). Its state is [`registry`]'s.
 #[derive(Debug)]
-pub(crate) struct TrackEventSource;
+struct TrackEventSource;
 
 impl Source for TrackEventSource {
     fn descriptor(&self) -> DataSourceDescriptor {
@@ -25,7 +43,12 @@ impl Source for TrackEventSource {
     fn set_up(&self, _: &Instance) {}
 
     fn start(&self, instance: &Instance, output: Output, started: Acknowledge) {
-        let config = instance.config.track_event_config.as_option().cloned().unwrap_or_default();
+        let config = instance
+            .config
+            .track_event_config
+            .as_option()
+            .cloned()
+            .unwrap_or_default();
         registry::start(
             instance.slot,
             instance.serial,
@@ -48,5 +71,23 @@ impl Source for TrackEventSource {
 
     fn clear_incremental_state(&self, slot: Slot) {
         registry::clear_incremental_state(slot);
+    }
+
+    fn forget(&self) {
+        registry::forget();
+    }
+
+    fn exhausted_policy(&self, _: &DataSourceConfig) -> BufferExhaustedPolicy {
+        muxer::settings().map_or(BufferExhaustedPolicy::Drop, |settings| {
+            settings.track_event_policy
+        })
+    }
+
+    fn can_adopt(&self, startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
+        let nothing = TrackEventConfig::default();
+        config::can_adopt(
+            startup.track_event_config.as_option().unwrap_or(&nothing),
+            session.track_event_config.as_option().unwrap_or(&nothing),
+        )
     }
 }
