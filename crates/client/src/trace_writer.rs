@@ -4,9 +4,10 @@
 //! chunk costs two copies into it and one store of the packet count: no lock, no allocation, no system call. Locks are
 //! taken only when a chunk is full (see [`crate::arbiter`]).
 //!
-//! **Three ways in.** [`TraceWriter::write_packet`] copies a packet that was encoded elsewhere. [`TraceWriter::packet`] encodes
-//! one straight into the chunk; if it outgrows that, it moves to private memory. [`TraceWriter::write_prepared`] is for packets
-//! of which all but the end was known beforehand, and stores them in a dozen instructions.
+//! **Four ways in.** [`TraceWriter::write_packet`] copies a packet that was encoded elsewhere. [`TraceWriter::packet`] encodes
+//! one straight into the chunk; if it outgrows that, it moves to private memory. [`TraceWriter::write_short`] does so faster, but
+//! gives up on what is not short. [`TraceWriter::write_prepared`] is for packets of which all but the end was known beforehand, and
+//! stores them in a dozen instructions.
 //!
 //! **Finished packets.** A packet that does not fit the chunk is cut into fragments that fill chunk after chunk. By then it is
 //! finished, in private memory, so each fragment has its final length, and nothing ever has to be patched afterwards.
@@ -24,7 +25,7 @@ use ferretto_smb::{
     ChunkFlags, ChunkId, DROPPED_PACKET_SIZE, FirstPacket, MAX_PACKETS_PER_CHUNK, NewChunk, WriteChunk,
     WriterId,
 };
-use ferretto_wire::{Writer, varint_len};
+use ferretto_wire::{Cursor, Writer, varint_len};
 use std::sync::Arc;
 
 mod in_place;
@@ -143,6 +144,17 @@ impl TraceWriter {
     pub fn write_prepared(&mut self, packet: &PreparedPacket, end: u32) -> bool {
         match &mut self.current {
             Some(open) if self.preamble == Preamble::None => open.append_prepared(packet, end),
+            _ => false,
+        }
+    }
+
+    /// Writes the packet that `fill` encodes, if it is no longer than [`MAX_SHORT_LEN`](ferretto_wire::MAX_SHORT_LEN) bytes and there is
+    /// room; else nothing happens, and it is to be written as any other packet.
+    #[inline(always)]
+    #[must_use]
+    pub fn write_short(&mut self, fill: impl for<'w> FnOnce(Cursor<'w>) -> Option<Cursor<'w>>) -> bool {
+        match &mut self.current {
+            Some(open) if self.preamble == Preamble::None => open.encode_short(fill),
             _ => false,
         }
     }

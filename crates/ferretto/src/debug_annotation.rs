@@ -39,8 +39,8 @@
 
 use std::fmt;
 
-use ferretto_proto::write::DebugAnnotation as Field;
-use ferretto_wire::Writer;
+use ferretto_proto::write::{self, DebugAnnotation as Field};
+use ferretto_wire::{Cursor, Writer};
 
 use text::write_text;
 
@@ -65,6 +65,41 @@ pub trait DebugAnnotation {
     /// This runs while an event is being written, and only if a session records it: it should neither block nor have
     /// effects. Should it trace, that event is not part of this one.
     fn write_annotation(&self, value: AnnotationValue<'_>);
+
+    /// The value, if it is always a simple one: then there is a shorter way to write it.
+    #[doc(hidden)]
+    #[inline]
+    fn as_scalar(&self) -> Option<Scalar<'_>> {
+        None
+    }
+}
+
+/// A value that is not made of others.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum Scalar<'a> {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(&'a str),
+}
+
+impl Scalar<'_> {
+    /// Writes an annotation of an event's, whose name has this id, if there is room for it.
+    #[inline(always)]
+    pub(crate) fn put(self, event: Cursor<'_>, name: u32) -> Option<Cursor<'_>> {
+        event.nested(write::TrackEvent::DEBUG_ANNOTATIONS, |annotation| {
+            let annotation = annotation.varint_field(Field::NAME_IID, u64::from(name))?;
+            match self {
+                Scalar::Bool(value) => annotation.varint_field(Field::BOOL_VALUE, u64::from(value)),
+                Scalar::Int(value) => annotation.varint_field(Field::INT_VALUE, value as u64),
+                Scalar::Uint(value) => annotation.varint_field(Field::UINT_VALUE, value),
+                Scalar::Double(value) => annotation.fixed64_field(Field::DOUBLE_VALUE, value.to_bits()),
+                Scalar::Text(value) => annotation.bytes_field(Field::STRING_VALUE, value.as_bytes()),
+            }
+        })
+    }
 }
 
 /// What a value is written into. Every method takes it by value, so that there is one value at most.
@@ -97,6 +132,18 @@ impl<'w> AnnotationValue<'w> {
     /// No value; see [how that reads](self#how-values-read-in-a-trace).
     #[inline]
     pub fn none(self) {}
+
+    /// A value that is not made of others.
+    #[inline]
+    fn scalar(self, value: Scalar<'_>) {
+        match value {
+            Scalar::Bool(value) => self.bool(value),
+            Scalar::Int(value) => self.int(value),
+            Scalar::Uint(value) => self.uint(value),
+            Scalar::Double(value) => self.double(value),
+            Scalar::Text(value) => self.string(value),
+        }
+    }
 
     /// A truth value.
     #[inline]

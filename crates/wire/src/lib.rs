@@ -7,10 +7,12 @@
 //! The format is that of protobuf's "Encoding" document: a message is a row of fields, each a tag (a varint of
 //! `field number << 3 | wire type`) and a value. Groups (wire types 3 and 4) are refused: no message of Perfetto has any.
 
+mod cursor;
 mod reader;
 mod varint;
 mod writer;
 
+pub use cursor::{Cursor, MAX_SHORT_LEN};
 pub use reader::{Field, Reader, Value, WireError};
 pub use varint::{MAX_FIELD_NUMBER, MAX_VARINT_LEN, unzigzag, varint_len, zigzag};
 pub use writer::{Finished, Writer};

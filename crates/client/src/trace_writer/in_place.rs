@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::OpenChunk;
-use ferretto_wire::{Finished, Writer};
+use ferretto_wire::{Cursor, Finished, MAX_SHORT_LEN, Writer};
 
 /// A chunk with less room than this is not encoded into: most packets would spill, and be copied after all.
 const MIN_ROOM: usize = 96;
@@ -23,6 +23,26 @@ impl OpenChunk {
     #[inline]
     pub(super) fn may_encode_in_place(&self) -> bool {
         self.may_count_another() && self.room() >= MIN_ROOM
+    }
+
+    /// Has `fill` encode a packet of up to [`MAX_SHORT_LEN`] bytes, and publishes it. False if it does not fit.
+    #[inline(always)]
+    pub(super) fn encode_short(
+        &mut self,
+        fill: impl for<'w> FnOnce(Cursor<'w>) -> Option<Cursor<'w>>,
+    ) -> bool {
+        // One byte more than it takes, for the empty packet at the end of a chunk.
+        if !self.may_count_another() || self.room() <= 1 + MAX_SHORT_LEN {
+            return false;
+        }
+        let (window, _) = self.chunk.region(self.used);
+        // SAFETY: so much room is left, which belongs to the chunk; the chunk is borrowed during the call.
+        let encoded = unsafe { Cursor::delimited(window, 1 + MAX_SHORT_LEN, fill) };
+        let Some(total) = encoded else { return false };
+        self.used += total;
+        self.packets += 1;
+        self.publish();
+        true
     }
 
     /// Encodes a packet behind its size at the end of what is used. The encoder ends up on the heap, whatever happens, holding

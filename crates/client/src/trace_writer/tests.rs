@@ -274,18 +274,32 @@ fn packet_len() -> impl Strategy<Value = usize> {
 enum Way {
     Copied,
     Encoded,
+    Short,
     Prepared,
 }
 
 impl Way {
     fn any() -> impl Strategy<Value = Way> {
-        prop::sample::select(&[Way::Copied, Way::Encoded, Way::Prepared][..])
+        prop::sample::select(&[Way::Copied, Way::Encoded, Way::Short, Way::Prepared][..])
     }
 
     fn write(self, writer: &mut TraceWriter, packet: &[u8]) {
         match self {
             Way::Copied => writer.write_packet(packet),
             Way::Encoded => writer.packet(|encoder| packet.chunks(7).for_each(|part| encoder.raw(part))),
+            Way::Short => {
+                // Whatever the bytes are, they are a front.
+                let written = writer.write_short(|cursor| {
+                    packet.chunks(8).try_fold(cursor, |cursor, part| {
+                        let mut bytes = [0xee; 8];
+                        bytes[..part.len()].copy_from_slice(part);
+                        cursor.front_of(&bytes, part.len())
+                    })
+                });
+                if !written {
+                    writer.write_packet(packet);
+                }
+            }
             Way::Prepared => {
                 // A last byte below 0x80 is a varint, whatever it is to the packet.
                 let prepared = packet

@@ -25,7 +25,7 @@ use std::time::Duration;
 use ferretto_proto::write::DebugAnnotation as Field;
 
 use super::text::write_lossy;
-use super::{AnnotationValue, DebugAnnotation};
+use super::{AnnotationValue, DebugAnnotation, Scalar};
 
 /// One impl for each type, of which `$self` is the value and `$value` what it is written into.
 macro_rules! annotate {
@@ -41,16 +41,69 @@ macro_rules! annotate {
     )*};
 }
 
+/// As [`annotate`], for types whose values are simple.
+macro_rules! scalars {
+    ($([$($generics:tt)*] $type:ty: |$self:ident| $scalar:expr;)*) => {$(
+        impl<$($generics)*> DebugAnnotation for $type {
+            #[inline]
+            fn write_annotation(&self, value: AnnotationValue<'_>) {
+                let $self = self;
+                value.scalar($scalar);
+            }
+
+            #[inline(always)]
+            fn as_scalar(&self) -> Option<Scalar<'_>> {
+                let $self = self;
+                Some($scalar)
+            }
+        }
+    )*};
+}
+
 macro_rules! integers {
-    ($($method:ident as $wide:ty: $($type:ty)*;)*) => {$($(annotate! {
-        [] $type: |this, value| value.$method(*this as $wide);
-        [] NonZero<$type>: |this, value| value.$method(this.get() as $wide);
+    ($($scalar:ident as $wide:ty: $($type:ty)*;)*) => {$($(scalars! {
+        [] $type: |this| Scalar::$scalar(*this as $wide);
+        [] NonZero<$type>: |this| Scalar::$scalar(this.get() as $wide);
     })*)*};
 }
 
 integers! {
-    int as i64: i8 i16 i32 i64 isize;
-    uint as u64: u8 u16 u32 u64 usize;
+    Int as i64: i8 i16 i32 i64 isize;
+    Uint as u64: u8 u16 u32 u64 usize;
+}
+
+scalars! {
+    [] bool: |this| Scalar::Bool(*this);
+    [] f32: |this| Scalar::Double(f64::from(*this));
+    [] f64: |this| Scalar::Double(*this);
+    [] str: |this| Scalar::Text(this);
+    [] String: |this| Scalar::Text(this);
+}
+
+/// As [`annotate`], for what leads to a value.
+macro_rules! forward {
+    ($([$($generics:tt)*] $type:ty;)*) => {$(
+        impl<$($generics)*> DebugAnnotation for $type {
+            #[inline]
+            fn write_annotation(&self, value: AnnotationValue<'_>) {
+                (**self).write_annotation(value);
+            }
+
+            #[inline(always)]
+            fn as_scalar(&self) -> Option<Scalar<'_>> {
+                (**self).as_scalar()
+            }
+        }
+    )*};
+}
+
+forward! {
+    [T: DebugAnnotation + ?Sized] &T;
+    [T: DebugAnnotation + ?Sized] &mut T;
+    [T: DebugAnnotation + ?Sized] Box<T>;
+    [T: DebugAnnotation + ?Sized] Rc<T>;
+    [T: DebugAnnotation + ?Sized] Arc<T>;
+    [B: DebugAnnotation + ToOwned + ?Sized] Cow<'_, B>;
 }
 
 macro_rules! atomics {
@@ -70,9 +123,6 @@ atomics! {
 }
 
 annotate! {
-    [] bool: |this, value| value.bool(*this);
-    [] f32: |this, value| value.double(f64::from(*this));
-    [] f64: |this, value| value.double(*this);
     /// Beyond 64 bits, its decimal digits as a string.
     [] i128: |this, value| match i64::try_from(*this) {
         Ok(number) => value.int(number),
@@ -93,8 +143,6 @@ annotate! {
     [T: DebugAnnotation + Copy] Cell<T>: |this, value| this.get().write_annotation(value);
 
     [] char: |this, value| value.string(this.encode_utf8(&mut [0; 4]));
-    [] str: |this, value| value.string(this);
-    [] String: |this, value| value.string(this);
     [] fmt::Arguments<'_>: |this, value| value.format(*this);
     /// What is not UTF-8 is replaced by U+FFFD.
     [] CStr: |this, value| write_lossy(value.writer, Field::STRING_VALUE, this.to_bytes());
@@ -114,12 +162,6 @@ annotate! {
     /// File, line and column.
     [] Location<'_>: |this, value| value.display(this);
 
-    [T: DebugAnnotation + ?Sized] &T: |this, value| (**this).write_annotation(value);
-    [T: DebugAnnotation + ?Sized] &mut T: |this, value| (**this).write_annotation(value);
-    [T: DebugAnnotation + ?Sized] Box<T>: |this, value| (**this).write_annotation(value);
-    [T: DebugAnnotation + ?Sized] Rc<T>: |this, value| (**this).write_annotation(value);
-    [T: DebugAnnotation + ?Sized] Arc<T>: |this, value| (**this).write_annotation(value);
-    [B: DebugAnnotation + ToOwned + ?Sized] Cow<'_, B>: |this, value| (**this).write_annotation(value);
     [P: Deref<Target: DebugAnnotation>] Pin<P>: |this, value| (**this).write_annotation(value);
     /// The address.
     [T: ?Sized] *const T: |this, value| value.pointer(this.addr() as u64);

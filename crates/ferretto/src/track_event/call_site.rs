@@ -11,7 +11,7 @@ use ferretto_client::trace_writer::PreparedPacket;
 
 use super::category::{Category, DynamicCategory};
 use super::registry;
-use super::wire::EventType;
+use super::wire::{EventType, ShortFront};
 
 /// In the mask of a site that is not registered yet.
 pub(super) const UNREGISTERED: u32 = 1 << 31;
@@ -40,6 +40,8 @@ pub(super) struct Registered {
     pub(super) name: u32,
     /// Ids of its annotations' names.
     pub(super) annotations: Box<[u32]>,
+    /// How short packets with its events begin.
+    pub(super) front: Option<ShortFront>,
     /// The whole packet but the time, if there is nothing else in it and it is short.
     pub(super) prepared: Option<PreparedPacket>,
 }

@@ -5,9 +5,9 @@
 use ferretto_client::trace_writer::PreparedPacket;
 
 use super::call_site::{CallSite, EventCategory, UNREGISTERED};
-use super::event::EventFields;
+use super::event::{EventContext, EventFields};
 use super::registry;
-use super::sequence::{Event, Name, Timestamp, TrackRef};
+use super::sequence::{Event, Name, ThreadState, Timestamp, TrackRef};
 use super::thread;
 use super::wire::EventType;
 use crate::track::TrackLike;
@@ -30,6 +30,7 @@ fn slots(mut listeners: u32) -> impl Iterator<Item = usize> {
 
 /// What the options of a macro say.
 #[doc(hidden)]
+#[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub category: Option<&'a str>,
     pub name: EventName<'a>,
@@ -125,6 +126,35 @@ fn emit_site(site: &'static CallSite, listeners: u32) {
 #[doc(hidden)]
 #[inline(never)]
 pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &impl EventFields) {
+    let name = match parts.name {
+        EventName::Dynamic(name) => Some(name),
+        EventName::OfSite | EventName::Static(_) => None,
+    };
+    let is_short =
+        parts.category.is_none() && parts.timestamp.is_none() && !matches!(parts.name, EventName::Static(_));
+    let uuid = parts.track.map(TrackLike::uuid);
+    thread::with(|thread| {
+        for slot in slots(listeners) {
+            let written = is_short
+                && site
+                    .registered()
+                    .is_some_and(|registered| thread.write_short(slot, registered, name, uuid, fields));
+            if !written {
+                write_long(thread, slot, site, parts, &|context| fields.write(context));
+            }
+        }
+    });
+}
+
+#[cold]
+#[inline(never)]
+fn write_long(
+    thread: &mut ThreadState,
+    slot: usize,
+    site: &'static CallSite,
+    parts: Parts<'_>,
+    fill: &dyn Fn(&mut EventContext<'_, '_>),
+) {
     let event = Event {
         kind: site.event,
         site: Some(site),
@@ -137,11 +167,7 @@ pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &
         track: parts.track.map_or(TrackRef::Thread, TrackRef::Tell),
         timestamp: parts.timestamp,
     };
-    thread::with(|thread| {
-        for slot in slots(listeners) {
-            thread.write(slot, &event, &|context| fields.write(context));
-        }
-    });
+    thread.write(slot, &event, fill);
 }
 
 /// A slice that ends when this is dropped. Made by [`trace_slice!`](crate::trace_slice).

@@ -4,7 +4,7 @@ use std::fmt;
 use std::slice;
 
 use ferretto_proto::write;
-use ferretto_wire::Writer;
+use ferretto_wire::{Cursor, Writer};
 
 use super::config::TrackEventOptions;
 use super::local_strings::LocalStrings;
@@ -223,6 +223,8 @@ impl From<u64> for Flow {
 pub trait CounterValue: Copy {
     #[doc(hidden)]
     fn write(self, event: &mut write::TrackEvent<'_>);
+    #[doc(hidden)]
+    fn put(self, event: Cursor<'_>) -> Option<Cursor<'_>>;
 }
 
 macro_rules! integer_counter_values {
@@ -231,6 +233,11 @@ macro_rules! integer_counter_values {
             #[inline]
             fn write(self, event: &mut write::TrackEvent<'_>) {
                 event.counter_value(self as i64);
+            }
+
+            #[inline(always)]
+            fn put(self, event: Cursor<'_>) -> Option<Cursor<'_>> {
+                event.varint_field(write::TrackEvent::COUNTER_VALUE, self as i64 as u64)
             }
         }
     )*};
@@ -245,6 +252,11 @@ macro_rules! float_counter_values {
             fn write(self, event: &mut write::TrackEvent<'_>) {
                 event.double_counter_value(f64::from(self));
             }
+
+            #[inline(always)]
+            fn put(self, event: Cursor<'_>) -> Option<Cursor<'_>> {
+                event.fixed64_field(write::TrackEvent::DOUBLE_COUNTER_VALUE, f64::from(self).to_bits())
+            }
         }
     )*};
 }
@@ -255,11 +267,19 @@ float_counter_values!(f32, f64);
 #[doc(hidden)]
 pub trait EventFields {
     fn write(&self, event: &mut EventContext<'_, '_>);
+
+    /// Writes the same into a short event, if it fits. `names` are the ids of annotations' names that are still to come.
+    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>>;
 }
 
 impl EventFields for () {
     #[inline(always)]
     fn write(&self, _: &mut EventContext<'_, '_>) {}
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        Some(event)
+    }
 }
 
 impl<First: EventFields, Rest: EventFields> EventFields for (First, Rest) {
@@ -267,6 +287,11 @@ impl<First: EventFields, Rest: EventFields> EventFields for (First, Rest) {
     fn write(&self, event: &mut EventContext<'_, '_>) {
         self.0.write(event);
         self.1.write(event);
+    }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        self.1.put(self.0.put(event, names)?, names)
     }
 }
 
@@ -280,6 +305,11 @@ impl<T: DebugAnnotation + ?Sized> EventFields for Annotation<'_, T> {
     fn write(&self, event: &mut EventContext<'_, '_>) {
         event.site_annotation(self.0);
     }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        self.0.as_scalar()?.put(event, *names.next()?)
+    }
 }
 
 /// `flow = value`
@@ -291,6 +321,11 @@ impl EventFields for FlowField {
     #[inline(always)]
     fn write(&self, event: &mut EventContext<'_, '_>) {
         event.flow(self.0);
+    }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        event.fixed64_field(write::TrackEvent::FLOW_IDS, self.0.id)
     }
 }
 
@@ -304,6 +339,11 @@ impl EventFields for TerminatingFlowField {
     fn write(&self, event: &mut EventContext<'_, '_>) {
         event.terminating_flow(self.0);
     }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        event.fixed64_field(write::TrackEvent::TERMINATING_FLOW_IDS, self.0.id)
+    }
 }
 
 /// `correlation_id = value`
@@ -316,12 +356,22 @@ impl EventFields for CorrelationField<u64> {
     fn write(&self, event: &mut EventContext<'_, '_>) {
         event.correlation_id(self.0);
     }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        event.varint_field(write::TrackEvent::CORRELATION_ID, self.0)
+    }
 }
 
 impl EventFields for CorrelationField<&str> {
     #[inline(always)]
     fn write(&self, event: &mut EventContext<'_, '_>) {
         event.correlation_text(self.0);
+    }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        event.bytes_field(write::TrackEvent::CORRELATION_ID_STR, self.0.as_bytes())
     }
 }
 
@@ -334,6 +384,11 @@ impl<T: CounterValue> EventFields for Sample<T> {
     #[inline(always)]
     fn write(&self, event: &mut EventContext<'_, '_>) {
         self.0.write(event.event);
+    }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        self.0.put(event)
     }
 }
 
@@ -353,5 +408,12 @@ impl<F: Fn(&mut EventContext<'_, '_>)> EventFields for Fill<F> {
     #[inline(always)]
     fn write(&self, event: &mut EventContext<'_, '_>) {
         (self.0)(event);
+    }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+        // It may write anything.
+        let _ = event;
+        None
     }
 }

@@ -14,7 +14,7 @@ use super::call_site::{CallSite, Registered, UNREGISTERED};
 use super::category::{Category, Listing};
 use super::config::{CategoryFilter, TrackEventOptions};
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES};
-use super::wire::{self, EventType};
+use super::wire::{self, EventType, ShortFront};
 use crate::source::{MAX_INSTANCES, Output, Slot};
 
 /// What sequences of a slot go by: changes when an instance starts there, when it stops, and when its incremental state is to be
@@ -259,11 +259,13 @@ impl Registry {
             "" => 0,
             name => EVENT_NAMES.id(name),
         };
-        let prepared = (site.event != EventType::Counter && site.annotations.is_empty() && name != 0)
+        let whole = site.annotations.is_empty() && (name != 0 || site.event == EventType::SliceEnd);
+        let prepared = whole
             .then(|| PreparedPacket::new(&wire::front(site.event, &categories, name)))
             .flatten();
         site.set_registered(Registered {
             index: site_index(),
+            front: ShortFront::new(site.event, &categories, name),
             categories,
             name,
             annotations: site

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ferretto_client::trace_writer::{PreparedPacket, TraceWriter};
-use ferretto_proto::write::{TracePacket, TrackDescriptor};
+use ferretto_proto::write::{TracePacket, TrackDescriptor, TrackEvent};
 use ferretto_wire::Writer;
 
 use super::call_site::{CallSite, Registered};
 use super::config::TrackEventOptions;
-use super::event::EventContext;
+use super::event::{EventContext, EventFields};
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, IdSet};
 use super::local_strings::LocalStrings;
 use super::registry::{self, EPOCHS};
-use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE};
+use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE, ShortFront};
 use crate::clock::{self, Anchor};
 use crate::source::{MAX_INSTANCES, Slot};
 use crate::track::{self, BuiltinCounter, CounterTrack, DescriptorSink, SeenTracks, Track, TrackLike};
@@ -121,6 +121,57 @@ impl ThreadState {
             return false;
         }
         let written = sequence.writer.write_prepared(prepared, since_last as u32);
+        if written {
+            sequence.last = now;
+        }
+        written
+    }
+
+    /// Writes an event with few and simple fields, on a track that readers know, now. False if something has to be done first, or
+    /// it is not such an event.
+    #[inline(always)]
+    pub(super) fn write_short(
+        &mut self,
+        slot: usize,
+        site: &Registered,
+        name: Option<&str>,
+        track: Option<u64>,
+        fields: &impl EventFields,
+    ) -> bool {
+        let Some(Some(sequence)) = self.sequences.get_mut(slot) else {
+            return false;
+        };
+        let Some(front) = &site.front else {
+            return false;
+        };
+        if sequence.plain_epoch != EPOCHS[slot].load(Ordering::Relaxed)
+            || !sequence.told.sites.contains(site.index)
+            || track.is_some_and(|track| !sequence.told.tracks.contains(track))
+            || sequence.tracks_version != track::descriptors_version()
+        {
+            return false;
+        }
+        let Some(now) = sequence.anchor.now() else {
+            return false;
+        };
+        let Some(since_last) = now.checked_sub(sequence.last) else {
+            return false;
+        };
+        let written = sequence.writer.write_short(|packet| {
+            let filled =
+                packet.nested_with_front(&front.bytes, front.len, ShortFront::LENGTH_AT, |event| {
+                    let event = match name {
+                        None => event,
+                        Some(name) => event.bytes_field(TrackEvent::NAME, name.as_bytes())?,
+                    };
+                    let event = match track {
+                        None => event,
+                        Some(uuid) => event.varint_field(TrackEvent::TRACK_UUID, uuid)?,
+                    };
+                    fields.put(event, &mut site.annotations.iter())
+                })?;
+            filled.varint_field(TracePacket::TIMESTAMP, since_last)
+        });
         if written {
             sequence.last = now;
         }
@@ -407,7 +458,11 @@ impl Sequence {
             self.describe(track, now);
         }
         self.begun = !self.has_lost();
-        let plain = multiplier == 1 && default_clock == INCREMENTAL_CLOCK && !options.thread_time_sampling;
+        let plain = multiplier == 1
+            && default_clock == INCREMENTAL_CLOCK
+            && !options.thread_time_sampling
+            && !options.filter_debug_annotations
+            && !options.filter_dynamic_event_names;
         if self.begun && plain {
             self.plain_epoch = self.epoch;
         }

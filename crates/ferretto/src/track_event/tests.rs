@@ -513,7 +513,7 @@ fn after_a_loss_everything_is_told_again() {
         scope.spawn(move || {
             for round in 0..3 {
                 // More than the memory holds.
-                for _ in 0..20_000 {
+                for _ in 0..60_000 {
                     trace_event_instant!("c", "Filler", "text" => "0123456789012345678901234567890123456789");
                     *sent += 1;
                 }

@@ -52,6 +52,36 @@ pub(super) fn front(event: EventType, categories: &[u32], name: u32) -> Vec<u8> 
     packet.as_slice().to_vec()
 }
 
+/// Bytes of [`ShortFront`].
+const FRONT_CAPACITY: usize = 24;
+
+/// The first bytes of short packets with an event: `sequence_flags`, `track_event` with the byte for its length, type, categories and
+/// name. The event's other fields follow, then the packet's timestamp.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShortFront {
+    pub(super) bytes: [u8; FRONT_CAPACITY],
+    /// How many count.
+    pub(super) len: usize,
+}
+
+impl ShortFront {
+    /// Where the event's length is.
+    pub(super) const LENGTH_AT: usize = 3;
+
+    /// `None` if there are too many categories for it.
+    pub(super) fn new(event: EventType, categories: &[u32], name: u32) -> Option<Self> {
+        let mut front = front(event, categories, name);
+        // The tag of the timestamp.
+        front.pop();
+        let mut bytes = [0; FRONT_CAPACITY];
+        bytes.get_mut(..front.len())?.copy_from_slice(&front);
+        Some(Self {
+            bytes,
+            len: front.len(),
+        })
+    }
+}
+
 /// What all events begin with.
 #[inline(always)]
 pub(super) fn head(track_event: &mut TrackEvent<'_>, event: EventType, categories: &[u32], name: u32) {
