@@ -123,6 +123,7 @@ impl Recording {
     }
 }
 
+/// Returns when the thread has ended, thread-local memory included, which the end of a scope alone does not wait for.
 fn on_a_thread(events: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(events).join()).unwrap();
 }
@@ -506,22 +507,17 @@ fn events_in_the_middle_of_others_are_counted_and_not_recorded() {
 fn after_a_loss_everything_is_told_again() {
     let recording = Recording::start(TrackEventConfig::default());
     let (mut sent, mut events) = (0u64, Vec::new());
-    std::thread::scope(|scope| {
-        let recording = &recording;
-        let events = &mut events;
-        let sent = &mut sent;
-        scope.spawn(move || {
-            for round in 0..3 {
-                // More than the memory holds.
-                for _ in 0..60_000 {
-                    trace_event_instant!("c", "Filler", "text" => "0123456789012345678901234567890123456789");
-                    *sent += 1;
-                }
-                events.extend(recording.take());
-                trace_event_instant!("c", "Round", "number" => round);
-                *sent += 1;
+    on_a_thread(|| {
+        for round in 0..3 {
+            // More than the memory holds.
+            for _ in 0..60_000 {
+                trace_event_instant!("c", "Filler", "text" => "0123456789012345678901234567890123456789");
+                sent += 1;
             }
-        });
+            events.extend(recording.take());
+            trace_event_instant!("c", "Round", "number" => round);
+            sent += 1;
+        }
     });
     events.extend(recording.finish());
     let lost = events
