@@ -11,9 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use buffa::Message;
 use ferretto_proto::messages::trace_packet::Data;
-use ferretto_proto::messages::{Trace, TracePacket};
+use ferretto_proto::messages::{Message, Trace, TracePacket};
 use support::{PATIENCE, Program, Programs, Recording, Running, Side, System};
 
 const BUFFER: &str = "buffers { size_kb: 64 }";

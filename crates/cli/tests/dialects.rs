@@ -11,9 +11,8 @@ mod support;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use buffa::Message;
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT, ServiceDescriptor};
-use ferretto_proto::messages::{AttachResponse, QueryServiceStateResponse, ReadBuffersResponse};
+use ferretto_proto::messages::{AttachResponse, Message, QueryServiceStateResponse, ReadBuffersResponse};
 use ferretto_wire::Reader;
 use support::dialect::{self, Player};
 use support::{Program, Programs, Running, Side, System};

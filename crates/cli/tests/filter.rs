@@ -12,7 +12,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use buffa::Message;
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Wake};
 use ferretto_client::producer::{
     DataSourceInstanceId, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
@@ -22,7 +21,7 @@ use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::Address;
 use ferretto_ipc::reactor::Interest;
 use ferretto_proto::messages::trace_packet::Data;
-use ferretto_proto::messages::{DataSourceDescriptor, TracePacket, trace_stats};
+use ferretto_proto::messages::{DataSourceDescriptor, Message, TracePacket, trace_stats};
 use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
 use ferretto_wire::{Reader, Writer};
 use filter_bytecode::{Rule, bytecode, escaped, overlay};

@@ -13,13 +13,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::Instant;
 
-use buffa::Message;
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT};
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::{
     AttachRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingRequest, EnableTracingResponse,
-    GetTraceStatsResponse, QueryServiceStateRequest, QueryServiceStateResponse, RegisterDataSourceRequest,
-    TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
+    GetTraceStatsResponse, Message, QueryServiceStateRequest, QueryServiceStateResponse,
+    RegisterDataSourceRequest, TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use support::peers::{Producer, Session, chunk, commit, config, enabling, introduction, state};

@@ -14,12 +14,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use buffa::Message;
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingRequest,
-    InitializeConnectionRequest, RegisterDataSourceRequest, TraceConfig, commit_data_request, trace_config,
+    InitializeConnectionRequest, Message, RegisterDataSourceRequest, TraceConfig, commit_data_request,
+    trace_config,
 };
 use ferretto_wire::{Reader, Writer};
 use rustix::fs::MemfdFlags;

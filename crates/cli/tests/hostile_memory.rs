@@ -12,11 +12,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use buffa::Message;
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::{
     ActivateTriggersRequest, AttachRequest, CommitDataRequest, DetachRequest, EnableTracingResponse,
-    InitializeConnectionRequest, QueryServiceStateRequest, QueryServiceStateResponse, TraceConfig,
+    InitializeConnectionRequest, Message, QueryServiceStateRequest, QueryServiceStateResponse, TraceConfig,
     UnregisterDataSourceRequest, commit_data_request,
 };
 use rustix::fs::{Mode, OFlags, SealFlags};

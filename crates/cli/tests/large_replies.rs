@@ -8,13 +8,12 @@ mod support;
 use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
 
-use buffa::Message;
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::{
     AttachRequest, AttachResponse, CommitDataRequest, DataSourceConfig, DataSourceDescriptor, DetachRequest,
-    EnableTracingRequest, EnableTracingResponse, GetTraceStatsResponse, ObserveEventsRequest,
+    EnableTracingRequest, EnableTracingResponse, GetTraceStatsResponse, Message, ObserveEventsRequest,
     ObserveEventsResponse, RegisterDataSourceRequest, TraceConfig, TracingServiceState, TrackEventCategory,
     TrackEventDescriptor, commit_data_request, observable_events,
 };

@@ -9,8 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use buffa::Message;
-use ferretto_proto::messages::{TraceConfig, TracingServiceState};
+use ferretto_proto::messages::{Message, TraceConfig, TracingServiceState};
 use ferretto_wire::{Field, Reader, Value};
 use reference::{Reference, Running, Sockets};
 

@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use buffa::Message;
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{
     Acknowledge, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
@@ -17,7 +16,7 @@ use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::{Address, Stream};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig, TracingServiceState,
+    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracingServiceState,
     TrackEventCategory, TrackEventDescriptor, commit_data_request,
 };
 use ferretto_wire::{Reader, Value, Writer};

@@ -11,11 +11,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use buffa::Message;
 use ferretto_client::producer::{ProducerEndpoint, ProducerOptions};
 use ferretto_ipc::Address;
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
-use ferretto_proto::messages::{Trace, TracingServiceState, trace_packet};
+use ferretto_proto::messages::{Message, Trace, TracingServiceState, trace_packet};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use support::trace::{LOSSES, Rows, TraceProcessor};

@@ -15,14 +15,13 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use buffa::Message;
 use ferretto_ipc::client::{Call, CallError, CallId, ClientEvent, InvokeError, More};
 use ferretto_ipc::ports::{CONSUMER_PORT, ConsumerMethod};
 use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::{Address, Stream};
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 use ferretto_proto::messages::{
-    AttachRequest, CloneSessionRequest, DetachRequest, FlushRequest, ObserveEventsRequest,
+    AttachRequest, CloneSessionRequest, DetachRequest, FlushRequest, Message, ObserveEventsRequest,
     QueryServiceStateRequest,
 };
 use ferretto_wire::Writer;

@@ -13,7 +13,6 @@ mod tests;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use buffa::Message;
 use ferretto_ipc::client::{Call, CallError, CallId, ClientEvent, InvokeError};
 use ferretto_ipc::frame::MAX_PAYLOAD;
 use ferretto_ipc::ports::{PRODUCER_PORT, ProducerMethod};
@@ -23,7 +22,7 @@ pub use ferretto_proto::ids::{DataSourceInstanceId, FlushRequestId};
 use ferretto_proto::messages::initialize_connection_request::ProducerSMBScrapingMode;
 use ferretto_proto::messages::{
     ActivateTriggersRequest, CommitDataRequest, DataSourceDescriptor, InitializeConnectionRequest,
-    InitializeConnectionResponse, MessageField, NotifyDataSourceStartedRequest,
+    InitializeConnectionResponse, Message, MessageField, NotifyDataSourceStartedRequest,
     NotifyDataSourceStoppedRequest, RegisterDataSourceRequest, RegisterDataSourceResponse,
     RegisterTraceWriterRequest, UnregisterDataSourceRequest, UnregisterTraceWriterRequest,
     UpdateDataSourceRequest,
@@ -503,7 +502,7 @@ impl Answer {
         payload: &[u8],
         fd: Option<OwnedFd>,
     ) -> Result<Answer, Disconnect> {
-        let malformed = |message, reason: buffa::DecodeError| Disconnect::Malformed {
+        let malformed = |message, reason: ferretto_proto::messages::DecodeError| Disconnect::Malformed {
             message,
             reason: reason.to_string(),
         };
@@ -540,7 +539,7 @@ impl Answer {
 fn split_commit(mut request: CommitDataRequest) -> Vec<CommitDataRequest> {
     /// Tag and length of a field, generously.
     const FIELD_OVERHEAD: usize = 8;
-    if request.encoded_len() as usize <= MAX_PAYLOAD {
+    if request.encoded_len() <= MAX_PAYLOAD {
         return vec![request];
     }
     // Leaves room for the flush id and for fields of a future that the last part keeps.
@@ -556,11 +555,11 @@ fn split_commit(mut request: CommitDataRequest) -> Vec<CommitDataRequest> {
         size += needed;
     };
     for chunk in std::mem::take(&mut request.chunks_to_move) {
-        make_room(&mut part, chunk.encoded_len() as usize + FIELD_OVERHEAD);
+        make_room(&mut part, chunk.encoded_len() + FIELD_OVERHEAD);
         part.chunks_to_move.push(chunk);
     }
     for patch in std::mem::take(&mut request.chunks_to_patch) {
-        make_room(&mut part, patch.encoded_len() as usize + FIELD_OVERHEAD);
+        make_room(&mut part, patch.encoded_len() + FIELD_OVERHEAD);
         part.chunks_to_patch.push(patch);
     }
     request.chunks_to_move = part.chunks_to_move;

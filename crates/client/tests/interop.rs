@@ -10,7 +10,6 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buffa::Message as _;
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Wake};
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{
@@ -24,7 +23,7 @@ use ferretto_ipc::{Address, Reactor};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
-    DataSourceConfig, DataSourceDescriptor, TestEvent, Trace, TraceConfig, TracePacket,
+    DataSourceConfig, DataSourceDescriptor, Message as _, TestEvent, Trace, TraceConfig, TracePacket,
 };
 use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
 use reference::{Reference, Running};

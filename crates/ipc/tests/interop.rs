@@ -6,14 +6,15 @@ mod reference;
 
 use std::process::Stdio;
 
-use buffa::Message as _;
 use ferretto_ipc::client::{Call, CallError, ClientEvent, More, ServiceHandle};
 use ferretto_ipc::host::{HostLimits, PeerIdentitySource, Reply};
 use ferretto_ipc::ports::{CONSUMER_PORT, ConsumerMethod, PRODUCER_PORT, ServiceDescriptor};
 use ferretto_ipc::reactor::{Deadline, Events, Interest, Token};
 use ferretto_ipc::transport::ReadEnd;
 use ferretto_ipc::{Address, ClientConnection, HostConnection, Listener, Reactor, Stream};
-use ferretto_proto::messages::{QueryServiceStateResponse, TracingServiceState, tracing_service_state};
+use ferretto_proto::messages::{
+    Message as _, QueryServiceStateResponse, TracingServiceState, tracing_service_state,
+};
 use reference::{Reference, Running};
 
 /// Long enough for a loaded machine; a test that reaches it fails.

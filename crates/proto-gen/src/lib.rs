@@ -9,6 +9,7 @@
 pub mod compare;
 pub mod descriptors;
 pub mod messages;
+pub mod names;
 pub mod prune;
 pub mod schema;
 pub mod selection;

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use buffa_codegen::generated::descriptor::field_descriptor_proto::{Label, Type};
 use buffa_codegen::generated::descriptor::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto};
-use buffa_codegen::idents::{escape_mod_ident, is_rust_keyword};
 
+use crate::names::{field as field_name, module, rust_path};
 use crate::selection::WRITERS;
 use crate::{Error, Output, prune};
 
@@ -89,7 +89,7 @@ fn emit(
     }
     let nested: Vec<_> = message.nested_type.iter().collect();
     if !nested.is_empty() {
-        let module = escape_mod_ident(&snake_case(name));
+        let module = module(name);
         let _ = writeln!(
             code,
             "\n{pad}/// Messages nested in `{name}`.\n{pad}pub mod {module} {{"
@@ -150,10 +150,8 @@ fn setter(code: &mut String, field: &FieldDescriptorProto, pad: &str) -> Result<
     let number = field.number.unwrap_or_default();
     let method = if TAKEN.contains(&name) {
         format!("{name}_field")
-    } else if is_rust_keyword(name) {
-        format!("r#{name}")
     } else {
-        name.to_owned()
+        field_name(name)
     };
     let packed = field
         .options
@@ -212,33 +210,4 @@ fn setter(code: &mut String, field: &FieldDescriptorProto, pad: &str) -> Result<
     );
     let _ = writeln!(code, "{pad}        {statement}\n{pad}        self\n{pad}    }}");
     Ok(())
-}
-
-/// The Rust path below `root` of the type with this full protobuf name: outer messages are modules in snake case.
-fn rust_path(root: &str, full_name: &str) -> String {
-    let relative = full_name.strip_prefix(".perfetto.protos.").unwrap_or(full_name);
-    let mut path = root.to_owned();
-    let mut parts = relative.split('.').peekable();
-    while let Some(part) = parts.next() {
-        let part = if parts.peek().is_some() {
-            escape_mod_ident(&snake_case(part))
-        } else {
-            part.to_owned()
-        };
-        let _ = write!(path, "::{part}");
-    }
-    path
-}
-
-fn snake_case(name: &str) -> String {
-    let mut snake = String::new();
-    let mut previous_lower = false;
-    for letter in name.chars() {
-        if letter.is_uppercase() && previous_lower {
-            snake.push('_');
-        }
-        previous_lower = letter.is_lowercase() || letter.is_ascii_digit();
-        snake.extend(letter.to_lowercase());
-    }
-    snake
 }

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use buffa::Message;
-use ferretto_proto::messages::BuiltinClock;
+use ferretto_proto::messages::{BuiltinClock, Message};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 

@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use buffa::Message;
-use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, commit_data_request};
+use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, Message, commit_data_request};
 use ferretto_smb::{ChunkHeader, Completeness, MAX_WRITER_ID, ServiceSmb};
 
 use crate::clock::Now;

@@ -1,9 +1,8 @@
 //! What consumers can ask: state of the service, statistics of a session, capabilities.
 
-use buffa::Message;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, TraceStats, TracingServiceCapabilities, TracingServiceState, observable_events,
-    trace_stats, tracing_service_state,
+    DataSourceDescriptor, Message, TraceStats, TracingServiceCapabilities, TracingServiceState,
+    observable_events, trace_stats, tracing_service_state,
 };
 use ferretto_wire::Writer;
 

@@ -171,6 +171,20 @@ impl Writer {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 
+    /// What was written, as memory of the caller's.
+    ///
+    /// # Panics
+    /// If the message lies in a region.
+    pub fn into_vec(mut self) -> Vec<u8> {
+        assert!(
+            self.place == Place::Heap,
+            "the bytes of a writer over a region cannot be taken"
+        );
+        // SAFETY: the first `len` bytes of the allocation are initialised and `len` is within its capacity.
+        unsafe { self.heap.set_len(self.len) };
+        self.heap
+    }
+
     /// Takes back everything behind the first `len` bytes; does nothing if there are not that many.
     #[inline]
     pub fn truncate(&mut self, len: usize) {

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use buffa::Message;
-use ferretto_proto::messages::{FtraceStats, TraceStats, ftrace_stats};
+use ferretto_proto::messages::{FtraceStats, Message, TraceStats, ftrace_stats};
 use ferretto_wire::{Reader, Value};
 
 /// Field numbers of `Trace`, `TracePacket`, `FtraceEventBundle` and `CompactSched`.

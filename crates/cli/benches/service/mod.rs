@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use buffa::Message as _;
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Wake};
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
 use ferretto_client::producer::{
@@ -20,7 +19,7 @@ use ferretto_ipc::client::{CallId, More};
 use ferretto_ipc::reactor::{Deadline, Events, Interest, Token};
 use ferretto_ipc::{Address, Reactor};
 use ferretto_proto::messages::trace_packet::Data;
-use ferretto_proto::messages::{DataSourceDescriptor, TestEvent, TracePacket, TraceStats};
+use ferretto_proto::messages::{DataSourceDescriptor, Message as _, TestEvent, TracePacket, TraceStats};
 use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
 
 /// The data source that every producer has.

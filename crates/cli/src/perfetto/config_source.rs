@@ -36,7 +36,7 @@ pub(crate) enum ConfigError {
     #[error("the trace config {name} is not an encoded TraceConfig: {source}")]
     Encoded {
         name: String,
-        source: buffa::DecodeError,
+        source: ferretto_proto::messages::DecodeError,
     },
 }
 

@@ -14,7 +14,7 @@ const CUT_NAME: usize = 4096;
 
 /// Bytes of a message inside another, under a number of up to 2047.
 fn entry_size(message: &impl Message) -> usize {
-    let length = message.encoded_len() as usize;
+    let length = message.encoded_len();
     let of_length = match length {
         ..0x80 => 1,
         0x80..0x4000 => 2,
@@ -25,11 +25,11 @@ fn entry_size(message: &impl Message) -> usize {
 
 /// The events as messages that each fit a frame, in order.
 pub(super) fn split_events(mut events: ObservableEvents) -> Vec<ObservableEvents> {
-    if events.encoded_len() as usize <= MOST {
+    if events.encoded_len() <= MOST {
         return vec![events];
     }
     let changes = std::mem::take(&mut events.instance_state_changes);
-    let mut size = events.encoded_len() as usize;
+    let mut size = events.encoded_len();
     let mut parts = vec![events];
     for mut change in changes {
         let mut needed = entry_size(&change);
@@ -60,7 +60,7 @@ fn cut_names(change: &mut DataSourceInstanceStateChange) {
 /// Leaves out of the statistics what each writer wrote, from the first on for whom there is no room.
 pub(super) fn bound_stats(stats: &mut TraceStats) {
     let writers = std::mem::take(&mut stats.writer_stats);
-    let mut room = MOST.saturating_sub(stats.encoded_len() as usize);
+    let mut room = MOST.saturating_sub(stats.encoded_len());
     let fits = |writer: &&trace_stats::WriterStats| {
         let needed = entry_size(*writer);
         let fits = needed <= room;
@@ -94,7 +94,7 @@ mod tests {
         };
         let parts = split_events(whole);
         assert!(parts.len() > 3);
-        assert!(parts.iter().all(|part| part.encoded_len() as usize <= MOST));
+        assert!(parts.iter().all(|part| part.encoded_len() <= MOST));
         let started: Vec<_> = parts
             .iter()
             .filter(|part| part.all_data_sources_started.is_some())
@@ -141,7 +141,7 @@ mod tests {
             ..Default::default()
         };
         bound_stats(&mut stats);
-        let size = stats.encoded_len() as usize;
+        let size = stats.encoded_len();
         assert!(size <= MOST && size > MOST / 10 * 9, "{size}");
         let ids = stats
             .writer_stats

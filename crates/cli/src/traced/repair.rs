@@ -7,8 +7,7 @@
 
 use std::borrow::Cow;
 
-use buffa::DecodeError;
-use ferretto_proto::messages::Message;
+use ferretto_proto::messages::{DecodeError, Message};
 use ferretto_wire::{Reader, Value, Writer};
 
 /// Where a message has its texts: field numbers.

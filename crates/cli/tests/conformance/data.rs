@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use buffa::Message;
 use ferretto_client::producer::Acknowledge;
 use ferretto_proto::messages::trace_config::BufferConfig;
 use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceDescriptor, TraceConfig, TracePacket, TraceStats, commit_data_request,
+    CommitDataRequest, DataSourceDescriptor, Message, TraceConfig, TracePacket, TraceStats,
+    commit_data_request,
 };
 use ferretto_wire::{Reader, Writer};
 

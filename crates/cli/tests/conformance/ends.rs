@@ -3,11 +3,10 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use buffa::Message;
 use ferretto_client::producer::Acknowledge;
 use ferretto_proto::messages::trace_config::WriteFlushMode;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
-use ferretto_proto::messages::{DataSourceDescriptor, Trace, TraceConfig};
+use ferretto_proto::messages::{DataSourceDescriptor, Message, Trace, TraceConfig};
 
 use crate::data::{buffer, chunk, seen};
 use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton};

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use buffa::Message;
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{
     DataSourceInstanceId, FlushRequestId, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
@@ -15,7 +14,8 @@ use ferretto_proto::messages::observable_events::DataSourceInstanceState;
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
 use ferretto_proto::messages::{
-    DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket, TraceStats, TracingServiceState,
+    DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracePacket, TraceStats,
+    TracingServiceState,
 };
 use ferretto_wire::Reader;
 use rustix::event::{PollFd, PollFlags};

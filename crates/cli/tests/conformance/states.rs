@@ -1,8 +1,7 @@
 //! One data source in every state of its session, whatever happens.
 
-use buffa::Message;
 use ferretto_proto::messages::observable_events::Type;
-use ferretto_proto::messages::{DataSourceDescriptor, TraceConfig};
+use ferretto_proto::messages::{DataSourceDescriptor, Message, TraceConfig};
 
 use crate::parties::{Producer, Service, config};
 use crate::support::{Programs, Side};

@@ -1,11 +1,12 @@
 //! Stories of sessions: which configs are refused, whose a session is, what producers and consumers are given to read.
 
-use buffa::Message;
 use ferretto_client::consumer::ConsumerReply;
 use ferretto_proto::messages::trace_config::{
     BufferConfig, BuiltinDataSource, LockdownModeOperation, ProducerConfig,
 };
-use ferretto_proto::messages::{CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig};
+use ferretto_proto::messages::{
+    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig,
+};
 
 use crate::parties::{Consumer, Service, alike, config, plain, skeleton};
 

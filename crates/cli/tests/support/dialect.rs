@@ -26,10 +26,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Mutex;
 
-use buffa::Message;
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
-use ferretto_proto::messages::IPCFrame;
 use ferretto_proto::messages::ipc_frame::Msg;
+use ferretto_proto::messages::{IPCFrame, Message};
 use ferretto_wire::{Reader, Writer};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,

@@ -25,8 +25,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use buffa::Message;
-use ferretto_proto::messages::TracingServiceState;
+use ferretto_proto::messages::{Message, TracingServiceState};
 use reference::Reference;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::FdFlags;

@@ -2,15 +2,14 @@
 
 use std::os::fd::OwnedFd;
 
-use buffa::Message;
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT};
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, EnableTracingRequest, EnableTracingResponse,
     GetAsyncCommandResponse, GetTraceStatsResponse, InitializeConnectionRequest,
-    InitializeConnectionResponse, QueryServiceStateRequest, QueryServiceStateResponse, ReadBuffersResponse,
-    TraceConfig, TraceStats, TracingServiceState, commit_data_request,
+    InitializeConnectionResponse, Message, QueryServiceStateRequest, QueryServiceStateResponse,
+    ReadBuffersResponse, TraceConfig, TraceStats, TracingServiceState, commit_data_request,
 };
 use ferretto_wire::{Reader, Writer};
 use rustix::fs::{MemfdFlags, SealFlags};

@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use buffa::Message;
 use ferretto_ipc::ports::ServiceDescriptor;
 use ferretto_proto::messages::ipc_frame::Msg;
-use ferretto_proto::messages::{DataSourceDescriptor, IPCFrame, RegisterDataSourceRequest, ipc_frame};
+use ferretto_proto::messages::{
+    DataSourceDescriptor, IPCFrame, Message, RegisterDataSourceRequest, ipc_frame,
+};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{

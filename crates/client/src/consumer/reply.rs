@@ -5,14 +5,13 @@
 
 use std::collections::HashMap;
 
-use buffa::{DecodeError, Message};
 use ferretto_ipc::client::{CallId, More};
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_proto::messages::enable_tracing_response::State;
 use ferretto_proto::messages::{
-    CloneSessionResponse, EnableTracingResponse, GetTraceStatsResponse, ObservableEvents,
-    ObserveEventsResponse, QueryCapabilitiesResponse, SaveTraceForBugreportResponse, TraceStats,
-    TracingServiceCapabilities, TracingServiceState,
+    CloneSessionResponse, DecodeError, EnableTracingResponse, GetTraceStatsResponse, Message,
+    ObservableEvents, ObserveEventsResponse, QueryCapabilitiesResponse, SaveTraceForBugreportResponse,
+    TraceStats, TracingServiceCapabilities, TracingServiceState,
 };
 use ferretto_wire::{Reader, Value, WireError};
 

@@ -419,7 +419,7 @@ fn a_commit_larger_than_a_frame_is_sent_in_parts_and_the_flush_is_acknowledged_l
     let parts = split_commit(request);
     assert!(parts.len() > 1);
     for (position, part) in parts.iter().enumerate() {
-        assert!(part.encoded_len() as usize <= MAX_PAYLOAD);
+        assert!(part.encoded_len() <= MAX_PAYLOAD);
         let expected = (position + 1 == parts.len()).then_some(6);
         assert_eq!(part.flush_request_id, expected);
     }

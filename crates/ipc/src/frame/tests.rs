@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use buffa::Message as _;
-use ferretto_proto::messages::IPCFrame;
+use ferretto_proto::messages::{IPCFrame, Message as _};
 use proptest::prelude::*;
 use rustix::fs::fstat;
 

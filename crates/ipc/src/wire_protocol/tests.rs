@@ -1,8 +1,7 @@
 //! The hand-written codec against the generated `IPCFrame`, in both directions.
 
-use buffa::Message as _;
-use ferretto_proto::messages::IPCFrame;
 use ferretto_proto::messages::ipc_frame::Msg;
+use ferretto_proto::messages::{IPCFrame, Message as _};
 use proptest::prelude::*;
 
 use super::*;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferretto_proto::messages::__buffa::oneof::ftrace_config::print_filter::rule::Match;
 use ferretto_proto::messages::FtraceConfig;
 use ferretto_proto::messages::ftrace_config::PrintFilter as ConfigPrintFilter;
+use ferretto_proto::messages::ftrace_config::print_filter::rule::Match;
 
 use super::generic::GenericEncoding;
 use super::print_filter::{Pattern, PrintFilter, Rule, Verdict};

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use ferretto_proto::messages::buffa::Enumeration;
+use ferretto_proto::messages::Enumeration;
 use ferretto_proto::messages::{MeminfoCounters, VmstatCounters};
 use ferretto_proto::write;
 

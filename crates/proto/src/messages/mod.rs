@@ -20,12 +20,16 @@
 //!
 //! Fields and enum values that this version does not know are kept and encoded again behind those it knows; so are
 //! the configs of data sources that are not ours, which have no struct here. Decoding is safe against hostile bytes:
-//! nesting, sizes and the memory that elements take are bounded ([`DecodeOptions`] changes the bounds), and text that
-//! is not UTF-8 is an error.
+//! nesting and the memory that elements take are bounded ([`MAX_DEPTH`], [`MAX_ELEMENT_MEMORY`]), and text that is not
+//! UTF-8 is an error.
 
+mod codec;
 #[rustfmt::skip]
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+#[allow(missing_docs, non_camel_case_types, unreachable_pub, clippy::all, clippy::pedantic)]
 mod generated;
 
-pub use buffa::{self, DecodeError, DecodeOptions, Enumeration, Message, MessageField, UnknownFields};
+pub use codec::{
+    DecodeError, Decoder, Enumeration, Fields, MAX_DEPTH, MAX_ELEMENT_MEMORY, Message, MessageField,
+    UnknownFields,
+};
 pub use generated::*;

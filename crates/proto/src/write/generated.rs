@@ -2816,43 +2816,43 @@ impl IPCFrame<'_> {
 
     /// Writes `msg_bind_service`, field 3.
     #[inline]
-    pub fn msg_bind_service(&mut self, fill: impl FnOnce(&mut crate::write::ipcframe::BindService<'_>)) -> &mut Self {
-        self.0.nested(3, |writer| fill(&mut crate::write::ipcframe::BindService::new(writer)));
+    pub fn msg_bind_service(&mut self, fill: impl FnOnce(&mut crate::write::ipc_frame::BindService<'_>)) -> &mut Self {
+        self.0.nested(3, |writer| fill(&mut crate::write::ipc_frame::BindService::new(writer)));
         self
     }
 
     /// Writes `msg_bind_service_reply`, field 4.
     #[inline]
-    pub fn msg_bind_service_reply(&mut self, fill: impl FnOnce(&mut crate::write::ipcframe::BindServiceReply<'_>)) -> &mut Self {
-        self.0.nested(4, |writer| fill(&mut crate::write::ipcframe::BindServiceReply::new(writer)));
+    pub fn msg_bind_service_reply(&mut self, fill: impl FnOnce(&mut crate::write::ipc_frame::BindServiceReply<'_>)) -> &mut Self {
+        self.0.nested(4, |writer| fill(&mut crate::write::ipc_frame::BindServiceReply::new(writer)));
         self
     }
 
     /// Writes `msg_invoke_method`, field 5.
     #[inline]
-    pub fn msg_invoke_method(&mut self, fill: impl FnOnce(&mut crate::write::ipcframe::InvokeMethod<'_>)) -> &mut Self {
-        self.0.nested(5, |writer| fill(&mut crate::write::ipcframe::InvokeMethod::new(writer)));
+    pub fn msg_invoke_method(&mut self, fill: impl FnOnce(&mut crate::write::ipc_frame::InvokeMethod<'_>)) -> &mut Self {
+        self.0.nested(5, |writer| fill(&mut crate::write::ipc_frame::InvokeMethod::new(writer)));
         self
     }
 
     /// Writes `msg_invoke_method_reply`, field 6.
     #[inline]
-    pub fn msg_invoke_method_reply(&mut self, fill: impl FnOnce(&mut crate::write::ipcframe::InvokeMethodReply<'_>)) -> &mut Self {
-        self.0.nested(6, |writer| fill(&mut crate::write::ipcframe::InvokeMethodReply::new(writer)));
+    pub fn msg_invoke_method_reply(&mut self, fill: impl FnOnce(&mut crate::write::ipc_frame::InvokeMethodReply<'_>)) -> &mut Self {
+        self.0.nested(6, |writer| fill(&mut crate::write::ipc_frame::InvokeMethodReply::new(writer)));
         self
     }
 
     /// Writes `msg_request_error`, field 7.
     #[inline]
-    pub fn msg_request_error(&mut self, fill: impl FnOnce(&mut crate::write::ipcframe::RequestError<'_>)) -> &mut Self {
-        self.0.nested(7, |writer| fill(&mut crate::write::ipcframe::RequestError::new(writer)));
+    pub fn msg_request_error(&mut self, fill: impl FnOnce(&mut crate::write::ipc_frame::RequestError<'_>)) -> &mut Self {
+        self.0.nested(7, |writer| fill(&mut crate::write::ipc_frame::RequestError::new(writer)));
         self
     }
 
     /// Writes `set_peer_identity`, field 8.
     #[inline]
-    pub fn set_peer_identity(&mut self, fill: impl FnOnce(&mut crate::write::ipcframe::SetPeerIdentity<'_>)) -> &mut Self {
-        self.0.nested(8, |writer| fill(&mut crate::write::ipcframe::SetPeerIdentity::new(writer)));
+    pub fn set_peer_identity(&mut self, fill: impl FnOnce(&mut crate::write::ipc_frame::SetPeerIdentity<'_>)) -> &mut Self {
+        self.0.nested(8, |writer| fill(&mut crate::write::ipc_frame::SetPeerIdentity::new(writer)));
         self
     }
 
@@ -2865,7 +2865,7 @@ impl IPCFrame<'_> {
 }
 
 /// Messages nested in `IPCFrame`.
-pub mod ipcframe {
+pub mod ipc_frame {
     message_writer!(
         /// Writes a `BindService`.
         BindService
@@ -2912,8 +2912,8 @@ pub mod ipcframe {
 
         /// Appends one `methods`, field 3.
         #[inline]
-        pub fn methods(&mut self, fill: impl FnOnce(&mut crate::write::ipcframe::bind_service_reply::MethodInfo<'_>)) -> &mut Self {
-            self.0.nested(3, |writer| fill(&mut crate::write::ipcframe::bind_service_reply::MethodInfo::new(writer)));
+        pub fn methods(&mut self, fill: impl FnOnce(&mut crate::write::ipc_frame::bind_service_reply::MethodInfo<'_>)) -> &mut Self {
+            self.0.nested(3, |writer| fill(&mut crate::write::ipc_frame::bind_service_reply::MethodInfo::new(writer)));
             self
         }
     }

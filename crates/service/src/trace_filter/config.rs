@@ -1,8 +1,8 @@
 //! From `TraceConfig.trace_filter` to a filter: everything that must hold of the config, with a reason if it does not.
 
-use buffa::{ExtensionSet, UnknownFieldData};
 use ferretto_proto::messages::trace_config::TraceFilter as Config;
 use ferretto_proto::messages::trace_config::trace_filter::{StringFilterPolicy, StringFilterRule};
+use ferretto_wire::Value;
 use thiserror::Error;
 
 use crate::limits;
@@ -125,8 +125,8 @@ fn add_rule(filter: &mut StringFilter, rule: &StringFilterRule) -> Result<(), Ru
 fn semantic_types(rule: &StringFilterRule) -> Result<SemanticTypes, RuleError> {
     const SEMANTIC_TYPE: u32 = 5;
     let known = rule.semantic_type.iter().map(|known| i64::from(*known as i32));
-    let unknown = rule.unknown_fields().iter().filter_map(|field| match field.data {
-        UnknownFieldData::Varint(value) if field.number == SEMANTIC_TYPE => Some(value as i64),
+    let unknown = rule.unknown_fields.iter().filter_map(|field| match field.value {
+        Value::Varint(value) if field.number == SEMANTIC_TYPE => Some(value as i64),
         _ => None,
     });
     let mut types: Option<SemanticTypes> = None;

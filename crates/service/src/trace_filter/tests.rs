@@ -1,6 +1,5 @@
 //! Filters as configs describe them, and packets through them.
 
-use buffa::{ExtensionSet, UnknownField, UnknownFieldData};
 use ferretto_proto::messages::SemanticType;
 use ferretto_proto::messages::trace_config::TraceFilter as Config;
 use ferretto_proto::messages::trace_config::trace_filter::{
@@ -175,10 +174,7 @@ fn rules_find_strings_by_semantic_type() {
             ..rule("s(.*)")
         };
         for value in unknown {
-            rule.unknown_fields_mut().push(UnknownField {
-                number: 5,
-                data: UnknownFieldData::Varint(*value),
-            });
+            rule.unknown_fields.push_varint(5, *value);
         }
         with_strings(Config {
             string_filter_chain: chain(&[rule]).into(),

@@ -75,7 +75,8 @@ fn a_file_that_is_slow_but_takes_data_is_completed() {
     assert!(world.abandoned_files.is_empty());
     assert_eq!(world.closed_files, [session]);
     let packets = crate::world::packets_of(&world.files[&session]);
-    let decode = |packet: &Vec<u8>| buffa::Message::decode_from_slice(packet).expect("a packet");
+    let decode =
+        |packet: &Vec<u8>| ferretto_proto::messages::Message::decode_from_slice(packet).expect("a packet");
     assert_eq!(texts(&packets.iter().map(decode).collect::<Vec<_>>()).len(), 10);
     assert_eq!(sessions(&mut world), 0);
 }

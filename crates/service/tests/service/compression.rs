@@ -1,7 +1,6 @@
 //! Sessions whose packets leave compressed: to consumers, and into files as far as the service is concerned with them.
 
-use buffa::Message;
-use ferretto_proto::messages::{TraceConfig, TracePacket, trace_config, trace_packet};
+use ferretto_proto::messages::{Message, TraceConfig, TracePacket, trace_config, trace_packet};
 use ferretto_service::limits;
 
 use crate::world::{World, config, expanded, packet, packets_of, stops, texts};

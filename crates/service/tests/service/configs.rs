@@ -1,13 +1,12 @@
 //! Fields of the trace config that say who may record, for how long, at which priority, and what the service itself
 //! writes: each with its effect and without.
 
-use buffa::Message;
 use ferretto_proto::messages::priority_boost_config::BoostPolicy;
 use ferretto_proto::messages::trace_config::{BuiltinDataSource, SessionSemaphore};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
-    BuiltinClock, PriorityBoostConfig, ProtoVmConfig, TraceConfig, TracePacket, extension_descriptor,
-    trace_config,
+    BuiltinClock, Message, PriorityBoostConfig, ProtoVmConfig, TraceConfig, TracePacket,
+    extension_descriptor, trace_config,
 };
 use ferretto_service::{
     ConfigInput, Credentials, DescriptorEncoding, ExtensionDescriptor, Identity, Introduction, OutputFile,

@@ -1,8 +1,7 @@
 //! What configs say of data sources: which producers and machines they are for, what these are given, and what changes while
 //! the session is there.
 
-use buffa::Message;
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, TraceConfig, trace_config};
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config};
 use ferretto_service::{
     ConfigInput, ConsumerId, Credentials, Introduction, OutputFile, ProducerCommand, Service, SmbOrigin,
 };

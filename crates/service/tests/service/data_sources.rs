@@ -1,9 +1,8 @@
 //! What becomes of a data source: in each state of its session whatever happens, when it is registered twice, changed or
 //! comes back, and which producers a session is meant for.
 
-use buffa::Message;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, TraceConfig, TrackEventCategory, TrackEventDescriptor, observable_events,
+    DataSourceDescriptor, Message, TraceConfig, TrackEventCategory, TrackEventDescriptor, observable_events,
 };
 use ferretto_service::{ConsumerId, ProducerCommand, ProducerId, StateScope};
 

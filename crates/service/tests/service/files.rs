@@ -1,7 +1,8 @@
 //! Sessions that stream into a file.
 
-use buffa::Message;
-use ferretto_proto::messages::{DataSourceDescriptor, Trace, TraceConfig, trace_config, trace_packet};
+use ferretto_proto::messages::{
+    DataSourceDescriptor, Message, Trace, TraceConfig, trace_config, trace_packet,
+};
 use ferretto_service::{ConfigInput, Output, OutputFile};
 
 use crate::world::{Disk, World, config, flushes, packet, stops, texts};

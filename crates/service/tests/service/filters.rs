@@ -1,12 +1,11 @@
 //! Sessions with a trace filter: what leaves the service of producers' packets and its own, and what it says of that.
 
-use buffa::Message;
 use ferretto_proto::messages::trace_config::TraceFilter;
 use ferretto_proto::messages::trace_config::trace_filter::{
     StringFilterChain, StringFilterPolicy, StringFilterRule,
 };
 use ferretto_proto::messages::{
-    SemanticType, Trace, TraceConfig, TracePacket, TraceStats, trace_config, trace_packet,
+    Message, SemanticType, Trace, TraceConfig, TracePacket, TraceStats, trace_config, trace_packet,
 };
 use std::time::Duration;
 

@@ -1,9 +1,8 @@
 //! From `EnableTracing` to `FreeBuffers`: who is told what, and when.
 
-use buffa::Message;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
-    observable_events,
+    DataSourceDescriptor, Message, TraceConfig, TracingServiceState, TrackEventCategory,
+    TrackEventDescriptor, observable_events,
 };
 use ferretto_service::{ConfigInput, ProducerCommand, StateScope};
 

@@ -1,10 +1,10 @@
 //! Limits of the service, each at its value and past it. Those of configs that are simply refused are in `refusals`,
 //! those of guardrails and boosts in `configs`, those of events in `events`.
 
-use buffa::Message;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceDescriptor, TraceConfig, TracePacket, commit_data_request, trace_config,
+    CommitDataRequest, DataSourceDescriptor, Message, TraceConfig, TracePacket, commit_data_request,
+    trace_config,
 };
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, Credentials, FlushOutcome, Introduction, Original,
@@ -151,10 +151,10 @@ fn the_config_of_a_data_source_fits_into_a_message() {
     let sized = |size: usize| {
         let mut sized = config(&["d"]);
         let source = sized.data_sources[0].config.get_or_insert_default();
-        let rest = source.encoded_len() as usize;
+        let rest = source.encoded_len();
         // Tag and length of a field of this size.
         source.legacy_config = Some("x".repeat(size - rest - 2 - 3));
-        assert_eq!(source.encoded_len() as usize, size);
+        assert_eq!(source.encoded_len(), size);
         sized
     };
     let mut world = World::new();

@@ -1,8 +1,7 @@
 //! What a consumer can ask the service: its state with each option, capabilities, statistics of its session.
 
-use buffa::Message;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, TraceConfig, TracingServiceState, trace_config, tracing_service_state,
+    DataSourceDescriptor, Message, TraceConfig, TracingServiceState, trace_config, tracing_service_state,
 };
 use ferretto_service::{ConsumerId, Credentials, Introduction, Service, StateScope};
 

@@ -105,7 +105,7 @@ fn a_file_that_is_not_there() {
     };
     let input = ferretto_service::ConfigInput {
         config: streaming.clone(),
-        bytes: buffa::Message::encode_to_vec(&streaming).into(),
+        bytes: ferretto_proto::messages::Message::encode_to_vec(&streaming).into(),
     };
     let now = world.now;
     let none = ferretto_service::OutputFile::None;

@@ -4,11 +4,9 @@
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
 use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
 use ferretto_proto::messages::{
-    BuiltinClock, DataSourceDescriptor, Trace, TraceConfig, TracePacket, TraceStats, trace_config,
+    BuiltinClock, DataSourceDescriptor, Message, Trace, TraceConfig, TracePacket, TraceStats, trace_config,
 };
 use ferretto_service::{ConsumerId, ProducerId, limits};
-
-use buffa::Message;
 
 use crate::world::{World, config, packet, texts};
 

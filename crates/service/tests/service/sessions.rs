@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use buffa::Message;
 use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, TraceConfig, observable_events, trace_config, trace_packet,
+    DataSourceDescriptor, Message, TraceConfig, observable_events, trace_config, trace_packet,
 };
 use ferretto_service::{ConfigInput, ConsumerId, FlushOutcome, Output, ProducerId, StateScope};
 

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use buffa::Message;
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, TraceConfig, TracePacket, TracingServiceState,
-    commit_data_request, observable_events, trace_config,
+    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracePacket,
+    TracingServiceState, commit_data_request, observable_events, trace_config,
 };
 use ferretto_service::compression::{Compressor, FileCompression, Fit, expand};
 use ferretto_service::{

@@ -4,10 +4,10 @@ use super::super::fixtures::{
 use super::super::print_filter::{Pattern, PrintFilter, Rule};
 use super::super::session::{DecodeConfig, KprobeType, SchedEncoding};
 use super::*;
-use ferretto_proto::messages::__buffa::oneof::{
+use ferretto_proto::messages::{FtraceEvent, FtraceEventBundle, Message, TracePacket};
+use ferretto_proto::messages::{
     ftrace_event::Event, generic_ftrace_event::field::Value as GenericValue, trace_packet::Data,
 };
-use ferretto_proto::messages::{FtraceEvent, FtraceEventBundle, Message, TracePacket};
 use ferretto_wire::{Reader, Value};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -3,10 +3,10 @@
 use super::*;
 use crate::ftrace::test_instance::TestInstance;
 use crate::ftrace::tracefs::{Recording, Setting};
-use ferretto_proto::messages::__buffa::oneof::ftrace_config::print_filter::rule::Match;
-use ferretto_proto::messages::__buffa::oneof::ftrace_event::Event;
-use ferretto_proto::messages::__buffa::oneof::trace_packet::Data;
+use ferretto_proto::messages::ftrace_config::print_filter::rule::Match;
 use ferretto_proto::messages::ftrace_config::{PrintFilter, print_filter::Rule};
+use ferretto_proto::messages::ftrace_event::Event;
+use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{FtraceClock, FtraceEventBundle, FtraceStats, Message, TracePacket};
 use std::fs::File;
 use std::io::Write;
@@ -381,7 +381,7 @@ fn each_session_gets_what_it_asked_for() {
         recorder
             .bundles(SECOND)
             .iter()
-            .all(|bundle| bundle.compact_sched.is_unset())
+            .all(|bundle| !bundle.compact_sched.is_set())
     );
     assert_eq!(recorder.prints(FIRST), Vec::<String>::new());
     let switches: usize = recorder

@@ -1,7 +1,7 @@
 //! Tests of the module.
 
 use super::*;
-use ferretto_proto::messages::__buffa::oneof::trace_packet::Data;
+use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{self, Message};
 
 const CPU_STATS: &str = "entries: 12
@@ -97,5 +97,5 @@ fn a_packet_holds_what_was_collected() {
         end.ftrace_parse_errors,
         [messages::FtraceParseStatus::FTRACE_STATUS_INVALID_EVENT]
     );
-    assert!(end.kprobe_stats.is_unset());
+    assert!(!end.kprobe_stats.is_set());
 }

@@ -1,9 +1,8 @@
 //! Clones: what is in them, what stays in the original, and what happens when one of those involved goes away.
 
-use buffa::Message;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
-use ferretto_proto::messages::{TraceConfig, TracePacket, TraceStats, Trigger, trace_config};
+use ferretto_proto::messages::{Message, TraceConfig, TracePacket, TraceStats, Trigger, trace_config};
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, ConsumerId,
     Identity, Original, ProducerCommand, ProducerId, Scraping, Service, SessionId, StateScope, SystemFacts,

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use buffa::Message;
-use ferretto_proto::messages::TracePacket;
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
 use ferretto_proto::messages::trace_stats::BufferStats;
+use ferretto_proto::messages::{Message, TracePacket};
 use ferretto_service::{ConsumerId, SessionId, StateScope};
 use ferretto_wire::{Reader, Value};
 

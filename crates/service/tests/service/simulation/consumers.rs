@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use buffa::Message;
 use ferretto_proto::messages::priority_boost_config::BoostPolicy;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
-use ferretto_proto::messages::{DataSourceConfig, PriorityBoostConfig, TraceConfig, trace_config};
+use ferretto_proto::messages::{DataSourceConfig, Message, PriorityBoostConfig, TraceConfig, trace_config};
 use ferretto_service::{ConfigInput, ConsumerId, SessionId, StateScope};
 
 use super::checks::Told;

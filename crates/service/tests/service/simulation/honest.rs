@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use buffa::Message;
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, commit_data_request,
+    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, commit_data_request,
 };
 use ferretto_service::{
     DataSourceInstanceId, FlushRequestId, ProducerCommand, ProducerId, Scraping, SessionId,

@@ -1,7 +1,6 @@
 //! Producers that send whatever a request can hold.
 
-use buffa::Message;
-use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, commit_data_request};
+use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, Message, commit_data_request};
 use ferretto_service::ProducerId;
 
 use super::Simulation;

@@ -8,9 +8,8 @@ mod refused;
 mod start_tracing;
 mod stop_tracing;
 
-use buffa::Message;
 use ferretto_proto::messages::{
-    TraceConfig, TracePacket, observable_events, trace_config,
+    Message, TraceConfig, TracePacket, observable_events, trace_config,
     trace_config::trigger_config::{Trigger, TriggerMode},
     trace_packet,
 };

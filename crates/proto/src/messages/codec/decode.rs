@@ -1,0 +1,224 @@
+//! What generated messages call to take over fields, and what is refused.
+//!
+//! Bytes come from other processes: nesting is bounded ([`MAX_DEPTH`]), and so is the memory of elements and messages
+//! ([`MAX_ELEMENT_MEMORY`]), of which one can take hundreds of times the bytes that it has on the wire. Everything else takes about as
+//! much memory as there are bytes.
+
+use std::fmt;
+
+use ferretto_wire::{Field, Reader, Value, WireError};
+
+use super::message::{Enumeration, Fields, MessageField, UnknownFields};
+use super::scalar::{Scalar, take_varint};
+
+/// How deep messages may nest; protobuf's own limit.
+pub const MAX_DEPTH: u32 = 100;
+
+/// Bytes that the elements of repeated fields and the nested messages of one decoded message may take, without what they own.
+pub const MAX_ELEMENT_MEMORY: usize = 32 << 20;
+
+/// Why bytes are not the message they should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// They are no message at all.
+    Malformed(WireError),
+    /// A field has another type than in the schema.
+    WrongType {
+        /// The field's number.
+        field: u32,
+    },
+    /// A text is not UTF-8.
+    NotUtf8 {
+        /// The field's number.
+        field: u32,
+    },
+    /// Messages nest deeper than [`MAX_DEPTH`].
+    TooDeep,
+    /// It would take more memory than [`MAX_ELEMENT_MEMORY`].
+    TooLarge,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DecodeError::Malformed(reason) => reason.fmt(f),
+            DecodeError::WrongType { field } => {
+                write!(f, "field {field} has another type than in the schema")
+            }
+            DecodeError::NotUtf8 { field } => write!(f, "the text in field {field} is not UTF-8"),
+            DecodeError::TooDeep => write!(f, "messages are nested more than {MAX_DEPTH} deep"),
+            DecodeError::TooLarge => write!(f, "its elements take more than {MAX_ELEMENT_MEMORY} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<WireError> for DecodeError {
+    fn from(error: WireError) -> Self {
+        DecodeError::Malformed(error)
+    }
+}
+
+/// What is left of the bounds while a message is decoded.
+#[derive(Debug)]
+pub struct Decoder {
+    depth: u32,
+    memory: usize,
+}
+
+impl Decoder {
+    pub(super) fn new() -> Self {
+        Decoder {
+            depth: MAX_DEPTH,
+            memory: MAX_ELEMENT_MEMORY,
+        }
+    }
+
+    /// Merges the fields of an encoded message.
+    pub(super) fn fields(&mut self, bytes: &[u8], message: &mut dyn Fields) -> Result<(), DecodeError> {
+        self.depth = self.depth.checked_sub(1).ok_or(DecodeError::TooDeep)?;
+        for field in Reader::new(bytes) {
+            message.merge(field?, self)?;
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn charge(&mut self, memory: usize) -> Result<(), DecodeError> {
+        self.memory = self.memory.checked_sub(memory).ok_or(DecodeError::TooLarge)?;
+        Ok(())
+    }
+
+    /// A message that is there.
+    pub fn nested(&mut self, field: Field<'_>, message: &mut dyn Fields) -> Result<(), DecodeError> {
+        self.fields(contents(field)?, message)
+    }
+
+    /// A message of a oneof: the one that is there, if any, continued.
+    pub fn boxed<T: Fields + Default>(
+        &mut self,
+        field: Field<'_>,
+        before: Option<Box<T>>,
+    ) -> Result<Box<T>, DecodeError> {
+        let mut message = match before {
+            Some(message) => message,
+            None => {
+                self.charge(size_of::<T>())?;
+                Box::default()
+            }
+        };
+        self.nested(field, &mut *message)?;
+        Ok(message)
+    }
+
+    /// A message.
+    pub fn message<T: Fields + Default>(
+        &mut self,
+        field: Field<'_>,
+        to: &mut MessageField<T>,
+    ) -> Result<(), DecodeError> {
+        if !to.is_set() {
+            self.charge(size_of::<T>())?;
+        }
+        self.nested(field, to.get_or_insert_default())
+    }
+
+    /// One of many messages.
+    pub fn element<T: Fields + Default>(
+        &mut self,
+        field: Field<'_>,
+        to: &mut Vec<T>,
+    ) -> Result<(), DecodeError> {
+        self.charge(size_of::<T>())?;
+        let mut message = T::default();
+        self.nested(field, &mut message)?;
+        to.push(message);
+        Ok(())
+    }
+
+    /// One of many texts.
+    pub fn strings(&mut self, field: Field<'_>, to: &mut Vec<String>) -> Result<(), DecodeError> {
+        self.charge(size_of::<String>())?;
+        to.push(string(field)?);
+        Ok(())
+    }
+
+    /// One of many of bytes.
+    pub fn bytes_list(&mut self, field: Field<'_>, to: &mut Vec<Vec<u8>>) -> Result<(), DecodeError> {
+        self.charge(size_of::<Vec<u8>>())?;
+        to.push(bytes(field)?);
+        Ok(())
+    }
+}
+
+fn wrong_type(field: Field<'_>) -> DecodeError {
+    DecodeError::WrongType { field: field.number }
+}
+
+fn contents<'a>(field: Field<'a>) -> Result<&'a [u8], DecodeError> {
+    field.value.as_bytes().ok_or_else(|| wrong_type(field))
+}
+
+/// A scalar.
+pub(crate) fn scalar<S: Scalar>(field: Field<'_>) -> Result<S::Value, DecodeError> {
+    S::take(field.value).ok_or_else(|| wrong_type(field))
+}
+
+/// One or, packed, several of many scalars.
+pub(crate) fn scalars<S: Scalar>(field: Field<'_>, to: &mut Vec<S::Value>) -> Result<(), DecodeError> {
+    let Value::Bytes(mut packed) = field.value else {
+        to.push(scalar::<S>(field)?);
+        return Ok(());
+    };
+    while !packed.is_empty() {
+        to.push(S::take_packed(&mut packed).ok_or_else(|| wrong_type(field))?);
+    }
+    Ok(())
+}
+
+/// A text.
+pub(crate) fn string(field: Field<'_>) -> Result<String, DecodeError> {
+    match str::from_utf8(contents(field)?) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(_) => Err(DecodeError::NotUtf8 { field: field.number }),
+    }
+}
+
+/// Bytes.
+pub(crate) fn bytes(field: Field<'_>) -> Result<Vec<u8>, DecodeError> {
+    Ok(contents(field)?.to_vec())
+}
+
+/// A value of an enum; one that is not known goes to `unknown`.
+pub(crate) fn enumeration<E: Enumeration>(
+    field: Field<'_>,
+    unknown: &mut UnknownFields,
+) -> Result<Option<E>, DecodeError> {
+    let number = field.value.as_varint().ok_or_else(|| wrong_type(field))?;
+    let known = E::from_i32(number as i32);
+    if known.is_none() {
+        unknown.push(field);
+    }
+    Ok(known)
+}
+
+/// One or, packed, several of many values of an enum; those that are not known go to `unknown`.
+pub(crate) fn enumerations<E: Enumeration>(
+    field: Field<'_>,
+    to: &mut Vec<E>,
+    unknown: &mut UnknownFields,
+) -> Result<(), DecodeError> {
+    let Value::Bytes(mut packed) = field.value else {
+        to.extend(enumeration::<E>(field, unknown)?);
+        return Ok(());
+    };
+    while !packed.is_empty() {
+        let number = take_varint(&mut packed).ok_or_else(|| wrong_type(field))?;
+        match E::from_i32(number as i32) {
+            Some(value) => to.push(value),
+            None => unknown.push_varint(field.number, number),
+        }
+    }
+    Ok(())
+}

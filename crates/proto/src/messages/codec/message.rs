@@ -1,0 +1,230 @@
+//! What every generated message can do: be decoded, be encoded, read as its default where it is absent.
+//!
+//! Generated code says, field by field, what to call here and in [`super::decode`] and [`super::encode`]; the loops, checks and
+//! bounds are written, and compiled, once for all messages. That is what keeps them cheap to build: nothing is
+//! generic over a buffer, and nothing is instantiated again in the crates that use them.
+
+use std::fmt;
+use std::ops::Deref;
+
+use ferretto_wire::{Field, Reader, Writer};
+
+use super::decode::{DecodeError, Decoder};
+
+/// A message's fields, one by one: the part that is generated.
+pub trait Fields: fmt::Debug + Send + Sync + 'static {
+    /// Appends the fields that are set, and the unknown ones.
+    fn write(&self, writer: &mut Writer);
+
+    /// Takes over one field, over or behind what is there.
+    ///
+    /// # Errors
+    /// If the field is not of the schema's type, or too much.
+    fn merge(&mut self, field: Field<'_>, decoder: &mut Decoder) -> Result<(), DecodeError>;
+
+    /// The message without any field.
+    fn empty() -> &'static Self
+    where
+        Self: Sized;
+}
+
+/// A message of the schema. Fields and enum values that this version does not know survive decoding and encoding.
+pub trait Message: Fields + Clone + Default + PartialEq {
+    /// Decodes a message.
+    ///
+    /// # Errors
+    /// If the bytes are no such message, nest too deeply or would take too much memory.
+    fn decode_from_slice(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut message = Self::default();
+        message.merge_from_slice(bytes)?;
+        Ok(message)
+    }
+
+    /// Decodes on top of what is there, as if the two had been encoded one after the other.
+    ///
+    /// # Errors
+    /// As [`Message::decode_from_slice`]; the message then has some of the fields.
+    fn merge_from_slice(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+        Decoder::new().fields(bytes, self)
+    }
+
+    /// The encoded message.
+    fn encode_to_vec(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        self.write(&mut writer);
+        writer.into_vec()
+    }
+
+    /// How many bytes the encoded message has. It is encoded to know.
+    fn encoded_len(&self) -> usize {
+        let mut writer = Writer::new();
+        self.write(&mut writer);
+        writer.len()
+    }
+}
+
+impl<T: Fields + Clone + Default + PartialEq> Message for T {}
+
+/// An enum of the schema. Values of later versions are kept among the unknown fields of the message.
+pub trait Enumeration: Copy + Eq + fmt::Debug + Default + Send + Sync + 'static {
+    /// All values with their names in the schema.
+    const VALUES: &'static [(Self, &'static str)];
+
+    /// Its number on the wire.
+    fn to_i32(self) -> i32;
+
+    /// The value of this number.
+    fn from_i32(number: i32) -> Option<Self> {
+        let mut values = Self::VALUES.iter().map(|(value, _)| *value);
+        values.find(|value| value.to_i32() == number)
+    }
+
+    /// Its name in the schema.
+    fn proto_name(self) -> &'static str {
+        let named = Self::VALUES.iter().find(|(value, _)| *value == self);
+        named.map_or("", |(_, name)| name)
+    }
+}
+
+/// An optional field that holds a message. Reads as the message without any field while it is not set.
+#[derive(Clone)]
+pub struct MessageField<T>(Option<Box<T>>);
+
+impl<T> MessageField<T> {
+    /// Not set.
+    #[must_use]
+    pub const fn none() -> Self {
+        MessageField(None)
+    }
+
+    /// Set to `message`.
+    #[must_use]
+    pub fn some(message: T) -> Self {
+        MessageField(Some(Box::new(message)))
+    }
+
+    /// Whether it is set.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The message, if it is set.
+    #[must_use]
+    pub fn as_option(&self) -> Option<&T> {
+        self.0.as_deref()
+    }
+
+    /// The message to be changed, if it is set.
+    #[must_use]
+    pub fn as_option_mut(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
+
+    /// The message itself, if it is set.
+    #[must_use]
+    pub fn into_option(self) -> Option<T> {
+        self.0.map(|message| *message)
+    }
+
+    /// Takes the message out; the field is not set then.
+    pub fn take(&mut self) -> Option<T> {
+        self.0.take().map(|message| *message)
+    }
+}
+
+impl<T: Default> MessageField<T> {
+    /// The message to be changed, set if it was not.
+    pub fn get_or_insert_default(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl<T: Fields> Deref for MessageField<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.as_option().unwrap_or(T::empty())
+    }
+}
+
+/// A message without any field is the same as none.
+impl<T: Fields + PartialEq> PartialEq for MessageField<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T> Default for MessageField<T> {
+    fn default() -> Self {
+        MessageField::none()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for MessageField<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T> From<T> for MessageField<T> {
+    fn from(message: T) -> Self {
+        MessageField::some(message)
+    }
+}
+
+impl<T> From<Option<T>> for MessageField<T> {
+    fn from(message: Option<T>) -> Self {
+        MessageField(message.map(Box::new))
+    }
+}
+
+/// Fields that this version of the schema does not know, as they were encoded.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct UnknownFields(Vec<u8>);
+
+impl UnknownFields {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Self {
+        UnknownFields(Vec::new())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The fields, in the order in which they came.
+    pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
+        // Only whole fields are put in.
+        Reader::new(&self.0).flatten()
+    }
+
+    /// The encoded fields.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Adds a field.
+    pub fn push(&mut self, field: Field<'_>) {
+        self.0.extend_from_slice(field.raw);
+    }
+
+    /// Adds a varint, as enum values are.
+    pub fn push_varint(&mut self, number: u32, value: u64) {
+        let mut writer = Writer::new();
+        writer.varint_field(number, value);
+        self.0.extend_from_slice(writer.as_slice());
+    }
+}
+
+impl fmt::Debug for UnknownFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.iter().map(|field| (field.number, field.value)))
+            .finish()
+    }
+}
