@@ -24,6 +24,8 @@ const MESSAGE_NESTED: i32 = 3;
 const MESSAGE_ENUM: i32 = 4;
 const ENUM_VALUE: i32 = 2;
 
+const UNKNOWN: &str = "&mut self.unknown_fields";
+
 /// Where the generated file is a module, for paths within it.
 const ROOT: &str = "crate::messages";
 
@@ -133,6 +135,24 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// What in `codec` takes one or many of them.
+    fn function(&self, repeated: bool) -> &'static str {
+        match (self, repeated) {
+            (Kind::Scalar(..), false) => "scalar",
+            (Kind::Scalar(..), true) => "scalars",
+            (Kind::Enum(_), false) => "enumeration",
+            (Kind::Enum(_), true) => "enumerations",
+            (Kind::String, false) => "string",
+            (Kind::String, true) => "strings",
+            (Kind::Bytes, false) => "bytes",
+            (Kind::Bytes, true) => "bytes_list",
+            (Kind::Message(_), false) => "message",
+            (Kind::Message(_), true) => "messages",
+        }
+    }
+}
+
 /// One field of a struct with the lines that are about it.
 struct Member {
     name: String,
@@ -154,7 +174,6 @@ impl Member {
         let packed = options.is_some_and(|options| options.packed == Some(true));
         let repeated = field.label == Some(Label::LABEL_REPEATED);
         let to = format!("&mut self.{name}");
-        let unknown = "&mut self.unknown_fields";
         let (rust_type, empty) = match (&kind, repeated) {
             (_, true) => (format!("Vec<{value}>"), "Vec::new()"),
             (Kind::Message(_), false) => (
@@ -163,54 +182,30 @@ impl Member {
             ),
             (_, false) => (format!("Option<{value}>"), "None"),
         };
-        let (put, argument) = match (&kind, repeated) {
-            (Kind::Scalar(scalar, _), true) if packed => (
-                format!("packed::<codec::scalar::{scalar}>"),
-                format!("&self.{name}"),
-            ),
-            (Kind::Scalar(scalar, _), true) => (
-                format!("scalars::<codec::scalar::{scalar}>"),
-                format!("&self.{name}"),
-            ),
-            (Kind::Scalar(scalar, _), false) => (
-                format!("scalar::<codec::scalar::{scalar}>"),
-                format!("self.{name}"),
-            ),
+        let scalar_type = match kind {
+            Kind::Scalar(scalar, _) => format!("::<codec::scalar::{scalar}>"),
+            _ => String::new(),
+        };
+        let put = match (&kind, repeated) {
+            (Kind::Scalar(..), true) if packed => "packed",
             (Kind::Enum(_), true) if packed => {
                 let reason = format!("the field {name} is a packed enum, which no message has had so far");
                 return Err(Error::Messages(reason));
             }
-            (Kind::Enum(_), true) => ("enumerations".into(), format!("&self.{name}")),
-            (Kind::Enum(_), false) => ("enumeration".into(), format!("self.{name}")),
-            (Kind::String, true) => ("strings".into(), format!("&self.{name}")),
-            (Kind::String, false) => ("string".into(), format!("self.{name}.as_ref()")),
-            (Kind::Bytes, true) => ("bytes_list".into(), format!("&self.{name}")),
-            (Kind::Bytes, false) => ("bytes".into(), format!("self.{name}.as_ref()")),
-            (Kind::Message(_), true) => ("messages".into(), format!("&self.{name}")),
-            (Kind::Message(_), false) => ("message".into(), format!("&self.{name}")),
+            _ => kind.function(repeated),
         };
+        let take = format!("{}{scalar_type}", kind.function(repeated));
         let merge = match (&kind, repeated) {
-            (Kind::Scalar(scalar, _), true) => {
-                format!("codec::decode::scalars::<codec::scalar::{scalar}>(field, {to})?")
+            (Kind::Message(_), _) | (Kind::String | Kind::Bytes, true) => {
+                format!("decoder.{take}(field, {to})")
             }
-            (Kind::Scalar(scalar, _), false) => {
-                format!("self.{name} = Some(codec::decode::scalar::<codec::scalar::{scalar}>(field)?)")
-            }
-            (Kind::Enum(_), true) => format!("codec::decode::enumerations(field, {to}, {unknown})?"),
-            (Kind::Enum(_), false) => {
-                format!("self.{name} = codec::decode::enumeration(field, {unknown})?.or(self.{name})")
-            }
-            (Kind::String, true) => format!("decoder.strings(field, {to})?"),
-            (Kind::String, false) => format!("self.{name} = Some(codec::decode::string(field)?)"),
-            (Kind::Bytes, true) => format!("decoder.bytes_list(field, {to})?"),
-            (Kind::Bytes, false) => format!("self.{name} = Some(codec::decode::bytes(field)?)"),
-            (Kind::Message(_), true) => format!("decoder.element(field, {to})?"),
-            (Kind::Message(_), false) => format!("decoder.message(field, {to})?"),
+            (Kind::Enum(_), _) => format!("codec::decode::{take}(field, {to}, {UNKNOWN})"),
+            _ => format!("codec::decode::{take}(field, {to})"),
         };
         Ok(Member {
             rust_type,
             empty,
-            write: format!("codec::encode::{put}(writer, {number}, {argument});"),
+            write: format!("codec::encode::{put}{scalar_type}(writer, {number}, &self.{name});"),
             merge: vec![format!("{number} => {merge},")],
             name,
             comment: Some(comment),
@@ -237,49 +232,42 @@ impl Oneof {
             let number = field.number.unwrap_or_default();
             let variant = camel_case(field.name.as_deref().unwrap_or_default());
             let kind = Kind::of(field)?;
-            let (held, put) = match &kind {
-                Kind::Scalar(scalar, rust) => (
-                    (*rust).to_owned(),
-                    format!("scalar::<codec::scalar::{scalar}>(writer, {number}, Some(*value))"),
-                ),
-                Kind::Enum(path) => (
-                    path.clone(),
-                    format!("enumeration(writer, {number}, Some(*value))"),
-                ),
-                Kind::String => (
-                    "String".to_owned(),
-                    format!("string(writer, {number}, Some(value))"),
-                ),
-                Kind::Bytes => (
-                    "Vec<u8>".to_owned(),
-                    format!("bytes(writer, {number}, Some(value))"),
-                ),
-                Kind::Message(path) => (
-                    format!("Box<{path}>"),
-                    format!("nested(writer, {number}, &**value)"),
-                ),
+            let held = match &kind {
+                Kind::Message(path) => format!("Box<{path}>"),
+                kind => kind.value().to_owned(),
             };
             variants.push(format!("{variant}({held}),"));
+            let function = match &kind {
+                Kind::Scalar(scalar, _) => format!("scalar::<codec::scalar::{scalar}>"),
+                kind => kind.function(false).to_owned(),
+            };
+            let put = match &kind {
+                Kind::Scalar(..) | Kind::Enum(_) => format!("{function}(writer, {number}, &Some(*value))"),
+                Kind::String => format!("contents(writer, {number}, value.as_bytes())"),
+                Kind::Bytes => format!("contents(writer, {number}, value)"),
+                Kind::Message(_) => format!("nested(writer, {number}, &**value)"),
+            };
             let _ = writeln!(
                 write,
                 "    Some({path}::{variant}(value)) => codec::encode::{put},"
             );
-            let set = |value: &str| format!("self.{member} = Some({path}::{variant}({value}))");
+            let unknown = match &kind {
+                Kind::Enum(_) => format!(", {UNKNOWN}"),
+                _ => String::new(),
+            };
             merge.push(match &kind {
-                Kind::Scalar(scalar, _) => format!(
-                    "{number} => {},",
-                    set(&format!("codec::decode::scalar::<codec::scalar::{scalar}>(field)?"))
-                ),
-                Kind::String => format!("{number} => {},", set("codec::decode::string(field)?")),
-                Kind::Bytes => format!("{number} => {},", set("codec::decode::bytes(field)?")),
-                Kind::Enum(_) => format!(
-                    "{number} => if let Some(value) = codec::decode::enumeration(field, &mut self.unknown_fields)? {{\n    {};\n}},",
-                    set("value")
-                ),
                 Kind::Message(_) => format!(
-                    "{number} => {{\n    let before = match self.{member}.take() {{\n        \
-                     Some({path}::{variant}(before)) => Some(before),\n        _ => None,\n    }};\n    {};\n}}",
-                    set("decoder.boxed(field, before)?")
+                    "{number} => {{\n    \
+                     if !matches!(self.{member}, Some({path}::{variant}(_))) {{\n        \
+                     self.{member} = Some({path}::{variant}(Box::new(Default::default())));\n    }}\n    \
+                     match &mut self.{member} {{\n        \
+                     Some({path}::{variant}(value)) => decoder.nested(field, &mut **value),\n        \
+                     _ => Ok(()),\n    }}\n}}"
+                ),
+                _ => format!(
+                    "{number} => {{\n    let mut value = None;\n    \
+                     codec::decode::{function}(field, &mut value{unknown})?;\n    \
+                     self.{member} = value.map({path}::{variant}).or(self.{member}.take());\n    Ok(())\n}}"
                 ),
             });
         }
@@ -353,7 +341,7 @@ impl Code {
                 self.line("#[default]");
             }
             self.line(&format!("{name} = {number},"));
-            listed.push(name);
+            listed.push((name, number));
         }
         self.close();
         if !aliases.is_empty() {
@@ -365,10 +353,19 @@ impl Code {
         }
         self.open(&format!("impl codec::Enumeration for {name}"));
         self.line("const VALUES: &'static [(Self, &'static str)] = &[");
-        for name in listed {
+        for (name, _) in &listed {
             self.line(&format!("    (Self::{name}, \"{name}\"),"));
         }
-        self.line("];\nfn to_i32(self) -> i32 {\n    self as i32\n}");
+        self.line("];\n#[inline]\nfn to_i32(self) -> i32 {\n    self as i32\n}");
+        self.open("fn from_i32(number: i32) -> Option<Self>");
+        self.open("Some(match number");
+        for (name, number) in &listed {
+            self.line(&format!("{number} => Self::{name},"));
+        }
+        self.line("_ => return None,");
+        self.depth -= 1;
+        self.line("})");
+        self.close();
         self.close();
     }
 
@@ -431,7 +428,7 @@ impl Code {
         self.line("};");
         self.close();
         self.line(&format!(
-            "impl Default for {name} {{\n    fn default() -> Self {{\n        Self::EMPTY\n    }}\n}}"
+            "impl Default for {name} {{\n    #[inline]\n    fn default() -> Self {{\n        Self::EMPTY\n    }}\n}}"
         ));
     }
 
@@ -450,16 +447,15 @@ impl Code {
             "_"
         };
         self.open(&format!(
-            "fn merge(&mut self, field: codec::Field<'_>, {unused}: &mut codec::Decoder) -> Result<(), codec::DecodeError>"
+            "fn merge(&mut self, field: &codec::Field<'_>, {unused}: &mut codec::Decoder) -> Result<(), codec::DecodeError>"
         ));
         self.open("match field.number");
         members
             .iter()
             .flat_map(|member| &member.merge)
             .for_each(|line| self.line(line));
-        self.line("_ => self.unknown_fields.push(field),");
+        self.line("_ => self.unknown_fields.take(field),");
         self.close();
-        self.line("Ok(())");
         self.close();
         self.line(&format!(
             "fn empty() -> &'static Self {{\n    static EMPTY: {name} = {name}::EMPTY;\n    &EMPTY\n}}"

@@ -15,6 +15,7 @@ impl ActivateTriggersRequest {
     };
 }
 impl Default for ActivateTriggersRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -24,12 +25,11 @@ impl codec::Fields for ActivateTriggersRequest {
         codec::encode::strings(writer, 1, &self.trigger_names);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.strings(field, &mut self.trigger_names)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.strings(field, &mut self.trigger_names),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ActivateTriggersRequest = ActivateTriggersRequest::EMPTY;
@@ -48,6 +48,7 @@ impl ActivateTriggersResponse {
     };
 }
 impl Default for ActivateTriggersResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -56,11 +57,10 @@ impl codec::Fields for ActivateTriggersResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ActivateTriggersResponse = ActivateTriggersResponse::EMPTY;
@@ -81,21 +81,21 @@ impl AttachRequest {
     };
 }
 impl Default for AttachRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for AttachRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.key.as_ref());
+        codec::encode::string(writer, 1, &self.key);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.key = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.key),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: AttachRequest = AttachRequest::EMPTY;
@@ -116,6 +116,7 @@ impl AttachResponse {
     };
 }
 impl Default for AttachResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -125,12 +126,11 @@ impl codec::Fields for AttachResponse {
         codec::encode::message(writer, 1, &self.trace_config);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.trace_config)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.trace_config),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: AttachResponse = AttachResponse::EMPTY;
@@ -168,8 +168,25 @@ impl codec::Enumeration for BuiltinClock {
         (Self::BUILTIN_CLOCK_TRACE_FILE, "BUILTIN_CLOCK_TRACE_FILE"),
         (Self::BUILTIN_CLOCK_MAX_ID, "BUILTIN_CLOCK_MAX_ID"),
     ];
+    #[inline]
     fn to_i32(self) -> i32 {
         self as i32
+    }
+    fn from_i32(number: i32) -> Option<Self> {
+        Some(match number {
+            0 => Self::BUILTIN_CLOCK_UNKNOWN,
+            1 => Self::BUILTIN_CLOCK_REALTIME,
+            2 => Self::BUILTIN_CLOCK_REALTIME_COARSE,
+            3 => Self::BUILTIN_CLOCK_MONOTONIC,
+            4 => Self::BUILTIN_CLOCK_MONOTONIC_COARSE,
+            5 => Self::BUILTIN_CLOCK_MONOTONIC_RAW,
+            6 => Self::BUILTIN_CLOCK_BOOTTIME,
+            9 => Self::BUILTIN_CLOCK_TSC,
+            10 => Self::BUILTIN_CLOCK_PERF,
+            11 => Self::BUILTIN_CLOCK_TRACE_FILE,
+            63 => Self::BUILTIN_CLOCK_MAX_ID,
+            _ => return None,
+        })
     }
 }
 
@@ -189,23 +206,23 @@ impl Callstack {
     };
 }
 impl Default for Callstack {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for Callstack {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
         codec::encode::scalars::<codec::scalar::Uint64>(writer, 2, &self.frame_ids);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.frame_ids)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.frame_ids),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: Callstack = Callstack::EMPTY;
@@ -226,6 +243,7 @@ impl ChangeTraceConfigRequest {
     };
 }
 impl Default for ChangeTraceConfigRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -235,12 +253,11 @@ impl codec::Fields for ChangeTraceConfigRequest {
         codec::encode::message(writer, 1, &self.trace_config);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.trace_config)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.trace_config),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ChangeTraceConfigRequest = ChangeTraceConfigRequest::EMPTY;
@@ -259,6 +276,7 @@ impl ChangeTraceConfigResponse {
     };
 }
 impl Default for ChangeTraceConfigResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -267,11 +285,10 @@ impl codec::Fields for ChangeTraceConfigResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ChangeTraceConfigResponse = ChangeTraceConfigResponse::EMPTY;
@@ -302,31 +319,31 @@ impl ChromeConfig {
     };
 }
 impl Default for ChromeConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ChromeConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.trace_config.as_ref());
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.privacy_filtering_enabled);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.convert_to_legacy_json);
-        codec::encode::enumeration(writer, 4, self.client_priority);
-        codec::encode::string(writer, 5, self.json_agent_label_filter.as_ref());
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 6, self.event_package_name_filter_enabled);
+        codec::encode::string(writer, 1, &self.trace_config);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.privacy_filtering_enabled);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.convert_to_legacy_json);
+        codec::encode::enumeration(writer, 4, &self.client_priority);
+        codec::encode::string(writer, 5, &self.json_agent_label_filter);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 6, &self.event_package_name_filter_enabled);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.trace_config = Some(codec::decode::string(field)?),
-            2 => self.privacy_filtering_enabled = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            3 => self.convert_to_legacy_json = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            4 => self.client_priority = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.client_priority),
-            5 => self.json_agent_label_filter = Some(codec::decode::string(field)?),
-            6 => self.event_package_name_filter_enabled = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.trace_config),
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.privacy_filtering_enabled),
+            3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.convert_to_legacy_json),
+            4 => codec::decode::enumeration(field, &mut self.client_priority, &mut self.unknown_fields),
+            5 => codec::decode::string(field, &mut self.json_agent_label_filter),
+            6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.event_package_name_filter_enabled),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ChromeConfig = ChromeConfig::EMPTY;
@@ -348,8 +365,17 @@ pub mod chrome_config {
             (Self::BACKGROUND, "BACKGROUND"),
             (Self::USER_INITIATED, "USER_INITIATED"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNKNOWN,
+                1 => Self::BACKGROUND,
+                2 => Self::USER_INITIATED,
+                _ => return None,
+            })
         }
     }
 }
@@ -371,25 +397,25 @@ impl ClockDisableFtraceEvent {
     };
 }
 impl Default for ClockDisableFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ClockDisableFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.state);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.cpu_id);
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.cpu_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ClockDisableFtraceEvent = ClockDisableFtraceEvent::EMPTY;
@@ -414,25 +440,25 @@ impl ClockEnableFtraceEvent {
     };
 }
 impl Default for ClockEnableFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ClockEnableFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.state);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.cpu_id);
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.cpu_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ClockEnableFtraceEvent = ClockEnableFtraceEvent::EMPTY;
@@ -457,25 +483,25 @@ impl ClockSetRateFtraceEvent {
     };
 }
 impl Default for ClockSetRateFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ClockSetRateFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.state);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.cpu_id);
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.cpu_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ClockSetRateFtraceEvent = ClockSetRateFtraceEvent::EMPTY;
@@ -499,6 +525,7 @@ impl ClockSnapshot {
     };
 }
 impl Default for ClockSnapshot {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -506,16 +533,15 @@ impl Default for ClockSnapshot {
 impl codec::Fields for ClockSnapshot {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.clocks);
-        codec::encode::enumeration(writer, 2, self.primary_trace_clock);
+        codec::encode::enumeration(writer, 2, &self.primary_trace_clock);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.clocks)?,
-            2 => self.primary_trace_clock = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.primary_trace_clock),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.clocks),
+            2 => codec::decode::enumeration(field, &mut self.primary_trace_clock, &mut self.unknown_fields),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ClockSnapshot = ClockSnapshot::EMPTY;
@@ -544,27 +570,27 @@ pub mod clock_snapshot {
         };
     }
     impl Default for Clock {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Clock {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.clock_id);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.timestamp);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.is_incremental);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.unit_multiplier_ns);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.clock_id);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.timestamp);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.is_incremental);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.unit_multiplier_ns);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.clock_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                3 => self.is_incremental = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                4 => self.unit_multiplier_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.clock_id),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timestamp),
+                3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_incremental),
+                4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.unit_multiplier_ns),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Clock = Clock::EMPTY;
@@ -601,6 +627,7 @@ impl CloneSessionRequest {
     };
 }
 impl Default for CloneSessionRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -608,33 +635,42 @@ impl Default for CloneSessionRequest {
 impl codec::Fields for CloneSessionRequest {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.selector {
-            Some(crate::messages::clone_session_request::Selector::SessionId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, Some(*value)),
-            Some(crate::messages::clone_session_request::Selector::UniqueSessionName(value)) => codec::encode::string(writer, 4, Some(value)),
+            Some(crate::messages::clone_session_request::Selector::SessionId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &Some(*value)),
+            Some(crate::messages::clone_session_request::Selector::UniqueSessionName(value)) => codec::encode::contents(writer, 4, value.as_bytes()),
             None => {}
         }
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.skip_trace_filter);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.for_bugreport);
-        codec::encode::string(writer, 5, self.clone_trigger_name.as_ref());
-        codec::encode::string(writer, 6, self.clone_trigger_producer_name.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 7, self.clone_trigger_trusted_producer_uid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.clone_trigger_boot_time_ns);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.clone_trigger_delay_ms);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.skip_trace_filter);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.for_bugreport);
+        codec::encode::string(writer, 5, &self.clone_trigger_name);
+        codec::encode::string(writer, 6, &self.clone_trigger_producer_name);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 7, &self.clone_trigger_trusted_producer_uid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.clone_trigger_boot_time_ns);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.clone_trigger_delay_ms);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.selector = Some(crate::messages::clone_session_request::Selector::SessionId(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            4 => self.selector = Some(crate::messages::clone_session_request::Selector::UniqueSessionName(codec::decode::string(field)?)),
-            2 => self.skip_trace_filter = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            3 => self.for_bugreport = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            5 => self.clone_trigger_name = Some(codec::decode::string(field)?),
-            6 => self.clone_trigger_producer_name = Some(codec::decode::string(field)?),
-            7 => self.clone_trigger_trusted_producer_uid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            8 => self.clone_trigger_boot_time_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            9 => self.clone_trigger_delay_ms = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.selector = value.map(crate::messages::clone_session_request::Selector::SessionId).or(self.selector.take());
+                Ok(())
+            }
+            4 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.selector = value.map(crate::messages::clone_session_request::Selector::UniqueSessionName).or(self.selector.take());
+                Ok(())
+            }
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.skip_trace_filter),
+            3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.for_bugreport),
+            5 => codec::decode::string(field, &mut self.clone_trigger_name),
+            6 => codec::decode::string(field, &mut self.clone_trigger_producer_name),
+            7 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.clone_trigger_trusted_producer_uid),
+            8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.clone_trigger_boot_time_ns),
+            9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.clone_trigger_delay_ms),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CloneSessionRequest = CloneSessionRequest::EMPTY;
@@ -670,29 +706,29 @@ impl CloneSessionResponse {
     };
 }
 impl Default for CloneSessionResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for CloneSessionResponse {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.success);
-        codec::encode::string(writer, 2, self.error.as_ref());
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 3, self.uuid_msb);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 4, self.uuid_lsb);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.was_write_into_file);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.success);
+        codec::encode::string(writer, 2, &self.error);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 3, &self.uuid_msb);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &self.uuid_lsb);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.was_write_into_file);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.success = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            2 => self.error = Some(codec::decode::string(field)?),
-            3 => self.uuid_msb = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            4 => self.uuid_lsb = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            5 => self.was_write_into_file = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.success),
+            2 => codec::decode::string(field, &mut self.error),
+            3 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.uuid_msb),
+            4 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.uuid_lsb),
+            5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.was_write_into_file),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CloneSessionResponse = CloneSessionResponse::EMPTY;
@@ -717,6 +753,7 @@ impl CommitDataRequest {
     };
 }
 impl Default for CommitDataRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -725,17 +762,16 @@ impl codec::Fields for CommitDataRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.chunks_to_move);
         codec::encode::messages(writer, 2, &self.chunks_to_patch);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.flush_request_id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.flush_request_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.chunks_to_move)?,
-            2 => decoder.element(field, &mut self.chunks_to_patch)?,
-            3 => self.flush_request_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.chunks_to_move),
+            2 => decoder.messages(field, &mut self.chunks_to_patch),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.flush_request_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CommitDataRequest = CommitDataRequest::EMPTY;
@@ -766,29 +802,29 @@ pub mod commit_data_request {
         };
     }
     impl Default for ChunksToMove {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for ChunksToMove {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.page);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.chunk);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.target_buffer);
-            codec::encode::bytes(writer, 4, self.data.as_ref());
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.chunk_incomplete);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.page);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.chunk);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.target_buffer);
+            codec::encode::bytes(writer, 4, &self.data);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.chunk_incomplete);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.page = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.chunk = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                3 => self.target_buffer = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                4 => self.data = Some(codec::decode::bytes(field)?),
-                5 => self.chunk_incomplete = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.page),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.chunk),
+                3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.target_buffer),
+                4 => codec::decode::bytes(field, &mut self.data),
+                5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.chunk_incomplete),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ChunksToMove = ChunksToMove::EMPTY;
@@ -817,29 +853,29 @@ pub mod commit_data_request {
         };
     }
     impl Default for ChunkToPatch {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for ChunkToPatch {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.target_buffer);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.writer_id);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.chunk_id);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.target_buffer);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.writer_id);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.chunk_id);
             codec::encode::messages(writer, 4, &self.patches);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.has_more_patches);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.has_more_patches);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.target_buffer = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.writer_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                3 => self.chunk_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                4 => decoder.element(field, &mut self.patches)?,
-                5 => self.has_more_patches = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.target_buffer),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.writer_id),
+                3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.chunk_id),
+                4 => decoder.messages(field, &mut self.patches),
+                5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.has_more_patches),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ChunkToPatch = ChunkToPatch::EMPTY;
@@ -863,23 +899,23 @@ pub mod commit_data_request {
             };
         }
         impl Default for Patch {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
         impl codec::Fields for Patch {
             fn write(&self, writer: &mut codec::Writer) {
-                codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.offset);
-                codec::encode::bytes(writer, 2, self.data.as_ref());
+                codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.offset);
+                codec::encode::bytes(writer, 2, &self.data);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.offset = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                    2 => self.data = Some(codec::decode::bytes(field)?),
-                    _ => self.unknown_fields.push(field),
+                    1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.offset),
+                    2 => codec::decode::bytes(field, &mut self.data),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: Patch = Patch::EMPTY;
@@ -900,6 +936,7 @@ impl CommitDataResponse {
     };
 }
 impl Default for CommitDataResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -908,11 +945,10 @@ impl codec::Fields for CommitDataResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CommitDataResponse = CommitDataResponse::EMPTY;
@@ -941,29 +977,29 @@ impl ConcurrentSessionEvent {
     };
 }
 impl Default for ConcurrentSessionEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ConcurrentSessionEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::enumeration(writer, 1, self.state);
-        codec::encode::string(writer, 2, self.session_name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.session_id);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.consumer_uid);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, self.num_data_sources);
+        codec::encode::enumeration(writer, 1, &self.state);
+        codec::encode::string(writer, 2, &self.session_name);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.session_id);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.consumer_uid);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, &self.num_data_sources);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.state = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.state),
-            2 => self.session_name = Some(codec::decode::string(field)?),
-            3 => self.session_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.consumer_uid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            5 => self.num_data_sources = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumeration(field, &mut self.state, &mut self.unknown_fields),
+            2 => codec::decode::string(field, &mut self.session_name),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.session_id),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.consumer_uid),
+            5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.num_data_sources),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ConcurrentSessionEvent = ConcurrentSessionEvent::EMPTY;
@@ -991,8 +1027,20 @@ pub mod concurrent_session_event {
             (Self::STATE_DISABLING_WAITING_STOP_ACKS, "STATE_DISABLING_WAITING_STOP_ACKS"),
             (Self::STATE_CLONED_READ_ONLY, "STATE_CLONED_READ_ONLY"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::STATE_UNSPECIFIED,
+                1 => Self::STATE_DISABLED,
+                2 => Self::STATE_CONFIGURED,
+                3 => Self::STATE_STARTED,
+                4 => Self::STATE_DISABLING_WAITING_STOP_ACKS,
+                5 => Self::STATE_CLONED_READ_ONLY,
+                _ => return None,
+            })
         }
     }
 }
@@ -1012,23 +1060,23 @@ impl ConsoleConfig {
     };
 }
 impl Default for ConsoleConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ConsoleConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::enumeration(writer, 1, self.output);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.enable_colors);
+        codec::encode::enumeration(writer, 1, &self.output);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.enable_colors);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.output = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.output),
-            2 => self.enable_colors = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumeration(field, &mut self.output, &mut self.unknown_fields),
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.enable_colors),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ConsoleConfig = ConsoleConfig::EMPTY;
@@ -1050,8 +1098,17 @@ pub mod console_config {
             (Self::OUTPUT_STDOUT, "OUTPUT_STDOUT"),
             (Self::OUTPUT_STDERR, "OUTPUT_STDERR"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::OUTPUT_UNSPECIFIED,
+                1 => Self::OUTPUT_STDOUT,
+                2 => Self::OUTPUT_STDERR,
+                _ => return None,
+            })
         }
     }
 }
@@ -1082,33 +1139,33 @@ impl CounterDescriptor {
     };
 }
 impl Default for CounterDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for CounterDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::enumeration(writer, 1, self.r#type);
+        codec::encode::enumeration(writer, 1, &self.r#type);
         codec::encode::strings(writer, 2, &self.categories);
-        codec::encode::enumeration(writer, 3, self.unit);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 4, self.unit_multiplier);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.is_incremental);
-        codec::encode::string(writer, 6, self.unit_name.as_ref());
-        codec::encode::string(writer, 7, self.y_axis_share_key.as_ref());
+        codec::encode::enumeration(writer, 3, &self.unit);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &self.unit_multiplier);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.is_incremental);
+        codec::encode::string(writer, 6, &self.unit_name);
+        codec::encode::string(writer, 7, &self.y_axis_share_key);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.r#type = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.r#type),
-            2 => decoder.strings(field, &mut self.categories)?,
-            3 => self.unit = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.unit),
-            4 => self.unit_multiplier = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            5 => self.is_incremental = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            6 => self.unit_name = Some(codec::decode::string(field)?),
-            7 => self.y_axis_share_key = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumeration(field, &mut self.r#type, &mut self.unknown_fields),
+            2 => decoder.strings(field, &mut self.categories),
+            3 => codec::decode::enumeration(field, &mut self.unit, &mut self.unknown_fields),
+            4 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.unit_multiplier),
+            5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_incremental),
+            6 => codec::decode::string(field, &mut self.unit_name),
+            7 => codec::decode::string(field, &mut self.y_axis_share_key),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CounterDescriptor = CounterDescriptor::EMPTY;
@@ -1130,8 +1187,17 @@ pub mod counter_descriptor {
             (Self::COUNTER_THREAD_TIME_NS, "COUNTER_THREAD_TIME_NS"),
             (Self::COUNTER_THREAD_INSTRUCTION_COUNT, "COUNTER_THREAD_INSTRUCTION_COUNT"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::COUNTER_UNSPECIFIED,
+                1 => Self::COUNTER_THREAD_TIME_NS,
+                2 => Self::COUNTER_THREAD_INSTRUCTION_COUNT,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -1149,8 +1215,18 @@ pub mod counter_descriptor {
             (Self::UNIT_COUNT, "UNIT_COUNT"),
             (Self::UNIT_SIZE_BYTES, "UNIT_SIZE_BYTES"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNIT_UNSPECIFIED,
+                1 => Self::UNIT_TIME_NS,
+                2 => Self::UNIT_COUNT,
+                3 => Self::UNIT_SIZE_BYTES,
+                _ => return None,
+            })
         }
     }
 }
@@ -1170,23 +1246,23 @@ impl CpuFrequencyFtraceEvent {
     };
 }
 impl Default for CpuFrequencyFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for CpuFrequencyFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.state);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.cpu_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.state);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.cpu_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CpuFrequencyFtraceEvent = CpuFrequencyFtraceEvent::EMPTY;
@@ -1211,25 +1287,25 @@ impl CpuFrequencyLimitsFtraceEvent {
     };
 }
 impl Default for CpuFrequencyLimitsFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for CpuFrequencyLimitsFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.min_freq);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.max_freq);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.cpu_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.min_freq);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.max_freq);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.cpu_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.min_freq = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.max_freq = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.min_freq),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.max_freq),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CpuFrequencyLimitsFtraceEvent = CpuFrequencyLimitsFtraceEvent::EMPTY;
@@ -1252,23 +1328,23 @@ impl CpuIdleFtraceEvent {
     };
 }
 impl Default for CpuIdleFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for CpuIdleFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.state);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.cpu_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.state);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.cpu_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CpuIdleFtraceEvent = CpuIdleFtraceEvent::EMPTY;
@@ -1289,6 +1365,7 @@ impl CpuInfo {
     };
 }
 impl Default for CpuInfo {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -1298,12 +1375,11 @@ impl codec::Fields for CpuInfo {
         codec::encode::messages(writer, 1, &self.cpus);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.cpus)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.cpus),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: CpuInfo = CpuInfo::EMPTY;
@@ -1333,29 +1409,29 @@ pub mod cpu_info {
         };
     }
     impl Default for ArmCpuIdentifier {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for ArmCpuIdentifier {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.implementer);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.architecture);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.variant);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.part);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, self.revision);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.implementer);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.architecture);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.variant);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.part);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, &self.revision);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.implementer = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.architecture = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                3 => self.variant = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                4 => self.part = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                5 => self.revision = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.implementer),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.architecture),
+                3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.variant),
+                4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.part),
+                5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.revision),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ArmCpuIdentifier = ArmCpuIdentifier::EMPTY;
@@ -1383,38 +1459,40 @@ pub mod cpu_info {
         };
     }
     impl Default for Cpu {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Cpu {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.processor.as_ref());
+            codec::encode::string(writer, 1, &self.processor);
             codec::encode::scalars::<codec::scalar::Uint32>(writer, 2, &self.frequencies);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.capacity);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.capacity);
             match &self.identifier {
                 Some(crate::messages::cpu_info::cpu::Identifier::ArmIdentifier(value)) => codec::encode::nested(writer, 4, &**value),
                 None => {}
             }
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.features);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.features);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.processor = Some(codec::decode::string(field)?),
-                2 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.frequencies)?,
-                3 => self.capacity = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
+                1 => codec::decode::string(field, &mut self.processor),
+                2 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.frequencies),
+                3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.capacity),
                 4 => {
-                    let before = match self.identifier.take() {
-                        Some(crate::messages::cpu_info::cpu::Identifier::ArmIdentifier(before)) => Some(before),
-                        _ => None,
-                    };
-                    self.identifier = Some(crate::messages::cpu_info::cpu::Identifier::ArmIdentifier(decoder.boxed(field, before)?));
+                    if !matches!(self.identifier, Some(crate::messages::cpu_info::cpu::Identifier::ArmIdentifier(_))) {
+                        self.identifier = Some(crate::messages::cpu_info::cpu::Identifier::ArmIdentifier(Box::new(Default::default())));
+                    }
+                    match &mut self.identifier {
+                        Some(crate::messages::cpu_info::cpu::Identifier::ArmIdentifier(value)) => decoder.nested(field, &mut **value),
+                        _ => Ok(()),
+                    }
                 }
-                5 => self.features = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.features),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Cpu = Cpu::EMPTY;
@@ -1487,22 +1565,23 @@ impl DataSourceConfig {
     };
 }
 impl Default for DataSourceConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for DataSourceConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.target_buffer);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.trace_duration_ms);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.tracing_session_id);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 6, self.enable_extra_guardrails);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.stop_timeout_ms);
-        codec::encode::enumeration(writer, 8, self.session_initiator);
-        codec::encode::enumeration(writer, 9, self.buffer_exhausted_policy);
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.target_buffer);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.trace_duration_ms);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.tracing_session_id);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 6, &self.enable_extra_guardrails);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.stop_timeout_ms);
+        codec::encode::enumeration(writer, 8, &self.session_initiator);
+        codec::encode::enumeration(writer, 9, &self.buffer_exhausted_policy);
         codec::encode::message(writer, 10, &self.priority_boost);
-        codec::encode::string(writer, 11, self.target_buffer_name.as_ref());
+        codec::encode::string(writer, 11, &self.target_buffer_name);
         codec::encode::message(writer, 12, &self.protovm_config);
         codec::encode::message(writer, 100, &self.ftrace_config);
         codec::encode::message(writer, 101, &self.chrome_config);
@@ -1511,39 +1590,38 @@ impl codec::Fields for DataSourceConfig {
         codec::encode::message(writer, 113, &self.track_event_config);
         codec::encode::message(writer, 115, &self.interceptor_config);
         codec::encode::message(writer, 119, &self.system_info_config);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 122, self.prefer_suspend_clock_for_duration);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 147, self.supports_tracing_v2);
-        codec::encode::string(writer, 1000, self.legacy_config.as_ref());
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 122, &self.prefer_suspend_clock_for_duration);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 147, &self.supports_tracing_v2);
+        codec::encode::string(writer, 1000, &self.legacy_config);
         codec::encode::message(writer, 1001, &self.for_testing);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.target_buffer = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.trace_duration_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            4 => self.tracing_session_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => self.enable_extra_guardrails = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            7 => self.stop_timeout_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            8 => self.session_initiator = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.session_initiator),
-            9 => self.buffer_exhausted_policy = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.buffer_exhausted_policy),
-            10 => decoder.message(field, &mut self.priority_boost)?,
-            11 => self.target_buffer_name = Some(codec::decode::string(field)?),
-            12 => decoder.message(field, &mut self.protovm_config)?,
-            100 => decoder.message(field, &mut self.ftrace_config)?,
-            101 => decoder.message(field, &mut self.chrome_config)?,
-            103 => decoder.message(field, &mut self.process_stats_config)?,
-            104 => decoder.message(field, &mut self.sys_stats_config)?,
-            113 => decoder.message(field, &mut self.track_event_config)?,
-            115 => decoder.message(field, &mut self.interceptor_config)?,
-            119 => decoder.message(field, &mut self.system_info_config)?,
-            122 => self.prefer_suspend_clock_for_duration = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            147 => self.supports_tracing_v2 = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            1000 => self.legacy_config = Some(codec::decode::string(field)?),
-            1001 => decoder.message(field, &mut self.for_testing)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.target_buffer),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.trace_duration_ms),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.tracing_session_id),
+            6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.enable_extra_guardrails),
+            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.stop_timeout_ms),
+            8 => codec::decode::enumeration(field, &mut self.session_initiator, &mut self.unknown_fields),
+            9 => codec::decode::enumeration(field, &mut self.buffer_exhausted_policy, &mut self.unknown_fields),
+            10 => decoder.message(field, &mut self.priority_boost),
+            11 => codec::decode::string(field, &mut self.target_buffer_name),
+            12 => decoder.message(field, &mut self.protovm_config),
+            100 => decoder.message(field, &mut self.ftrace_config),
+            101 => decoder.message(field, &mut self.chrome_config),
+            103 => decoder.message(field, &mut self.process_stats_config),
+            104 => decoder.message(field, &mut self.sys_stats_config),
+            113 => decoder.message(field, &mut self.track_event_config),
+            115 => decoder.message(field, &mut self.interceptor_config),
+            119 => decoder.message(field, &mut self.system_info_config),
+            122 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.prefer_suspend_clock_for_duration),
+            147 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.supports_tracing_v2),
+            1000 => codec::decode::string(field, &mut self.legacy_config),
+            1001 => decoder.message(field, &mut self.for_testing),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DataSourceConfig = DataSourceConfig::EMPTY;
@@ -1563,8 +1641,16 @@ pub mod data_source_config {
             (Self::SESSION_INITIATOR_UNSPECIFIED, "SESSION_INITIATOR_UNSPECIFIED"),
             (Self::SESSION_INITIATOR_TRUSTED_SYSTEM, "SESSION_INITIATOR_TRUSTED_SYSTEM"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::SESSION_INITIATOR_UNSPECIFIED,
+                1 => Self::SESSION_INITIATOR_TRUSTED_SYSTEM,
+                _ => return None,
+            })
         }
     }
     /// What a writer does when there is no free chunk.
@@ -1583,8 +1669,18 @@ pub mod data_source_config {
             (Self::BUFFER_EXHAUSTED_STALL_THEN_ABORT, "BUFFER_EXHAUSTED_STALL_THEN_ABORT"),
             (Self::BUFFER_EXHAUSTED_STALL_THEN_DROP, "BUFFER_EXHAUSTED_STALL_THEN_DROP"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::BUFFER_EXHAUSTED_UNSPECIFIED,
+                1 => Self::BUFFER_EXHAUSTED_DROP,
+                2 => Self::BUFFER_EXHAUSTED_STALL_THEN_ABORT,
+                3 => Self::BUFFER_EXHAUSTED_STALL_THEN_DROP,
+                _ => return None,
+            })
         }
     }
 }
@@ -1619,37 +1715,37 @@ impl DataSourceDescriptor {
     };
 }
 impl Default for DataSourceDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for DataSourceDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.will_notify_on_stop);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.will_notify_on_start);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.handles_incremental_state_clear);
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.will_notify_on_stop);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.will_notify_on_start);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.handles_incremental_state_clear);
         codec::encode::message(writer, 6, &self.track_event_descriptor);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, self.id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, &self.id);
         codec::encode::message(writer, 8, &self.ftrace_descriptor);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 9, self.no_flush);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &self.no_flush);
         codec::encode::message(writer, 10, &self.protovm_program);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.will_notify_on_stop = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            3 => self.will_notify_on_start = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            4 => self.handles_incremental_state_clear = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            6 => decoder.message(field, &mut self.track_event_descriptor)?,
-            7 => self.id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            8 => decoder.message(field, &mut self.ftrace_descriptor)?,
-            9 => self.no_flush = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            10 => decoder.message(field, &mut self.protovm_program)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.will_notify_on_stop),
+            3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.will_notify_on_start),
+            4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.handles_incremental_state_clear),
+            6 => decoder.message(field, &mut self.track_event_descriptor),
+            7 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.id),
+            8 => decoder.message(field, &mut self.ftrace_descriptor),
+            9 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.no_flush),
+            10 => decoder.message(field, &mut self.protovm_program),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DataSourceDescriptor = DataSourceDescriptor::EMPTY;
@@ -1681,6 +1777,7 @@ impl DebugAnnotation {
     };
 }
 impl Default for DebugAnnotation {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -1688,59 +1785,120 @@ impl Default for DebugAnnotation {
 impl codec::Fields for DebugAnnotation {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.name_field {
-            Some(crate::messages::debug_annotation::NameField::NameIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, Some(*value)),
-            Some(crate::messages::debug_annotation::NameField::Name(value)) => codec::encode::string(writer, 10, Some(value)),
+            Some(crate::messages::debug_annotation::NameField::NameIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &Some(*value)),
+            Some(crate::messages::debug_annotation::NameField::Name(value)) => codec::encode::contents(writer, 10, value.as_bytes()),
             None => {}
         }
         match &self.value {
-            Some(crate::messages::debug_annotation::Value::BoolValue(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 2, Some(*value)),
-            Some(crate::messages::debug_annotation::Value::UintValue(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, Some(*value)),
-            Some(crate::messages::debug_annotation::Value::IntValue(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 4, Some(*value)),
-            Some(crate::messages::debug_annotation::Value::DoubleValue(value)) => codec::encode::scalar::<codec::scalar::Double>(writer, 5, Some(*value)),
-            Some(crate::messages::debug_annotation::Value::StringValue(value)) => codec::encode::string(writer, 6, Some(value)),
-            Some(crate::messages::debug_annotation::Value::PointerValue(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, Some(*value)),
+            Some(crate::messages::debug_annotation::Value::BoolValue(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &Some(*value)),
+            Some(crate::messages::debug_annotation::Value::UintValue(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &Some(*value)),
+            Some(crate::messages::debug_annotation::Value::IntValue(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &Some(*value)),
+            Some(crate::messages::debug_annotation::Value::DoubleValue(value)) => codec::encode::scalar::<codec::scalar::Double>(writer, 5, &Some(*value)),
+            Some(crate::messages::debug_annotation::Value::StringValue(value)) => codec::encode::contents(writer, 6, value.as_bytes()),
+            Some(crate::messages::debug_annotation::Value::PointerValue(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, &Some(*value)),
             Some(crate::messages::debug_annotation::Value::NestedValue(value)) => codec::encode::nested(writer, 8, &**value),
-            Some(crate::messages::debug_annotation::Value::LegacyJsonValue(value)) => codec::encode::string(writer, 9, Some(value)),
-            Some(crate::messages::debug_annotation::Value::StringValueIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 17, Some(*value)),
+            Some(crate::messages::debug_annotation::Value::LegacyJsonValue(value)) => codec::encode::contents(writer, 9, value.as_bytes()),
+            Some(crate::messages::debug_annotation::Value::StringValueIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 17, &Some(*value)),
             None => {}
         }
         codec::encode::messages(writer, 11, &self.dict_entries);
         codec::encode::messages(writer, 12, &self.array_values);
         match &self.proto_type_descriptor {
-            Some(crate::messages::debug_annotation::ProtoTypeDescriptor::ProtoTypeNameIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 13, Some(*value)),
-            Some(crate::messages::debug_annotation::ProtoTypeDescriptor::ProtoTypeName(value)) => codec::encode::string(writer, 16, Some(value)),
+            Some(crate::messages::debug_annotation::ProtoTypeDescriptor::ProtoTypeNameIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 13, &Some(*value)),
+            Some(crate::messages::debug_annotation::ProtoTypeDescriptor::ProtoTypeName(value)) => codec::encode::contents(writer, 16, value.as_bytes()),
             None => {}
         }
-        codec::encode::bytes(writer, 14, self.proto_value.as_ref());
+        codec::encode::bytes(writer, 14, &self.proto_value);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name_field = Some(crate::messages::debug_annotation::NameField::NameIid(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            10 => self.name_field = Some(crate::messages::debug_annotation::NameField::Name(codec::decode::string(field)?)),
-            2 => self.value = Some(crate::messages::debug_annotation::Value::BoolValue(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            3 => self.value = Some(crate::messages::debug_annotation::Value::UintValue(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            4 => self.value = Some(crate::messages::debug_annotation::Value::IntValue(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-            5 => self.value = Some(crate::messages::debug_annotation::Value::DoubleValue(codec::decode::scalar::<codec::scalar::Double>(field)?)),
-            6 => self.value = Some(crate::messages::debug_annotation::Value::StringValue(codec::decode::string(field)?)),
-            7 => self.value = Some(crate::messages::debug_annotation::Value::PointerValue(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            8 => {
-                let before = match self.value.take() {
-                    Some(crate::messages::debug_annotation::Value::NestedValue(before)) => Some(before),
-                    _ => None,
-                };
-                self.value = Some(crate::messages::debug_annotation::Value::NestedValue(decoder.boxed(field, before)?));
+            1 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.name_field = value.map(crate::messages::debug_annotation::NameField::NameIid).or(self.name_field.take());
+                Ok(())
             }
-            9 => self.value = Some(crate::messages::debug_annotation::Value::LegacyJsonValue(codec::decode::string(field)?)),
-            17 => self.value = Some(crate::messages::debug_annotation::Value::StringValueIid(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            11 => decoder.element(field, &mut self.dict_entries)?,
-            12 => decoder.element(field, &mut self.array_values)?,
-            13 => self.proto_type_descriptor = Some(crate::messages::debug_annotation::ProtoTypeDescriptor::ProtoTypeNameIid(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            16 => self.proto_type_descriptor = Some(crate::messages::debug_annotation::ProtoTypeDescriptor::ProtoTypeName(codec::decode::string(field)?)),
-            14 => self.proto_value = Some(codec::decode::bytes(field)?),
-            _ => self.unknown_fields.push(field),
+            10 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.name_field = value.map(crate::messages::debug_annotation::NameField::Name).or(self.name_field.take());
+                Ok(())
+            }
+            2 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.value = value.map(crate::messages::debug_annotation::Value::BoolValue).or(self.value.take());
+                Ok(())
+            }
+            3 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.value = value.map(crate::messages::debug_annotation::Value::UintValue).or(self.value.take());
+                Ok(())
+            }
+            4 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                self.value = value.map(crate::messages::debug_annotation::Value::IntValue).or(self.value.take());
+                Ok(())
+            }
+            5 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Double>(field, &mut value)?;
+                self.value = value.map(crate::messages::debug_annotation::Value::DoubleValue).or(self.value.take());
+                Ok(())
+            }
+            6 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.value = value.map(crate::messages::debug_annotation::Value::StringValue).or(self.value.take());
+                Ok(())
+            }
+            7 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.value = value.map(crate::messages::debug_annotation::Value::PointerValue).or(self.value.take());
+                Ok(())
+            }
+            8 => {
+                if !matches!(self.value, Some(crate::messages::debug_annotation::Value::NestedValue(_))) {
+                    self.value = Some(crate::messages::debug_annotation::Value::NestedValue(Box::new(Default::default())));
+                }
+                match &mut self.value {
+                    Some(crate::messages::debug_annotation::Value::NestedValue(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            9 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.value = value.map(crate::messages::debug_annotation::Value::LegacyJsonValue).or(self.value.take());
+                Ok(())
+            }
+            17 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.value = value.map(crate::messages::debug_annotation::Value::StringValueIid).or(self.value.take());
+                Ok(())
+            }
+            11 => decoder.messages(field, &mut self.dict_entries),
+            12 => decoder.messages(field, &mut self.array_values),
+            13 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.proto_type_descriptor = value.map(crate::messages::debug_annotation::ProtoTypeDescriptor::ProtoTypeNameIid).or(self.proto_type_descriptor.take());
+                Ok(())
+            }
+            16 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.proto_type_descriptor = value.map(crate::messages::debug_annotation::ProtoTypeDescriptor::ProtoTypeName).or(self.proto_type_descriptor.take());
+                Ok(())
+            }
+            14 => codec::decode::bytes(field, &mut self.proto_value),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DebugAnnotation = DebugAnnotation::EMPTY;
@@ -1776,35 +1934,35 @@ pub mod debug_annotation {
         };
     }
     impl Default for NestedValue {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for NestedValue {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::enumeration(writer, 1, self.nested_type);
+            codec::encode::enumeration(writer, 1, &self.nested_type);
             codec::encode::strings(writer, 2, &self.dict_keys);
             codec::encode::messages(writer, 3, &self.dict_values);
             codec::encode::messages(writer, 4, &self.array_values);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 5, self.int_value);
-            codec::encode::scalar::<codec::scalar::Double>(writer, 6, self.double_value);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 7, self.bool_value);
-            codec::encode::string(writer, 8, self.string_value.as_ref());
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 5, &self.int_value);
+            codec::encode::scalar::<codec::scalar::Double>(writer, 6, &self.double_value);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 7, &self.bool_value);
+            codec::encode::string(writer, 8, &self.string_value);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.nested_type = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.nested_type),
-                2 => decoder.strings(field, &mut self.dict_keys)?,
-                3 => decoder.element(field, &mut self.dict_values)?,
-                4 => decoder.element(field, &mut self.array_values)?,
-                5 => self.int_value = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                6 => self.double_value = Some(codec::decode::scalar::<codec::scalar::Double>(field)?),
-                7 => self.bool_value = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                8 => self.string_value = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::enumeration(field, &mut self.nested_type, &mut self.unknown_fields),
+                2 => decoder.strings(field, &mut self.dict_keys),
+                3 => decoder.messages(field, &mut self.dict_values),
+                4 => decoder.messages(field, &mut self.array_values),
+                5 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.int_value),
+                6 => codec::decode::scalar::<codec::scalar::Double>(field, &mut self.double_value),
+                7 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.bool_value),
+                8 => codec::decode::string(field, &mut self.string_value),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: NestedValue = NestedValue::EMPTY;
@@ -1826,8 +1984,17 @@ pub mod debug_annotation {
                 (Self::DICT, "DICT"),
                 (Self::ARRAY, "ARRAY"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::UNSPECIFIED,
+                    1 => Self::DICT,
+                    2 => Self::ARRAY,
+                    _ => return None,
+                })
             }
         }
     }
@@ -1870,23 +2037,23 @@ impl DebugAnnotationName {
     };
 }
 impl Default for DebugAnnotationName {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for DebugAnnotationName {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::string(writer, 2, self.name.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::string(writer, 2, &self.name);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.name = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::string(field, &mut self.name),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DebugAnnotationName = DebugAnnotationName::EMPTY;
@@ -1909,23 +2076,23 @@ impl DebugAnnotationValueTypeName {
     };
 }
 impl Default for DebugAnnotationValueTypeName {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for DebugAnnotationValueTypeName {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::string(writer, 2, self.name.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::string(writer, 2, &self.name);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.name = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::string(field, &mut self.name),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DebugAnnotationValueTypeName = DebugAnnotationValueTypeName::EMPTY;
@@ -1947,21 +2114,21 @@ impl DetachRequest {
     };
 }
 impl Default for DetachRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for DetachRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.key.as_ref());
+        codec::encode::string(writer, 1, &self.key);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.key = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.key),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DetachRequest = DetachRequest::EMPTY;
@@ -1980,6 +2147,7 @@ impl DetachResponse {
     };
 }
 impl Default for DetachResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -1988,11 +2156,10 @@ impl codec::Fields for DetachResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DetachResponse = DetachResponse::EMPTY;
@@ -2017,25 +2184,25 @@ impl DevicePmCallbackEndFtraceEvent {
     };
 }
 impl Default for DevicePmCallbackEndFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for DevicePmCallbackEndFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.device.as_ref());
-        codec::encode::string(writer, 2, self.driver.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.error);
+        codec::encode::string(writer, 1, &self.device);
+        codec::encode::string(writer, 2, &self.driver);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.error);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.device = Some(codec::decode::string(field)?),
-            2 => self.driver = Some(codec::decode::string(field)?),
-            3 => self.error = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.device),
+            2 => codec::decode::string(field, &mut self.driver),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.error),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DevicePmCallbackEndFtraceEvent = DevicePmCallbackEndFtraceEvent::EMPTY;
@@ -2064,29 +2231,29 @@ impl DevicePmCallbackStartFtraceEvent {
     };
 }
 impl Default for DevicePmCallbackStartFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for DevicePmCallbackStartFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.device.as_ref());
-        codec::encode::string(writer, 2, self.driver.as_ref());
-        codec::encode::string(writer, 3, self.parent.as_ref());
-        codec::encode::string(writer, 4, self.pm_ops.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.event);
+        codec::encode::string(writer, 1, &self.device);
+        codec::encode::string(writer, 2, &self.driver);
+        codec::encode::string(writer, 3, &self.parent);
+        codec::encode::string(writer, 4, &self.pm_ops);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.event);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.device = Some(codec::decode::string(field)?),
-            2 => self.driver = Some(codec::decode::string(field)?),
-            3 => self.parent = Some(codec::decode::string(field)?),
-            4 => self.pm_ops = Some(codec::decode::string(field)?),
-            5 => self.event = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.device),
+            2 => codec::decode::string(field, &mut self.driver),
+            3 => codec::decode::string(field, &mut self.parent),
+            4 => codec::decode::string(field, &mut self.pm_ops),
+            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.event),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DevicePmCallbackStartFtraceEvent = DevicePmCallbackStartFtraceEvent::EMPTY;
@@ -2105,6 +2272,7 @@ impl DisableTracingRequest {
     };
 }
 impl Default for DisableTracingRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2113,11 +2281,10 @@ impl codec::Fields for DisableTracingRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DisableTracingRequest = DisableTracingRequest::EMPTY;
@@ -2136,6 +2303,7 @@ impl DisableTracingResponse {
     };
 }
 impl Default for DisableTracingResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2144,11 +2312,10 @@ impl codec::Fields for DisableTracingResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: DisableTracingResponse = DisableTracingResponse::EMPTY;
@@ -2173,6 +2340,7 @@ impl EnableTracingRequest {
     };
 }
 impl Default for EnableTracingRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2180,16 +2348,15 @@ impl Default for EnableTracingRequest {
 impl codec::Fields for EnableTracingRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::message(writer, 1, &self.trace_config);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.attach_notification_only);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.attach_notification_only);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.trace_config)?,
-            2 => self.attach_notification_only = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.trace_config),
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.attach_notification_only),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: EnableTracingRequest = EnableTracingRequest::EMPTY;
@@ -2213,6 +2380,7 @@ impl EnableTracingResponse {
     };
 }
 impl Default for EnableTracingResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2220,19 +2388,23 @@ impl Default for EnableTracingResponse {
 impl codec::Fields for EnableTracingResponse {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.state {
-            Some(crate::messages::enable_tracing_response::State::Disabled(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 1, Some(*value)),
+            Some(crate::messages::enable_tracing_response::State::Disabled(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &Some(*value)),
             None => {}
         }
-        codec::encode::string(writer, 3, self.error.as_ref());
+        codec::encode::string(writer, 3, &self.error);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.state = Some(crate::messages::enable_tracing_response::State::Disabled(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            3 => self.error = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.state = value.map(crate::messages::enable_tracing_response::State::Disabled).or(self.state.take());
+                Ok(())
+            }
+            3 => codec::decode::string(field, &mut self.error),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: EnableTracingResponse = EnableTracingResponse::EMPTY;
@@ -2261,23 +2433,23 @@ impl EventCategory {
     };
 }
 impl Default for EventCategory {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for EventCategory {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::string(writer, 2, self.name.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::string(writer, 2, &self.name);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.name = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::string(field, &mut self.name),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: EventCategory = EventCategory::EMPTY;
@@ -2300,23 +2472,23 @@ impl EventName {
     };
 }
 impl Default for EventName {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for EventName {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::string(writer, 2, self.name.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::string(writer, 2, &self.name);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.name = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::string(field, &mut self.name),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: EventName = EventName::EMPTY;
@@ -2340,6 +2512,7 @@ impl ExtensionDescriptor {
     };
 }
 impl Default for ExtensionDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2347,19 +2520,23 @@ impl Default for ExtensionDescriptor {
 impl codec::Fields for ExtensionDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.descriptor {
-            Some(crate::messages::extension_descriptor::Descriptor::ExtensionSetGzip(value)) => codec::encode::bytes(writer, 2, Some(value)),
+            Some(crate::messages::extension_descriptor::Descriptor::ExtensionSetGzip(value)) => codec::encode::contents(writer, 2, value),
             None => {}
         }
-        codec::encode::string(writer, 3, self.file_name.as_ref());
+        codec::encode::string(writer, 3, &self.file_name);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            2 => self.descriptor = Some(crate::messages::extension_descriptor::Descriptor::ExtensionSetGzip(codec::decode::bytes(field)?)),
-            3 => self.file_name = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            2 => {
+                let mut value = None;
+                codec::decode::bytes(field, &mut value)?;
+                self.descriptor = value.map(crate::messages::extension_descriptor::Descriptor::ExtensionSetGzip).or(self.descriptor.take());
+                Ok(())
+            }
+            3 => codec::decode::string(field, &mut self.file_name),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ExtensionDescriptor = ExtensionDescriptor::EMPTY;
@@ -2389,23 +2566,23 @@ impl FlushRequest {
     };
 }
 impl Default for FlushRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for FlushRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.timeout_ms);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.flags);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.timeout_ms);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.flags);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.timeout_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.flags = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.timeout_ms),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.flags),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FlushRequest = FlushRequest::EMPTY;
@@ -2424,6 +2601,7 @@ impl FlushResponse {
     };
 }
 impl Default for FlushResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2432,11 +2610,10 @@ impl codec::Fields for FlushResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FlushResponse = FlushResponse::EMPTY;
@@ -2469,40 +2646,48 @@ impl Frame {
     };
 }
 impl Default for Frame {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for Frame {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.function_name_id);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.mapping_id);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.rel_pc);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.source_path_iid);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, self.line_number);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.function_name_id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.mapping_id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.rel_pc);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.source_path_iid);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, &self.line_number);
         match &self.kind_field {
-            Some(crate::messages::frame::KindField::Kind(value)) => codec::encode::enumeration(writer, 7, Some(*value)),
-            Some(crate::messages::frame::KindField::KindStr(value)) => codec::encode::string(writer, 8, Some(value)),
+            Some(crate::messages::frame::KindField::Kind(value)) => codec::encode::enumeration(writer, 7, &Some(*value)),
+            Some(crate::messages::frame::KindField::KindStr(value)) => codec::encode::contents(writer, 8, value.as_bytes()),
             None => {}
         }
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.function_name_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.mapping_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.rel_pc = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            5 => self.source_path_iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => self.line_number = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            7 => if let Some(value) = codec::decode::enumeration(field, &mut self.unknown_fields)? {
-                self.kind_field = Some(crate::messages::frame::KindField::Kind(value));
-            },
-            8 => self.kind_field = Some(crate::messages::frame::KindField::KindStr(codec::decode::string(field)?)),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.function_name_id),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.mapping_id),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.rel_pc),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.source_path_iid),
+            6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.line_number),
+            7 => {
+                let mut value = None;
+                codec::decode::enumeration(field, &mut value, &mut self.unknown_fields)?;
+                self.kind_field = value.map(crate::messages::frame::KindField::Kind).or(self.kind_field.take());
+                Ok(())
+            }
+            8 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.kind_field = value.map(crate::messages::frame::KindField::KindStr).or(self.kind_field.take());
+                Ok(())
+            }
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: Frame = Frame::EMPTY;
@@ -2532,8 +2717,21 @@ pub mod frame {
             (Self::KIND_GC, "KIND_GC"),
             (Self::KIND_RUNTIME, "KIND_RUNTIME"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::KIND_UNKNOWN,
+                1 => Self::KIND_NATIVE,
+                2 => Self::KIND_KERNEL,
+                3 => Self::KIND_INTERPRETED,
+                4 => Self::KIND_JIT,
+                5 => Self::KIND_GC,
+                6 => Self::KIND_RUNTIME,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Debug, PartialEq)]
@@ -2556,6 +2754,7 @@ impl FreeBuffersRequest {
     };
 }
 impl Default for FreeBuffersRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2565,12 +2764,11 @@ impl codec::Fields for FreeBuffersRequest {
         codec::encode::scalars::<codec::scalar::Uint32>(writer, 1, &self.buffer_ids);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.buffer_ids)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.buffer_ids),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FreeBuffersRequest = FreeBuffersRequest::EMPTY;
@@ -2589,6 +2787,7 @@ impl FreeBuffersResponse {
     };
 }
 impl Default for FreeBuffersResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2597,11 +2796,10 @@ impl codec::Fields for FreeBuffersResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FreeBuffersResponse = FreeBuffersResponse::EMPTY;
@@ -2627,8 +2825,19 @@ impl codec::Enumeration for FtraceClock {
         (Self::FTRACE_CLOCK_LOCAL, "FTRACE_CLOCK_LOCAL"),
         (Self::FTRACE_CLOCK_MONO_RAW, "FTRACE_CLOCK_MONO_RAW"),
     ];
+    #[inline]
     fn to_i32(self) -> i32 {
         self as i32
+    }
+    fn from_i32(number: i32) -> Option<Self> {
+        Some(match number {
+            0 => Self::FTRACE_CLOCK_UNSPECIFIED,
+            1 => Self::FTRACE_CLOCK_UNKNOWN,
+            2 => Self::FTRACE_CLOCK_GLOBAL,
+            3 => Self::FTRACE_CLOCK_LOCAL,
+            4 => Self::FTRACE_CLOCK_MONO_RAW,
+            _ => return None,
+        })
     }
 }
 
@@ -2704,6 +2913,7 @@ impl FtraceConfig {
     };
 }
 impl Default for FtraceConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -2713,70 +2923,69 @@ impl codec::Fields for FtraceConfig {
         codec::encode::strings(writer, 1, &self.ftrace_events);
         codec::encode::strings(writer, 2, &self.atrace_categories);
         codec::encode::strings(writer, 3, &self.atrace_apps);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, self.buffer_size_kb);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, self.drain_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, &self.buffer_size_kb);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, &self.drain_period_ms);
         codec::encode::message(writer, 12, &self.compact_sched);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 13, self.symbolize_ksyms);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 14, self.initialize_ksyms_synchronously_for_testing);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 15, self.throttle_rss_stat);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 16, self.disable_generic_events);
-        codec::encode::enumeration(writer, 17, self.ksyms_mem_policy);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 13, &self.symbolize_ksyms);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 14, &self.initialize_ksyms_synchronously_for_testing);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 15, &self.throttle_rss_stat);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 16, &self.disable_generic_events);
+        codec::encode::enumeration(writer, 17, &self.ksyms_mem_policy);
         codec::encode::strings(writer, 18, &self.syscall_events);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 19, self.enable_function_graph);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 19, &self.enable_function_graph);
         codec::encode::strings(writer, 20, &self.function_filters);
         codec::encode::strings(writer, 21, &self.function_graph_roots);
         codec::encode::message(writer, 22, &self.print_filter);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 23, self.preserve_ftrace_buffer);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 24, self.use_monotonic_raw_clock);
-        codec::encode::string(writer, 25, self.instance_name.as_ref());
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 27, self.buffer_size_lower_bound);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 23, &self.preserve_ftrace_buffer);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 24, &self.use_monotonic_raw_clock);
+        codec::encode::string(writer, 25, &self.instance_name);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 27, &self.buffer_size_lower_bound);
         codec::encode::strings(writer, 28, &self.atrace_categories_prefer_sdk);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 29, self.drain_buffer_percent);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 29, &self.drain_buffer_percent);
         codec::encode::messages(writer, 30, &self.kprobe_events);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 31, self.debug_ftrace_abi);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 32, self.denser_generic_event_encoding);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 33, self.function_graph_max_depth);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 34, self.atrace_userspace_only);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 31, &self.debug_ftrace_abi);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 32, &self.denser_generic_event_encoding);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 33, &self.function_graph_max_depth);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 34, &self.atrace_userspace_only);
         codec::encode::scalars::<codec::scalar::Uint32>(writer, 35, &self.tids_to_trace);
         codec::encode::messages(writer, 36, &self.tracefs_options);
-        codec::encode::string(writer, 37, self.tracing_cpumask.as_ref());
+        codec::encode::string(writer, 37, &self.tracing_cpumask);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.strings(field, &mut self.ftrace_events)?,
-            2 => decoder.strings(field, &mut self.atrace_categories)?,
-            3 => decoder.strings(field, &mut self.atrace_apps)?,
-            10 => self.buffer_size_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            11 => self.drain_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            12 => decoder.message(field, &mut self.compact_sched)?,
-            13 => self.symbolize_ksyms = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            14 => self.initialize_ksyms_synchronously_for_testing = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            15 => self.throttle_rss_stat = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            16 => self.disable_generic_events = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            17 => self.ksyms_mem_policy = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.ksyms_mem_policy),
-            18 => decoder.strings(field, &mut self.syscall_events)?,
-            19 => self.enable_function_graph = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            20 => decoder.strings(field, &mut self.function_filters)?,
-            21 => decoder.strings(field, &mut self.function_graph_roots)?,
-            22 => decoder.message(field, &mut self.print_filter)?,
-            23 => self.preserve_ftrace_buffer = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            24 => self.use_monotonic_raw_clock = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            25 => self.instance_name = Some(codec::decode::string(field)?),
-            27 => self.buffer_size_lower_bound = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            28 => decoder.strings(field, &mut self.atrace_categories_prefer_sdk)?,
-            29 => self.drain_buffer_percent = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            30 => decoder.element(field, &mut self.kprobe_events)?,
-            31 => self.debug_ftrace_abi = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            32 => self.denser_generic_event_encoding = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            33 => self.function_graph_max_depth = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            34 => self.atrace_userspace_only = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            35 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.tids_to_trace)?,
-            36 => decoder.element(field, &mut self.tracefs_options)?,
-            37 => self.tracing_cpumask = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.strings(field, &mut self.ftrace_events),
+            2 => decoder.strings(field, &mut self.atrace_categories),
+            3 => decoder.strings(field, &mut self.atrace_apps),
+            10 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.buffer_size_kb),
+            11 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.drain_period_ms),
+            12 => decoder.message(field, &mut self.compact_sched),
+            13 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.symbolize_ksyms),
+            14 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.initialize_ksyms_synchronously_for_testing),
+            15 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.throttle_rss_stat),
+            16 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_generic_events),
+            17 => codec::decode::enumeration(field, &mut self.ksyms_mem_policy, &mut self.unknown_fields),
+            18 => decoder.strings(field, &mut self.syscall_events),
+            19 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.enable_function_graph),
+            20 => decoder.strings(field, &mut self.function_filters),
+            21 => decoder.strings(field, &mut self.function_graph_roots),
+            22 => decoder.message(field, &mut self.print_filter),
+            23 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.preserve_ftrace_buffer),
+            24 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.use_monotonic_raw_clock),
+            25 => codec::decode::string(field, &mut self.instance_name),
+            27 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.buffer_size_lower_bound),
+            28 => decoder.strings(field, &mut self.atrace_categories_prefer_sdk),
+            29 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.drain_buffer_percent),
+            30 => decoder.messages(field, &mut self.kprobe_events),
+            31 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.debug_ftrace_abi),
+            32 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.denser_generic_event_encoding),
+            33 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.function_graph_max_depth),
+            34 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.atrace_userspace_only),
+            35 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.tids_to_trace),
+            36 => decoder.messages(field, &mut self.tracefs_options),
+            37 => codec::decode::string(field, &mut self.tracing_cpumask),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FtraceConfig = FtraceConfig::EMPTY;
@@ -2799,21 +3008,21 @@ pub mod ftrace_config {
         };
     }
     impl Default for CompactSchedConfig {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for CompactSchedConfig {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.enabled);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.enabled);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.enabled = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.enabled),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: CompactSchedConfig = CompactSchedConfig::EMPTY;
@@ -2834,6 +3043,7 @@ pub mod ftrace_config {
         };
     }
     impl Default for PrintFilter {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -2843,12 +3053,11 @@ pub mod ftrace_config {
             codec::encode::messages(writer, 1, &self.rules);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.element(field, &mut self.rules)?,
-                _ => self.unknown_fields.push(field),
+                1 => decoder.messages(field, &mut self.rules),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: PrintFilter = PrintFilter::EMPTY;
@@ -2872,6 +3081,7 @@ pub mod ftrace_config {
             };
         }
         impl Default for Rule {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
@@ -2879,27 +3089,33 @@ pub mod ftrace_config {
         impl codec::Fields for Rule {
             fn write(&self, writer: &mut codec::Writer) {
                 match &self.r#match {
-                    Some(crate::messages::ftrace_config::print_filter::rule::Match::Prefix(value)) => codec::encode::string(writer, 1, Some(value)),
+                    Some(crate::messages::ftrace_config::print_filter::rule::Match::Prefix(value)) => codec::encode::contents(writer, 1, value.as_bytes()),
                     Some(crate::messages::ftrace_config::print_filter::rule::Match::AtraceMsg(value)) => codec::encode::nested(writer, 3, &**value),
                     None => {}
                 }
-                codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.allow);
+                codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.allow);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.r#match = Some(crate::messages::ftrace_config::print_filter::rule::Match::Prefix(codec::decode::string(field)?)),
-                    3 => {
-                        let before = match self.r#match.take() {
-                            Some(crate::messages::ftrace_config::print_filter::rule::Match::AtraceMsg(before)) => Some(before),
-                            _ => None,
-                        };
-                        self.r#match = Some(crate::messages::ftrace_config::print_filter::rule::Match::AtraceMsg(decoder.boxed(field, before)?));
+                    1 => {
+                        let mut value = None;
+                        codec::decode::string(field, &mut value)?;
+                        self.r#match = value.map(crate::messages::ftrace_config::print_filter::rule::Match::Prefix).or(self.r#match.take());
+                        Ok(())
                     }
-                    2 => self.allow = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                    _ => self.unknown_fields.push(field),
+                    3 => {
+                        if !matches!(self.r#match, Some(crate::messages::ftrace_config::print_filter::rule::Match::AtraceMsg(_))) {
+                            self.r#match = Some(crate::messages::ftrace_config::print_filter::rule::Match::AtraceMsg(Box::new(Default::default())));
+                        }
+                        match &mut self.r#match {
+                            Some(crate::messages::ftrace_config::print_filter::rule::Match::AtraceMsg(value)) => decoder.nested(field, &mut **value),
+                            _ => Ok(()),
+                        }
+                    }
+                    2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.allow),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: Rule = Rule::EMPTY;
@@ -2923,23 +3139,23 @@ pub mod ftrace_config {
                 };
             }
             impl Default for AtraceMessage {
+                #[inline]
                 fn default() -> Self {
                     Self::EMPTY
                 }
             }
             impl codec::Fields for AtraceMessage {
                 fn write(&self, writer: &mut codec::Writer) {
-                    codec::encode::string(writer, 1, self.r#type.as_ref());
-                    codec::encode::string(writer, 2, self.prefix.as_ref());
+                    codec::encode::string(writer, 1, &self.r#type);
+                    codec::encode::string(writer, 2, &self.prefix);
                     codec::encode::unknown(writer, &self.unknown_fields);
                 }
-                fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+                fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                     match field.number {
-                        1 => self.r#type = Some(codec::decode::string(field)?),
-                        2 => self.prefix = Some(codec::decode::string(field)?),
-                        _ => self.unknown_fields.push(field),
+                        1 => codec::decode::string(field, &mut self.r#type),
+                        2 => codec::decode::string(field, &mut self.prefix),
+                        _ => self.unknown_fields.take(field),
                     }
-                    Ok(())
                 }
                 fn empty() -> &'static Self {
                     static EMPTY: AtraceMessage = AtraceMessage::EMPTY;
@@ -2969,23 +3185,23 @@ pub mod ftrace_config {
         };
     }
     impl Default for KprobeEvent {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for KprobeEvent {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.probe.as_ref());
-            codec::encode::enumeration(writer, 2, self.r#type);
+            codec::encode::string(writer, 1, &self.probe);
+            codec::encode::enumeration(writer, 2, &self.r#type);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.probe = Some(codec::decode::string(field)?),
-                2 => self.r#type = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.r#type),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.probe),
+                2 => codec::decode::enumeration(field, &mut self.r#type, &mut self.unknown_fields),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: KprobeEvent = KprobeEvent::EMPTY;
@@ -3009,8 +3225,18 @@ pub mod ftrace_config {
                 (Self::KPROBE_TYPE_KRETPROBE, "KPROBE_TYPE_KRETPROBE"),
                 (Self::KPROBE_TYPE_BOTH, "KPROBE_TYPE_BOTH"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::KPROBE_TYPE_UNKNOWN,
+                    1 => Self::KPROBE_TYPE_KPROBE,
+                    2 => Self::KPROBE_TYPE_KRETPROBE,
+                    3 => Self::KPROBE_TYPE_BOTH,
+                    _ => return None,
+                })
             }
         }
     }
@@ -3030,23 +3256,23 @@ pub mod ftrace_config {
         };
     }
     impl Default for TracefsOption {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for TracefsOption {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.name.as_ref());
-            codec::encode::enumeration(writer, 2, self.state);
+            codec::encode::string(writer, 1, &self.name);
+            codec::encode::enumeration(writer, 2, &self.state);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.name = Some(codec::decode::string(field)?),
-                2 => self.state = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.state),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.name),
+                2 => codec::decode::enumeration(field, &mut self.state, &mut self.unknown_fields),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: TracefsOption = TracefsOption::EMPTY;
@@ -3068,8 +3294,17 @@ pub mod ftrace_config {
                 (Self::STATE_ENABLED, "STATE_ENABLED"),
                 (Self::STATE_DISABLED, "STATE_DISABLED"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::STATE_UNKNOWN,
+                    1 => Self::STATE_ENABLED,
+                    2 => Self::STATE_DISABLED,
+                    _ => return None,
+                })
             }
         }
     }
@@ -3086,8 +3321,17 @@ pub mod ftrace_config {
             (Self::KSYMS_CLEANUP_ON_STOP, "KSYMS_CLEANUP_ON_STOP"),
             (Self::KSYMS_RETAIN, "KSYMS_RETAIN"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::KSYMS_UNSPECIFIED,
+                1 => Self::KSYMS_CLEANUP_ON_STOP,
+                2 => Self::KSYMS_RETAIN,
+                _ => return None,
+            })
         }
     }
 }
@@ -3122,37 +3366,37 @@ impl FtraceCpuStats {
     };
 }
 impl Default for FtraceCpuStats {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for FtraceCpuStats {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.cpu);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.entries);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.overrun);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.commit_overrun);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.bytes_read);
-        codec::encode::scalar::<codec::scalar::Double>(writer, 6, self.oldest_event_ts);
-        codec::encode::scalar::<codec::scalar::Double>(writer, 7, self.now_ts);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.dropped_events);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.read_events);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.cpu);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.entries);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.overrun);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.commit_overrun);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.bytes_read);
+        codec::encode::scalar::<codec::scalar::Double>(writer, 6, &self.oldest_event_ts);
+        codec::encode::scalar::<codec::scalar::Double>(writer, 7, &self.now_ts);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.dropped_events);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.read_events);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.cpu = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.entries = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.overrun = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.commit_overrun = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            5 => self.bytes_read = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => self.oldest_event_ts = Some(codec::decode::scalar::<codec::scalar::Double>(field)?),
-            7 => self.now_ts = Some(codec::decode::scalar::<codec::scalar::Double>(field)?),
-            8 => self.dropped_events = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            9 => self.read_events = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.entries),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.overrun),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.commit_overrun),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.bytes_read),
+            6 => codec::decode::scalar::<codec::scalar::Double>(field, &mut self.oldest_event_ts),
+            7 => codec::decode::scalar::<codec::scalar::Double>(field, &mut self.now_ts),
+            8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.dropped_events),
+            9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.read_events),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FtraceCpuStats = FtraceCpuStats::EMPTY;
@@ -3173,6 +3417,7 @@ impl FtraceDescriptor {
     };
 }
 impl Default for FtraceDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -3182,12 +3427,11 @@ impl codec::Fields for FtraceDescriptor {
         codec::encode::messages(writer, 1, &self.atrace_categories);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.atrace_categories)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.atrace_categories),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FtraceDescriptor = FtraceDescriptor::EMPTY;
@@ -3211,23 +3455,23 @@ pub mod ftrace_descriptor {
         };
     }
     impl Default for AtraceCategory {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for AtraceCategory {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.name.as_ref());
-            codec::encode::string(writer, 2, self.description.as_ref());
+            codec::encode::string(writer, 1, &self.name);
+            codec::encode::string(writer, 2, &self.description);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.name = Some(codec::decode::string(field)?),
-                2 => self.description = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.name),
+                2 => codec::decode::string(field, &mut self.description),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: AtraceCategory = AtraceCategory::EMPTY;
@@ -3257,14 +3501,15 @@ impl FtraceEvent {
     };
 }
 impl Default for FtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for FtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.timestamp);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.pid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.timestamp);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.pid);
         match &self.event {
             Some(crate::messages::ftrace_event::Event::Print(value)) => codec::encode::nested(writer, 3, &**value),
             Some(crate::messages::ftrace_event::Event::SchedSwitch(value)) => codec::encode::nested(writer, 4, &**value),
@@ -3319,374 +3564,475 @@ impl codec::Fields for FtraceEvent {
             Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(value)) => codec::encode::nested(writer, 615, &**value),
             None => {}
         }
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, self.common_flags);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, &self.common_flags);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timestamp),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.pid),
             3 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::Print(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::Print(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::Print(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::Print(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::Print(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             4 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedSwitch(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedSwitch(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedSwitch(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedSwitch(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedSwitch(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             11 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::CpuFrequency(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::CpuFrequency(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::CpuFrequency(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::CpuFrequency(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::CpuFrequency(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             12 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             13 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::CpuIdle(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::CpuIdle(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::CpuIdle(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::CpuIdle(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::CpuIdle(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             14 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::ClockEnable(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::ClockEnable(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::ClockEnable(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::ClockEnable(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::ClockEnable(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             15 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::ClockDisable(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::ClockDisable(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::ClockDisable(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::ClockDisable(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::ClockDisable(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             16 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::ClockSetRate(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::ClockSetRate(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::ClockSetRate(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::ClockSetRate(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::ClockSetRate(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             17 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedWakeup(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedWakeup(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedWakeup(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedWakeup(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedWakeup(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             18 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedBlockedReason(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedBlockedReason(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedBlockedReason(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedBlockedReason(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedBlockedReason(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             19 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             20 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedWaking(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedWaking(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedWaking(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedWaking(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedWaking(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             24 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SoftirqEntry(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SoftirqEntry(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SoftirqEntry(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SoftirqEntry(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SoftirqEntry(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             25 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SoftirqExit(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SoftirqExit(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SoftirqExit(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SoftirqExit(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SoftirqExit(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             26 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SoftirqRaise(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SoftirqRaise(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SoftirqRaise(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SoftirqRaise(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SoftirqRaise(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             36 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             37 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::IrqHandlerExit(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::IrqHandlerExit(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::IrqHandlerExit(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::IrqHandlerExit(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::IrqHandlerExit(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             56 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             57 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             58 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             59 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             113 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SuspendResume(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SuspendResume(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SuspendResume(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SuspendResume(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SuspendResume(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             114 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedWakeupNew(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedWakeupNew(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedWakeupNew(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedWakeupNew(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedWakeupNew(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             235 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::TaskNewtask(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::TaskNewtask(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::TaskNewtask(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::TaskNewtask(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::TaskNewtask(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             236 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::TaskRename(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::TaskRename(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::TaskRename(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::TaskRename(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::TaskRename(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             237 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessExec(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedProcessExec(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessExec(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessExec(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedProcessExec(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             238 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessExit(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedProcessExit(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessExit(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessExit(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedProcessExit(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             239 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessFork(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedProcessFork(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessFork(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessFork(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedProcessFork(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             240 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessFree(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedProcessFree(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessFree(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessFree(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedProcessFree(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             241 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessHang(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedProcessHang(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessHang(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessHang(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedProcessHang(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             242 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessWait(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedProcessWait(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessWait(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessWait(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedProcessWait(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             327 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::Generic(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::Generic(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::Generic(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::Generic(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::Generic(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             329 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SysEnter(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SysEnter(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SysEnter(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SysEnter(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SysEnter(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             330 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SysExit(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SysExit(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SysExit(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SysExit(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SysExit(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             332 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::GpuFrequency(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::GpuFrequency(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::GpuFrequency(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::GpuFrequency(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::GpuFrequency(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             353 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedPiSetprio(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedPiSetprio(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedPiSetprio(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedPiSetprio(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedPiSetprio(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             404 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             405 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             421 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             437 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::FuncgraphEntry(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::FuncgraphEntry(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::FuncgraphEntry(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::FuncgraphEntry(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::FuncgraphEntry(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             438 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::FuncgraphExit(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::FuncgraphExit(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::FuncgraphExit(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::FuncgraphExit(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::FuncgraphExit(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             488 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             491 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedMigrateTask(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedMigrateTask(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedMigrateTask(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedMigrateTask(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedMigrateTask(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             504 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             505 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             540 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             542 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::KprobeEvent(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::KprobeEvent(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::KprobeEvent(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::KprobeEvent(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::KprobeEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             601 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::GpuPowerState(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::GpuPowerState(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::GpuPowerState(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::GpuPowerState(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::GpuPowerState(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             604 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::SchedGroupTracker(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::SchedGroupTracker(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedGroupTracker(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::SchedGroupTracker(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::SchedGroupTracker(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             614 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             615 => {
-                let before = match self.event.take() {
-                    Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(before)) => Some(before),
-                    _ => None,
-                };
-                self.event = Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(decoder.boxed(field, before)?));
+                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(_))) {
+                    self.event = Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            5 => self.common_flags = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.common_flags),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FtraceEvent = FtraceEvent::EMPTY;
@@ -3786,43 +4132,43 @@ impl FtraceEventBundle {
     };
 }
 impl Default for FtraceEventBundle {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for FtraceEventBundle {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.cpu);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu);
         codec::encode::messages(writer, 2, &self.event);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.lost_events);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.lost_events);
         codec::encode::message(writer, 4, &self.compact_sched);
-        codec::encode::enumeration(writer, 5, self.ftrace_clock);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 6, self.ftrace_timestamp);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 7, self.boot_timestamp);
+        codec::encode::enumeration(writer, 5, &self.ftrace_clock);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 6, &self.ftrace_timestamp);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 7, &self.boot_timestamp);
         codec::encode::messages(writer, 8, &self.error);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.last_read_event_timestamp);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, self.previous_bundle_end_timestamp);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.last_read_event_timestamp);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, &self.previous_bundle_end_timestamp);
         codec::encode::messages(writer, 11, &self.generic_event_descriptors);
-        codec::encode::bytes(writer, 512, self.broken_abi_trace_page.as_ref());
+        codec::encode::bytes(writer, 512, &self.broken_abi_trace_page);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.cpu = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => decoder.element(field, &mut self.event)?,
-            3 => self.lost_events = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            4 => decoder.message(field, &mut self.compact_sched)?,
-            5 => self.ftrace_clock = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.ftrace_clock),
-            6 => self.ftrace_timestamp = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            7 => self.boot_timestamp = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            8 => decoder.element(field, &mut self.error)?,
-            9 => self.last_read_event_timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            10 => self.previous_bundle_end_timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            11 => decoder.element(field, &mut self.generic_event_descriptors)?,
-            512 => self.broken_abi_trace_page = Some(codec::decode::bytes(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu),
+            2 => decoder.messages(field, &mut self.event),
+            3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.lost_events),
+            4 => decoder.message(field, &mut self.compact_sched),
+            5 => codec::decode::enumeration(field, &mut self.ftrace_clock, &mut self.unknown_fields),
+            6 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.ftrace_timestamp),
+            7 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.boot_timestamp),
+            8 => decoder.messages(field, &mut self.error),
+            9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.last_read_event_timestamp),
+            10 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.previous_bundle_end_timestamp),
+            11 => decoder.messages(field, &mut self.generic_event_descriptors),
+            512 => codec::decode::bytes(field, &mut self.broken_abi_trace_page),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FtraceEventBundle = FtraceEventBundle::EMPTY;
@@ -3867,6 +4213,7 @@ pub mod ftrace_event_bundle {
         };
     }
     impl Default for CompactSched {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -3887,23 +4234,22 @@ pub mod ftrace_event_bundle {
             codec::encode::packed::<codec::scalar::Uint32>(writer, 12, &self.waking_common_flags);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.switch_timestamp)?,
-                2 => codec::decode::scalars::<codec::scalar::Int64>(field, &mut self.switch_prev_state)?,
-                3 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.switch_next_pid)?,
-                4 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.switch_next_prio)?,
-                5 => decoder.strings(field, &mut self.intern_table)?,
-                6 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.switch_next_comm_index)?,
-                7 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.waking_timestamp)?,
-                8 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.waking_pid)?,
-                9 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.waking_target_cpu)?,
-                10 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.waking_prio)?,
-                11 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.waking_comm_index)?,
-                12 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.waking_common_flags)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.switch_timestamp),
+                2 => codec::decode::scalars::<codec::scalar::Int64>(field, &mut self.switch_prev_state),
+                3 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.switch_next_pid),
+                4 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.switch_next_prio),
+                5 => decoder.strings(field, &mut self.intern_table),
+                6 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.switch_next_comm_index),
+                7 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.waking_timestamp),
+                8 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.waking_pid),
+                9 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.waking_target_cpu),
+                10 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.waking_prio),
+                11 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.waking_comm_index),
+                12 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.waking_common_flags),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: CompactSched = CompactSched::EMPTY;
@@ -3926,23 +4272,23 @@ pub mod ftrace_event_bundle {
         };
     }
     impl Default for FtraceError {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for FtraceError {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.timestamp);
-            codec::encode::enumeration(writer, 2, self.status);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.timestamp);
+            codec::encode::enumeration(writer, 2, &self.status);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => self.status = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.status),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timestamp),
+                2 => codec::decode::enumeration(field, &mut self.status, &mut self.unknown_fields),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: FtraceError = FtraceError::EMPTY;
@@ -3967,25 +4313,25 @@ pub mod ftrace_event_bundle {
         };
     }
     impl Default for GenericEventDescriptor {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for GenericEventDescriptor {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.field_id);
-            codec::encode::bytes(writer, 2, self.event_descriptor.as_ref());
-            codec::encode::string(writer, 3, self.group_name.as_ref());
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.field_id);
+            codec::encode::bytes(writer, 2, &self.event_descriptor);
+            codec::encode::string(writer, 3, &self.group_name);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.field_id = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                2 => self.event_descriptor = Some(codec::decode::bytes(field)?),
-                3 => self.group_name = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.field_id),
+                2 => codec::decode::bytes(field, &mut self.event_descriptor),
+                3 => codec::decode::string(field, &mut self.group_name),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: GenericEventDescriptor = GenericEventDescriptor::EMPTY;
@@ -4009,23 +4355,23 @@ impl FtraceKprobeStats {
     };
 }
 impl Default for FtraceKprobeStats {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for FtraceKprobeStats {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.hits);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, self.misses);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.hits);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &self.misses);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.hits = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            2 => self.misses = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.hits),
+            2 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.misses),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FtraceKprobeStats = FtraceKprobeStats::EMPTY;
@@ -4077,8 +4423,32 @@ impl codec::Enumeration for FtraceParseStatus {
         (Self::FTRACE_STATUS_SHORT_COMPACT_EVENT, "FTRACE_STATUS_SHORT_COMPACT_EVENT"),
         (Self::FTRACE_STATUS_INVALID_EVENT, "FTRACE_STATUS_INVALID_EVENT"),
     ];
+    #[inline]
     fn to_i32(self) -> i32 {
         self as i32
+    }
+    fn from_i32(number: i32) -> Option<Self> {
+        Some(match number {
+            0 => Self::FTRACE_STATUS_UNSPECIFIED,
+            1 => Self::FTRACE_STATUS_OK,
+            2 => Self::FTRACE_STATUS_UNEXPECTED_READ_ERROR,
+            3 => Self::FTRACE_STATUS_PARTIAL_PAGE_READ,
+            4 => Self::FTRACE_STATUS_ABI_INVALID_PAGE_HEADER,
+            5 => Self::FTRACE_STATUS_ABI_SHORT_EVENT_HEADER,
+            6 => Self::FTRACE_STATUS_ABI_NULL_PADDING,
+            7 => Self::FTRACE_STATUS_ABI_SHORT_PADDING_LENGTH,
+            8 => Self::FTRACE_STATUS_ABI_INVALID_PADDING_LENGTH,
+            9 => Self::FTRACE_STATUS_ABI_SHORT_TIME_EXTEND,
+            10 => Self::FTRACE_STATUS_ABI_SHORT_TIME_STAMP,
+            11 => Self::FTRACE_STATUS_ABI_SHORT_DATA_LENGTH,
+            12 => Self::FTRACE_STATUS_ABI_ZERO_DATA_LENGTH,
+            13 => Self::FTRACE_STATUS_ABI_INVALID_DATA_LENGTH,
+            14 => Self::FTRACE_STATUS_ABI_SHORT_EVENT_ID,
+            15 => Self::FTRACE_STATUS_ABI_END_OVERFLOW,
+            16 => Self::FTRACE_STATUS_SHORT_COMPACT_EVENT,
+            17 => Self::FTRACE_STATUS_INVALID_EVENT,
+            _ => return None,
+        })
     }
 }
 
@@ -4120,45 +4490,45 @@ impl FtraceStats {
     };
 }
 impl Default for FtraceStats {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for FtraceStats {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::enumeration(writer, 1, self.phase);
+        codec::encode::enumeration(writer, 1, &self.phase);
         codec::encode::messages(writer, 2, &self.cpu_stats);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.kernel_symbols_parsed);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.kernel_symbols_mem_kb);
-        codec::encode::string(writer, 5, self.atrace_errors.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.kernel_symbols_parsed);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.kernel_symbols_mem_kb);
+        codec::encode::string(writer, 5, &self.atrace_errors);
         codec::encode::strings(writer, 6, &self.unknown_ftrace_events);
         codec::encode::strings(writer, 7, &self.failed_ftrace_events);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 8, self.preserve_ftrace_buffer);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 8, &self.preserve_ftrace_buffer);
         codec::encode::enumerations(writer, 9, &self.ftrace_parse_errors);
         codec::encode::message(writer, 10, &self.kprobe_stats);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, self.cpu_buffer_size_pages);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 12, self.cached_cpu_buffer_size_pages);
-        codec::encode::string(writer, 13, self.exclusive_feature_error.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, &self.cpu_buffer_size_pages);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 12, &self.cached_cpu_buffer_size_pages);
+        codec::encode::string(writer, 13, &self.exclusive_feature_error);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.phase = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.phase),
-            2 => decoder.element(field, &mut self.cpu_stats)?,
-            3 => self.kernel_symbols_parsed = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            4 => self.kernel_symbols_mem_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            5 => self.atrace_errors = Some(codec::decode::string(field)?),
-            6 => decoder.strings(field, &mut self.unknown_ftrace_events)?,
-            7 => decoder.strings(field, &mut self.failed_ftrace_events)?,
-            8 => self.preserve_ftrace_buffer = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            9 => codec::decode::enumerations(field, &mut self.ftrace_parse_errors, &mut self.unknown_fields)?,
-            10 => decoder.message(field, &mut self.kprobe_stats)?,
-            11 => self.cpu_buffer_size_pages = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            12 => self.cached_cpu_buffer_size_pages = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            13 => self.exclusive_feature_error = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumeration(field, &mut self.phase, &mut self.unknown_fields),
+            2 => decoder.messages(field, &mut self.cpu_stats),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.kernel_symbols_parsed),
+            4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.kernel_symbols_mem_kb),
+            5 => codec::decode::string(field, &mut self.atrace_errors),
+            6 => decoder.strings(field, &mut self.unknown_ftrace_events),
+            7 => decoder.strings(field, &mut self.failed_ftrace_events),
+            8 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.preserve_ftrace_buffer),
+            9 => codec::decode::enumerations(field, &mut self.ftrace_parse_errors, &mut self.unknown_fields),
+            10 => decoder.message(field, &mut self.kprobe_stats),
+            11 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_buffer_size_pages),
+            12 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cached_cpu_buffer_size_pages),
+            13 => codec::decode::string(field, &mut self.exclusive_feature_error),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FtraceStats = FtraceStats::EMPTY;
@@ -4180,8 +4550,17 @@ pub mod ftrace_stats {
             (Self::START_OF_TRACE, "START_OF_TRACE"),
             (Self::END_OF_TRACE, "END_OF_TRACE"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNSPECIFIED,
+                1 => Self::START_OF_TRACE,
+                2 => Self::END_OF_TRACE,
+                _ => return None,
+            })
         }
     }
 }
@@ -4201,23 +4580,23 @@ impl FuncgraphEntryFtraceEvent {
     };
 }
 impl Default for FuncgraphEntryFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for FuncgraphEntryFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.depth);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.func);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.depth);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.func);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.depth = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.func = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.depth),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.func),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FuncgraphEntryFtraceEvent = FuncgraphEntryFtraceEvent::EMPTY;
@@ -4246,29 +4625,29 @@ impl FuncgraphExitFtraceEvent {
     };
 }
 impl Default for FuncgraphExitFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for FuncgraphExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.calltime);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.depth);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.func);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.overrun);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.rettime);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.calltime);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.depth);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.func);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.overrun);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.rettime);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.calltime = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.depth = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.func = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.overrun = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            5 => self.rettime = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.calltime),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.depth),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.func),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.overrun),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.rettime),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: FuncgraphExitFtraceEvent = FuncgraphExitFtraceEvent::EMPTY;
@@ -4292,23 +4671,23 @@ impl GenericFtraceEvent {
     };
 }
 impl Default for GenericFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for GenericFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.event_name.as_ref());
+        codec::encode::string(writer, 1, &self.event_name);
         codec::encode::messages(writer, 2, &self.field);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.event_name = Some(codec::decode::string(field)?),
-            2 => decoder.element(field, &mut self.field)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.event_name),
+            2 => decoder.messages(field, &mut self.field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GenericFtraceEvent = GenericFtraceEvent::EMPTY;
@@ -4332,30 +4711,45 @@ pub mod generic_ftrace_event {
         };
     }
     impl Default for Field {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Field {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.name.as_ref());
+            codec::encode::string(writer, 1, &self.name);
             match &self.value {
-                Some(crate::messages::generic_ftrace_event::field::Value::StrValue(value)) => codec::encode::string(writer, 3, Some(value)),
-                Some(crate::messages::generic_ftrace_event::field::Value::IntValue(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 4, Some(*value)),
-                Some(crate::messages::generic_ftrace_event::field::Value::UintValue(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, Some(*value)),
+                Some(crate::messages::generic_ftrace_event::field::Value::StrValue(value)) => codec::encode::contents(writer, 3, value.as_bytes()),
+                Some(crate::messages::generic_ftrace_event::field::Value::IntValue(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &Some(*value)),
+                Some(crate::messages::generic_ftrace_event::field::Value::UintValue(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &Some(*value)),
                 None => {}
             }
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.name = Some(codec::decode::string(field)?),
-                3 => self.value = Some(crate::messages::generic_ftrace_event::field::Value::StrValue(codec::decode::string(field)?)),
-                4 => self.value = Some(crate::messages::generic_ftrace_event::field::Value::IntValue(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-                5 => self.value = Some(crate::messages::generic_ftrace_event::field::Value::UintValue(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.name),
+                3 => {
+                    let mut value = None;
+                    codec::decode::string(field, &mut value)?;
+                    self.value = value.map(crate::messages::generic_ftrace_event::field::Value::StrValue).or(self.value.take());
+                    Ok(())
+                }
+                4 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                    self.value = value.map(crate::messages::generic_ftrace_event::field::Value::IntValue).or(self.value.take());
+                    Ok(())
+                }
+                5 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.value = value.map(crate::messages::generic_ftrace_event::field::Value::UintValue).or(self.value.take());
+                    Ok(())
+                }
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Field = Field::EMPTY;
@@ -4387,23 +4781,23 @@ impl GenericGpuFrequencyEvent {
     };
 }
 impl Default for GenericGpuFrequencyEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for GenericGpuFrequencyEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.gpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.frequency_khz);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.gpu_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.frequency_khz);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.gpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.frequency_khz = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.gpu_id),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.frequency_khz),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GenericGpuFrequencyEvent = GenericGpuFrequencyEvent::EMPTY;
@@ -4426,23 +4820,23 @@ impl GenericKernelCpuFrequencyEvent {
     };
 }
 impl Default for GenericKernelCpuFrequencyEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for GenericKernelCpuFrequencyEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.cpu);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, self.freq_hz);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.cpu);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &self.freq_hz);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.freq_hz = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.cpu),
+            2 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.freq_hz),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GenericKernelCpuFrequencyEvent = GenericKernelCpuFrequencyEvent::EMPTY;
@@ -4465,6 +4859,7 @@ impl GenericKernelProcessTree {
     };
 }
 impl Default for GenericKernelProcessTree {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -4475,13 +4870,12 @@ impl codec::Fields for GenericKernelProcessTree {
         codec::encode::messages(writer, 2, &self.threads);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.processes)?,
-            2 => decoder.element(field, &mut self.threads)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.processes),
+            2 => decoder.messages(field, &mut self.threads),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GenericKernelProcessTree = GenericKernelProcessTree::EMPTY;
@@ -4511,29 +4905,29 @@ pub mod generic_kernel_process_tree {
         };
     }
     impl Default for Thread {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.tid);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 2, self.pid);
-            codec::encode::string(writer, 3, self.comm.as_ref());
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.is_main_thread);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.is_idle);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.tid);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &self.pid);
+            codec::encode::string(writer, 3, &self.comm);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.is_main_thread);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.is_idle);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.tid = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                3 => self.comm = Some(codec::decode::string(field)?),
-                4 => self.is_main_thread = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                5 => self.is_idle = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.tid),
+                2 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.pid),
+                3 => codec::decode::string(field, &mut self.comm),
+                4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_main_thread),
+                5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_idle),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Thread = Thread::EMPTY;
@@ -4557,25 +4951,25 @@ pub mod generic_kernel_process_tree {
         };
     }
     impl Default for Process {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Process {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.pid);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 2, self.ppid);
-            codec::encode::string(writer, 3, self.cmdline.as_ref());
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.pid);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &self.ppid);
+            codec::encode::string(writer, 3, &self.cmdline);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                2 => self.ppid = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                3 => self.cmdline = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.pid),
+                2 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.ppid),
+                3 => codec::decode::string(field, &mut self.cmdline),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Process = Process::EMPTY;
@@ -4599,23 +4993,23 @@ impl GenericKernelTaskRenameEvent {
     };
 }
 impl Default for GenericKernelTaskRenameEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for GenericKernelTaskRenameEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.tid);
-        codec::encode::string(writer, 2, self.comm.as_ref());
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.tid);
+        codec::encode::string(writer, 2, &self.comm);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.tid = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            2 => self.comm = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.tid),
+            2 => codec::decode::string(field, &mut self.comm),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GenericKernelTaskRenameEvent = GenericKernelTaskRenameEvent::EMPTY;
@@ -4644,29 +5038,29 @@ impl GenericKernelTaskStateEvent {
     };
 }
 impl Default for GenericKernelTaskStateEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for GenericKernelTaskStateEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.cpu);
-        codec::encode::string(writer, 2, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 3, self.tid);
-        codec::encode::enumeration(writer, 4, self.state);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.prio);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.cpu);
+        codec::encode::string(writer, 2, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 3, &self.tid);
+        codec::encode::enumeration(writer, 4, &self.state);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.prio);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.comm = Some(codec::decode::string(field)?),
-            3 => self.tid = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            4 => self.state = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.state),
-            5 => self.prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.cpu),
+            2 => codec::decode::string(field, &mut self.comm),
+            3 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.tid),
+            4 => codec::decode::enumeration(field, &mut self.state, &mut self.unknown_fields),
+            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GenericKernelTaskStateEvent = GenericKernelTaskStateEvent::EMPTY;
@@ -4700,8 +5094,23 @@ pub mod generic_kernel_task_state_event {
             (Self::TASK_STATE_DEAD, "TASK_STATE_DEAD"),
             (Self::TASK_STATE_DESTROYED, "TASK_STATE_DESTROYED"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::TASK_STATE_UNKNOWN,
+                1 => Self::TASK_STATE_CREATED,
+                2 => Self::TASK_STATE_RUNNABLE,
+                3 => Self::TASK_STATE_RUNNING,
+                4 => Self::TASK_STATE_INTERRUPTIBLE_SLEEP,
+                5 => Self::TASK_STATE_UNINTERRUPTIBLE_SLEEP,
+                6 => Self::TASK_STATE_STOPPED,
+                7 => Self::TASK_STATE_DEAD,
+                8 => Self::TASK_STATE_DESTROYED,
+                _ => return None,
+            })
         }
     }
 }
@@ -4717,6 +5126,7 @@ impl GetAsyncCommandRequest {
     };
 }
 impl Default for GetAsyncCommandRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -4725,11 +5135,10 @@ impl codec::Fields for GetAsyncCommandRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GetAsyncCommandRequest = GetAsyncCommandRequest::EMPTY;
@@ -4751,6 +5160,7 @@ impl GetAsyncCommandResponse {
     };
 }
 impl Default for GetAsyncCommandResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -4768,53 +5178,64 @@ impl codec::Fields for GetAsyncCommandResponse {
         }
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
             1 => {
-                let before = match self.cmd.take() {
-                    Some(crate::messages::get_async_command_response::Cmd::StartDataSource(before)) => Some(before),
-                    _ => None,
-                };
-                self.cmd = Some(crate::messages::get_async_command_response::Cmd::StartDataSource(decoder.boxed(field, before)?));
+                if !matches!(self.cmd, Some(crate::messages::get_async_command_response::Cmd::StartDataSource(_))) {
+                    self.cmd = Some(crate::messages::get_async_command_response::Cmd::StartDataSource(Box::new(Default::default())));
+                }
+                match &mut self.cmd {
+                    Some(crate::messages::get_async_command_response::Cmd::StartDataSource(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             2 => {
-                let before = match self.cmd.take() {
-                    Some(crate::messages::get_async_command_response::Cmd::StopDataSource(before)) => Some(before),
-                    _ => None,
-                };
-                self.cmd = Some(crate::messages::get_async_command_response::Cmd::StopDataSource(decoder.boxed(field, before)?));
+                if !matches!(self.cmd, Some(crate::messages::get_async_command_response::Cmd::StopDataSource(_))) {
+                    self.cmd = Some(crate::messages::get_async_command_response::Cmd::StopDataSource(Box::new(Default::default())));
+                }
+                match &mut self.cmd {
+                    Some(crate::messages::get_async_command_response::Cmd::StopDataSource(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             3 => {
-                let before = match self.cmd.take() {
-                    Some(crate::messages::get_async_command_response::Cmd::SetupTracing(before)) => Some(before),
-                    _ => None,
-                };
-                self.cmd = Some(crate::messages::get_async_command_response::Cmd::SetupTracing(decoder.boxed(field, before)?));
+                if !matches!(self.cmd, Some(crate::messages::get_async_command_response::Cmd::SetupTracing(_))) {
+                    self.cmd = Some(crate::messages::get_async_command_response::Cmd::SetupTracing(Box::new(Default::default())));
+                }
+                match &mut self.cmd {
+                    Some(crate::messages::get_async_command_response::Cmd::SetupTracing(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             5 => {
-                let before = match self.cmd.take() {
-                    Some(crate::messages::get_async_command_response::Cmd::Flush(before)) => Some(before),
-                    _ => None,
-                };
-                self.cmd = Some(crate::messages::get_async_command_response::Cmd::Flush(decoder.boxed(field, before)?));
+                if !matches!(self.cmd, Some(crate::messages::get_async_command_response::Cmd::Flush(_))) {
+                    self.cmd = Some(crate::messages::get_async_command_response::Cmd::Flush(Box::new(Default::default())));
+                }
+                match &mut self.cmd {
+                    Some(crate::messages::get_async_command_response::Cmd::Flush(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             6 => {
-                let before = match self.cmd.take() {
-                    Some(crate::messages::get_async_command_response::Cmd::SetupDataSource(before)) => Some(before),
-                    _ => None,
-                };
-                self.cmd = Some(crate::messages::get_async_command_response::Cmd::SetupDataSource(decoder.boxed(field, before)?));
+                if !matches!(self.cmd, Some(crate::messages::get_async_command_response::Cmd::SetupDataSource(_))) {
+                    self.cmd = Some(crate::messages::get_async_command_response::Cmd::SetupDataSource(Box::new(Default::default())));
+                }
+                match &mut self.cmd {
+                    Some(crate::messages::get_async_command_response::Cmd::SetupDataSource(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             7 => {
-                let before = match self.cmd.take() {
-                    Some(crate::messages::get_async_command_response::Cmd::ClearIncrementalState(before)) => Some(before),
-                    _ => None,
-                };
-                self.cmd = Some(crate::messages::get_async_command_response::Cmd::ClearIncrementalState(decoder.boxed(field, before)?));
+                if !matches!(self.cmd, Some(crate::messages::get_async_command_response::Cmd::ClearIncrementalState(_))) {
+                    self.cmd = Some(crate::messages::get_async_command_response::Cmd::ClearIncrementalState(Box::new(Default::default())));
+                }
+                match &mut self.cmd {
+                    Some(crate::messages::get_async_command_response::Cmd::ClearIncrementalState(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GetAsyncCommandResponse = GetAsyncCommandResponse::EMPTY;
@@ -4839,23 +5260,23 @@ pub mod get_async_command_response {
         };
     }
     impl Default for SetupDataSource {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for SetupDataSource {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.new_instance_id);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.new_instance_id);
             codec::encode::message(writer, 2, &self.config);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.new_instance_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => decoder.message(field, &mut self.config)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.new_instance_id),
+                2 => decoder.message(field, &mut self.config),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: SetupDataSource = SetupDataSource::EMPTY;
@@ -4878,23 +5299,23 @@ pub mod get_async_command_response {
         };
     }
     impl Default for StartDataSource {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for StartDataSource {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.new_instance_id);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.new_instance_id);
             codec::encode::message(writer, 2, &self.config);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.new_instance_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => decoder.message(field, &mut self.config)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.new_instance_id),
+                2 => decoder.message(field, &mut self.config),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: StartDataSource = StartDataSource::EMPTY;
@@ -4914,21 +5335,21 @@ pub mod get_async_command_response {
         };
     }
     impl Default for StopDataSource {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for StopDataSource {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.instance_id);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.instance_id);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.instance_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.instance_id),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: StopDataSource = StopDataSource::EMPTY;
@@ -4951,23 +5372,23 @@ pub mod get_async_command_response {
         };
     }
     impl Default for SetupTracing {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for SetupTracing {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.shared_buffer_page_size_kb);
-            codec::encode::string(writer, 2, self.shm_key_windows.as_ref());
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.shared_buffer_page_size_kb);
+            codec::encode::string(writer, 2, &self.shm_key_windows);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.shared_buffer_page_size_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.shm_key_windows = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.shared_buffer_page_size_kb),
+                2 => codec::decode::string(field, &mut self.shm_key_windows),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: SetupTracing = SetupTracing::EMPTY;
@@ -4992,6 +5413,7 @@ pub mod get_async_command_response {
         };
     }
     impl Default for Flush {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -4999,18 +5421,17 @@ pub mod get_async_command_response {
     impl codec::Fields for Flush {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalars::<codec::scalar::Uint64>(writer, 1, &self.data_source_ids);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.request_id);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.flags);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.request_id);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.flags);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.data_source_ids)?,
-                2 => self.request_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                3 => self.flags = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.data_source_ids),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.request_id),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.flags),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Flush = Flush::EMPTY;
@@ -5031,6 +5452,7 @@ pub mod get_async_command_response {
         };
     }
     impl Default for ClearIncrementalState {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -5040,12 +5462,11 @@ pub mod get_async_command_response {
             codec::encode::scalars::<codec::scalar::Uint64>(writer, 1, &self.data_source_ids);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.data_source_ids)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.data_source_ids),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ClearIncrementalState = ClearIncrementalState::EMPTY;
@@ -5074,6 +5495,7 @@ impl GetTraceStatsRequest {
     };
 }
 impl Default for GetTraceStatsRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -5082,11 +5504,10 @@ impl codec::Fields for GetTraceStatsRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GetTraceStatsRequest = GetTraceStatsRequest::EMPTY;
@@ -5107,6 +5528,7 @@ impl GetTraceStatsResponse {
     };
 }
 impl Default for GetTraceStatsResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -5116,12 +5538,11 @@ impl codec::Fields for GetTraceStatsResponse {
         codec::encode::message(writer, 1, &self.trace_stats);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.trace_stats)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.trace_stats),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GetTraceStatsResponse = GetTraceStatsResponse::EMPTY;
@@ -5144,23 +5565,23 @@ impl GpuFrequencyFtraceEvent {
     };
 }
 impl Default for GpuFrequencyFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for GpuFrequencyFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.gpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.state);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.gpu_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.state);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.gpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.gpu_id),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GpuFrequencyFtraceEvent = GpuFrequencyFtraceEvent::EMPTY;
@@ -5183,23 +5604,23 @@ impl GpuPowerStateFtraceEvent {
     };
 }
 impl Default for GpuPowerStateFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for GpuPowerStateFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.old_state);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.new_state);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.old_state);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.new_state);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.old_state = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.new_state = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.old_state),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.new_state),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GpuPowerStateFtraceEvent = GpuPowerStateFtraceEvent::EMPTY;
@@ -5228,29 +5649,29 @@ impl GpuWorkPeriodFtraceEvent {
     };
 }
 impl Default for GpuWorkPeriodFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for GpuWorkPeriodFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.gpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.uid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.start_time_ns);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.end_time_ns);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.total_active_duration_ns);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.gpu_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.uid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.start_time_ns);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.end_time_ns);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.total_active_duration_ns);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.gpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.uid = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.start_time_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.end_time_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            5 => self.total_active_duration_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.gpu_id),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.uid),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.start_time_ns),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.end_time_ns),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.total_active_duration_ns),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: GpuWorkPeriodFtraceEvent = GpuWorkPeriodFtraceEvent::EMPTY;
@@ -5276,6 +5697,7 @@ impl IPCFrame {
     };
 }
 impl Default for IPCFrame {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -5283,7 +5705,7 @@ impl Default for IPCFrame {
 impl codec::Fields for IPCFrame {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::bytes_list(writer, 1, &self.data_for_testing);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.request_id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.request_id);
         match &self.msg {
             Some(crate::messages::ipc_frame::Msg::MsgBindService(value)) => codec::encode::nested(writer, 3, &**value),
             Some(crate::messages::ipc_frame::Msg::MsgBindServiceReply(value)) => codec::encode::nested(writer, 4, &**value),
@@ -5295,55 +5717,66 @@ impl codec::Fields for IPCFrame {
         }
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.bytes_list(field, &mut self.data_for_testing)?,
-            2 => self.request_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
+            1 => decoder.bytes_list(field, &mut self.data_for_testing),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.request_id),
             3 => {
-                let before = match self.msg.take() {
-                    Some(crate::messages::ipc_frame::Msg::MsgBindService(before)) => Some(before),
-                    _ => None,
-                };
-                self.msg = Some(crate::messages::ipc_frame::Msg::MsgBindService(decoder.boxed(field, before)?));
+                if !matches!(self.msg, Some(crate::messages::ipc_frame::Msg::MsgBindService(_))) {
+                    self.msg = Some(crate::messages::ipc_frame::Msg::MsgBindService(Box::new(Default::default())));
+                }
+                match &mut self.msg {
+                    Some(crate::messages::ipc_frame::Msg::MsgBindService(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             4 => {
-                let before = match self.msg.take() {
-                    Some(crate::messages::ipc_frame::Msg::MsgBindServiceReply(before)) => Some(before),
-                    _ => None,
-                };
-                self.msg = Some(crate::messages::ipc_frame::Msg::MsgBindServiceReply(decoder.boxed(field, before)?));
+                if !matches!(self.msg, Some(crate::messages::ipc_frame::Msg::MsgBindServiceReply(_))) {
+                    self.msg = Some(crate::messages::ipc_frame::Msg::MsgBindServiceReply(Box::new(Default::default())));
+                }
+                match &mut self.msg {
+                    Some(crate::messages::ipc_frame::Msg::MsgBindServiceReply(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             5 => {
-                let before = match self.msg.take() {
-                    Some(crate::messages::ipc_frame::Msg::MsgInvokeMethod(before)) => Some(before),
-                    _ => None,
-                };
-                self.msg = Some(crate::messages::ipc_frame::Msg::MsgInvokeMethod(decoder.boxed(field, before)?));
+                if !matches!(self.msg, Some(crate::messages::ipc_frame::Msg::MsgInvokeMethod(_))) {
+                    self.msg = Some(crate::messages::ipc_frame::Msg::MsgInvokeMethod(Box::new(Default::default())));
+                }
+                match &mut self.msg {
+                    Some(crate::messages::ipc_frame::Msg::MsgInvokeMethod(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             6 => {
-                let before = match self.msg.take() {
-                    Some(crate::messages::ipc_frame::Msg::MsgInvokeMethodReply(before)) => Some(before),
-                    _ => None,
-                };
-                self.msg = Some(crate::messages::ipc_frame::Msg::MsgInvokeMethodReply(decoder.boxed(field, before)?));
+                if !matches!(self.msg, Some(crate::messages::ipc_frame::Msg::MsgInvokeMethodReply(_))) {
+                    self.msg = Some(crate::messages::ipc_frame::Msg::MsgInvokeMethodReply(Box::new(Default::default())));
+                }
+                match &mut self.msg {
+                    Some(crate::messages::ipc_frame::Msg::MsgInvokeMethodReply(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             7 => {
-                let before = match self.msg.take() {
-                    Some(crate::messages::ipc_frame::Msg::MsgRequestError(before)) => Some(before),
-                    _ => None,
-                };
-                self.msg = Some(crate::messages::ipc_frame::Msg::MsgRequestError(decoder.boxed(field, before)?));
+                if !matches!(self.msg, Some(crate::messages::ipc_frame::Msg::MsgRequestError(_))) {
+                    self.msg = Some(crate::messages::ipc_frame::Msg::MsgRequestError(Box::new(Default::default())));
+                }
+                match &mut self.msg {
+                    Some(crate::messages::ipc_frame::Msg::MsgRequestError(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             8 => {
-                let before = match self.msg.take() {
-                    Some(crate::messages::ipc_frame::Msg::SetPeerIdentity(before)) => Some(before),
-                    _ => None,
-                };
-                self.msg = Some(crate::messages::ipc_frame::Msg::SetPeerIdentity(decoder.boxed(field, before)?));
+                if !matches!(self.msg, Some(crate::messages::ipc_frame::Msg::SetPeerIdentity(_))) {
+                    self.msg = Some(crate::messages::ipc_frame::Msg::SetPeerIdentity(Box::new(Default::default())));
+                }
+                match &mut self.msg {
+                    Some(crate::messages::ipc_frame::Msg::SetPeerIdentity(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: IPCFrame = IPCFrame::EMPTY;
@@ -5366,21 +5799,21 @@ pub mod ipc_frame {
         };
     }
     impl Default for BindService {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for BindService {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.service_name.as_ref());
+            codec::encode::string(writer, 1, &self.service_name);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.service_name = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.service_name),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: BindService = BindService::EMPTY;
@@ -5404,25 +5837,25 @@ pub mod ipc_frame {
         };
     }
     impl Default for BindServiceReply {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for BindServiceReply {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.success);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.service_id);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.success);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.service_id);
             codec::encode::messages(writer, 3, &self.methods);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.success = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                2 => self.service_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                3 => decoder.element(field, &mut self.methods)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.success),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.service_id),
+                3 => decoder.messages(field, &mut self.methods),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: BindServiceReply = BindServiceReply::EMPTY;
@@ -5446,23 +5879,23 @@ pub mod ipc_frame {
             };
         }
         impl Default for MethodInfo {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
         impl codec::Fields for MethodInfo {
             fn write(&self, writer: &mut codec::Writer) {
-                codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.id);
-                codec::encode::string(writer, 2, self.name.as_ref());
+                codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.id);
+                codec::encode::string(writer, 2, &self.name);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                    2 => self.name = Some(codec::decode::string(field)?),
-                    _ => self.unknown_fields.push(field),
+                    1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.id),
+                    2 => codec::decode::string(field, &mut self.name),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: MethodInfo = MethodInfo::EMPTY;
@@ -5490,27 +5923,27 @@ pub mod ipc_frame {
         };
     }
     impl Default for InvokeMethod {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for InvokeMethod {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.service_id);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.method_id);
-            codec::encode::bytes(writer, 3, self.args_proto.as_ref());
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.drop_reply);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.service_id);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.method_id);
+            codec::encode::bytes(writer, 3, &self.args_proto);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.drop_reply);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.service_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.method_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                3 => self.args_proto = Some(codec::decode::bytes(field)?),
-                4 => self.drop_reply = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.service_id),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.method_id),
+                3 => codec::decode::bytes(field, &mut self.args_proto),
+                4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.drop_reply),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: InvokeMethod = InvokeMethod::EMPTY;
@@ -5535,25 +5968,25 @@ pub mod ipc_frame {
         };
     }
     impl Default for InvokeMethodReply {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for InvokeMethodReply {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.success);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.has_more);
-            codec::encode::bytes(writer, 3, self.reply_proto.as_ref());
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.success);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.has_more);
+            codec::encode::bytes(writer, 3, &self.reply_proto);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.success = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                2 => self.has_more = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                3 => self.reply_proto = Some(codec::decode::bytes(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.success),
+                2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.has_more),
+                3 => codec::decode::bytes(field, &mut self.reply_proto),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: InvokeMethodReply = InvokeMethodReply::EMPTY;
@@ -5574,21 +6007,21 @@ pub mod ipc_frame {
         };
     }
     impl Default for RequestError {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for RequestError {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.error.as_ref());
+            codec::encode::string(writer, 1, &self.error);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.error = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.error),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: RequestError = RequestError::EMPTY;
@@ -5615,27 +6048,27 @@ pub mod ipc_frame {
         };
     }
     impl Default for SetPeerIdentity {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for SetPeerIdentity {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.uid);
-            codec::encode::string(writer, 3, self.machine_id_hint.as_ref());
-            codec::encode::string(writer, 4, self.machine_name.as_ref());
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.uid);
+            codec::encode::string(writer, 3, &self.machine_id_hint);
+            codec::encode::string(writer, 4, &self.machine_name);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                2 => self.uid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                3 => self.machine_id_hint = Some(codec::decode::string(field)?),
-                4 => self.machine_name = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.uid),
+                3 => codec::decode::string(field, &mut self.machine_id_hint),
+                4 => codec::decode::string(field, &mut self.machine_name),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: SetPeerIdentity = SetPeerIdentity::EMPTY;
@@ -5666,6 +6099,7 @@ impl InitRelayRequest {
     };
 }
 impl Default for InitRelayRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -5675,12 +6109,11 @@ impl codec::Fields for InitRelayRequest {
         codec::encode::message(writer, 1, &self.system_info);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.system_info)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.system_info),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: InitRelayRequest = InitRelayRequest::EMPTY;
@@ -5699,6 +6132,7 @@ impl InitRelayResponse {
     };
 }
 impl Default for InitRelayResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -5707,11 +6141,10 @@ impl codec::Fields for InitRelayResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: InitRelayResponse = InitRelayResponse::EMPTY;
@@ -5745,33 +6178,33 @@ impl InitializeConnectionRequest {
     };
 }
 impl Default for InitializeConnectionRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for InitializeConnectionRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.shared_memory_page_size_hint_bytes);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.shared_memory_size_hint_bytes);
-        codec::encode::string(writer, 3, self.producer_name.as_ref());
-        codec::encode::enumeration(writer, 4, self.smb_scraping_mode);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 6, self.producer_provided_shmem);
-        codec::encode::string(writer, 7, self.shm_key_windows.as_ref());
-        codec::encode::string(writer, 8, self.sdk_version.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.shared_memory_page_size_hint_bytes);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.shared_memory_size_hint_bytes);
+        codec::encode::string(writer, 3, &self.producer_name);
+        codec::encode::enumeration(writer, 4, &self.smb_scraping_mode);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 6, &self.producer_provided_shmem);
+        codec::encode::string(writer, 7, &self.shm_key_windows);
+        codec::encode::string(writer, 8, &self.sdk_version);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.shared_memory_page_size_hint_bytes = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.shared_memory_size_hint_bytes = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.producer_name = Some(codec::decode::string(field)?),
-            4 => self.smb_scraping_mode = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.smb_scraping_mode),
-            6 => self.producer_provided_shmem = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            7 => self.shm_key_windows = Some(codec::decode::string(field)?),
-            8 => self.sdk_version = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.shared_memory_page_size_hint_bytes),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.shared_memory_size_hint_bytes),
+            3 => codec::decode::string(field, &mut self.producer_name),
+            4 => codec::decode::enumeration(field, &mut self.smb_scraping_mode, &mut self.unknown_fields),
+            6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.producer_provided_shmem),
+            7 => codec::decode::string(field, &mut self.shm_key_windows),
+            8 => codec::decode::string(field, &mut self.sdk_version),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: InitializeConnectionRequest = InitializeConnectionRequest::EMPTY;
@@ -5793,8 +6226,17 @@ pub mod initialize_connection_request {
             (Self::SMB_SCRAPING_ENABLED, "SMB_SCRAPING_ENABLED"),
             (Self::SMB_SCRAPING_DISABLED, "SMB_SCRAPING_DISABLED"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::SMB_SCRAPING_UNSPECIFIED,
+                1 => Self::SMB_SCRAPING_ENABLED,
+                2 => Self::SMB_SCRAPING_DISABLED,
+                _ => return None,
+            })
         }
     }
 }
@@ -5816,25 +6258,25 @@ impl InitializeConnectionResponse {
     };
 }
 impl Default for InitializeConnectionResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for InitializeConnectionResponse {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.using_shmem_provided_by_producer);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.direct_smb_patching_supported);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.use_shmem_emulation);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.using_shmem_provided_by_producer);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.direct_smb_patching_supported);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.use_shmem_emulation);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.using_shmem_provided_by_producer = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            2 => self.direct_smb_patching_supported = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            3 => self.use_shmem_emulation = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.using_shmem_provided_by_producer),
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.direct_smb_patching_supported),
+            3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.use_shmem_emulation),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: InitializeConnectionResponse = InitializeConnectionResponse::EMPTY;
@@ -5857,23 +6299,23 @@ impl InterceptorConfig {
     };
 }
 impl Default for InterceptorConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for InterceptorConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
+        codec::encode::string(writer, 1, &self.name);
         codec::encode::message(writer, 100, &self.console_config);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            100 => decoder.message(field, &mut self.console_config)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            100 => decoder.message(field, &mut self.console_config),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: InterceptorConfig = InterceptorConfig::EMPTY;
@@ -5929,6 +6371,7 @@ impl InternedData {
     };
 }
 impl Default for InternedData {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -5955,29 +6398,28 @@ impl codec::Fields for InternedData {
         codec::encode::messages(writer, 43, &self.correlation_id_str);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.event_categories)?,
-            2 => decoder.element(field, &mut self.event_names)?,
-            3 => decoder.element(field, &mut self.debug_annotation_names)?,
-            4 => decoder.element(field, &mut self.source_locations)?,
-            5 => decoder.element(field, &mut self.function_names)?,
-            6 => decoder.element(field, &mut self.frames)?,
-            7 => decoder.element(field, &mut self.callstacks)?,
-            16 => decoder.element(field, &mut self.build_ids)?,
-            17 => decoder.element(field, &mut self.mapping_paths)?,
-            18 => decoder.element(field, &mut self.source_paths)?,
-            19 => decoder.element(field, &mut self.mappings)?,
-            20 => decoder.element(field, &mut self.log_message_body)?,
-            22 => decoder.element(field, &mut self.vulkan_memory_keys)?,
-            26 => decoder.element(field, &mut self.kernel_symbols)?,
-            27 => decoder.element(field, &mut self.debug_annotation_value_type_names)?,
-            28 => decoder.element(field, &mut self.unsymbolized_source_locations)?,
-            29 => decoder.element(field, &mut self.debug_annotation_string_values)?,
-            43 => decoder.element(field, &mut self.correlation_id_str)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.event_categories),
+            2 => decoder.messages(field, &mut self.event_names),
+            3 => decoder.messages(field, &mut self.debug_annotation_names),
+            4 => decoder.messages(field, &mut self.source_locations),
+            5 => decoder.messages(field, &mut self.function_names),
+            6 => decoder.messages(field, &mut self.frames),
+            7 => decoder.messages(field, &mut self.callstacks),
+            16 => decoder.messages(field, &mut self.build_ids),
+            17 => decoder.messages(field, &mut self.mapping_paths),
+            18 => decoder.messages(field, &mut self.source_paths),
+            19 => decoder.messages(field, &mut self.mappings),
+            20 => decoder.messages(field, &mut self.log_message_body),
+            22 => decoder.messages(field, &mut self.vulkan_memory_keys),
+            26 => decoder.messages(field, &mut self.kernel_symbols),
+            27 => decoder.messages(field, &mut self.debug_annotation_value_type_names),
+            28 => decoder.messages(field, &mut self.unsymbolized_source_locations),
+            29 => decoder.messages(field, &mut self.debug_annotation_string_values),
+            43 => decoder.messages(field, &mut self.correlation_id_str),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: InternedData = InternedData::EMPTY;
@@ -6001,23 +6443,23 @@ impl InternedString {
     };
 }
 impl Default for InternedString {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for InternedString {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::bytes(writer, 2, self.str.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::bytes(writer, 2, &self.str);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.str = Some(codec::decode::bytes(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::bytes(field, &mut self.str),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: InternedString = InternedString::EMPTY;
@@ -6038,6 +6480,7 @@ impl InterruptInfo {
     };
 }
 impl Default for InterruptInfo {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -6047,12 +6490,11 @@ impl codec::Fields for InterruptInfo {
         codec::encode::messages(writer, 1, &self.irq_mapping);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.irq_mapping)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.irq_mapping),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: InterruptInfo = InterruptInfo::EMPTY;
@@ -6076,23 +6518,23 @@ pub mod interrupt_info {
         };
     }
     impl Default for InterruptMapping {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for InterruptMapping {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.irq_id);
-            codec::encode::string(writer, 2, self.name.as_ref());
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.irq_id);
+            codec::encode::string(writer, 2, &self.name);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.irq_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.name = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.irq_id),
+                2 => codec::decode::string(field, &mut self.name),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: InterruptMapping = InterruptMapping::EMPTY;
@@ -6118,25 +6560,25 @@ impl IrqHandlerEntryFtraceEvent {
     };
 }
 impl Default for IrqHandlerEntryFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for IrqHandlerEntryFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.irq);
-        codec::encode::string(writer, 2, self.name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.handler);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
+        codec::encode::string(writer, 2, &self.name);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.handler);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.irq = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.name = Some(codec::decode::string(field)?),
-            3 => self.handler = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.irq),
+            2 => codec::decode::string(field, &mut self.name),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.handler),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: IrqHandlerEntryFtraceEvent = IrqHandlerEntryFtraceEvent::EMPTY;
@@ -6159,23 +6601,23 @@ impl IrqHandlerExitFtraceEvent {
     };
 }
 impl Default for IrqHandlerExitFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for IrqHandlerExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.irq);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.ret);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.ret);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.irq = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.ret = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.irq),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.ret),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: IrqHandlerExitFtraceEvent = IrqHandlerExitFtraceEvent::EMPTY;
@@ -6199,23 +6641,23 @@ impl KprobeEvent {
     };
 }
 impl Default for KprobeEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for KprobeEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::enumeration(writer, 2, self.r#type);
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::enumeration(writer, 2, &self.r#type);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.r#type = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.r#type),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::enumeration(field, &mut self.r#type, &mut self.unknown_fields),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: KprobeEvent = KprobeEvent::EMPTY;
@@ -6239,8 +6681,18 @@ pub mod kprobe_event {
             (Self::KPROBE_TYPE_END, "KPROBE_TYPE_END"),
             (Self::KPROBE_TYPE_INSTANT, "KPROBE_TYPE_INSTANT"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::KPROBE_TYPE_UNKNOWN,
+                1 => Self::KPROBE_TYPE_BEGIN,
+                2 => Self::KPROBE_TYPE_END,
+                3 => Self::KPROBE_TYPE_INSTANT,
+                _ => return None,
+            })
         }
     }
 }
@@ -6262,25 +6714,25 @@ impl LogMessage {
     };
 }
 impl Default for LogMessage {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for LogMessage {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.source_location_iid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.body_iid);
-        codec::encode::enumeration(writer, 3, self.prio);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.source_location_iid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.body_iid);
+        codec::encode::enumeration(writer, 3, &self.prio);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.source_location_iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.body_iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.prio = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.prio),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.source_location_iid),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.body_iid),
+            3 => codec::decode::enumeration(field, &mut self.prio, &mut self.unknown_fields),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: LogMessage = LogMessage::EMPTY;
@@ -6312,8 +6764,22 @@ pub mod log_message {
             (Self::PRIO_ERROR, "PRIO_ERROR"),
             (Self::PRIO_FATAL, "PRIO_FATAL"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::PRIO_UNSPECIFIED,
+                1 => Self::PRIO_UNUSED,
+                2 => Self::PRIO_VERBOSE,
+                3 => Self::PRIO_DEBUG,
+                4 => Self::PRIO_INFO,
+                5 => Self::PRIO_WARN,
+                6 => Self::PRIO_ERROR,
+                7 => Self::PRIO_FATAL,
+                _ => return None,
+            })
         }
     }
 }
@@ -6333,23 +6799,23 @@ impl LogMessageBody {
     };
 }
 impl Default for LogMessageBody {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for LogMessageBody {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::string(writer, 2, self.body.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::string(writer, 2, &self.body);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.body = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::string(field, &mut self.body),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: LogMessageBody = LogMessageBody::EMPTY;
@@ -6384,35 +6850,35 @@ impl Mapping {
     };
 }
 impl Default for Mapping {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for Mapping {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.build_id);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.start_offset);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.start);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.end);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.load_bias);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.build_id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.start_offset);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.start);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.end);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.load_bias);
         codec::encode::scalars::<codec::scalar::Uint64>(writer, 7, &self.path_string_ids);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.exact_offset);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.exact_offset);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.build_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.start_offset = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.start = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            5 => self.end = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => self.load_bias = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            7 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.path_string_ids)?,
-            8 => self.exact_offset = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.build_id),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.start_offset),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.start),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.end),
+            6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.load_bias),
+            7 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.path_string_ids),
+            8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.exact_offset),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: Mapping = Mapping::EMPTY;
@@ -6505,8 +6971,53 @@ impl codec::Enumeration for MeminfoCounters {
         (Self::MEMINFO_ION_HEAP, "MEMINFO_ION_HEAP"),
         (Self::MEMINFO_ION_HEAP_POOL, "MEMINFO_ION_HEAP_POOL"),
     ];
+    #[inline]
     fn to_i32(self) -> i32 {
         self as i32
+    }
+    fn from_i32(number: i32) -> Option<Self> {
+        Some(match number {
+            0 => Self::MEMINFO_UNSPECIFIED,
+            1 => Self::MEMINFO_MEM_TOTAL,
+            2 => Self::MEMINFO_MEM_FREE,
+            3 => Self::MEMINFO_MEM_AVAILABLE,
+            4 => Self::MEMINFO_BUFFERS,
+            5 => Self::MEMINFO_CACHED,
+            6 => Self::MEMINFO_SWAP_CACHED,
+            7 => Self::MEMINFO_ACTIVE,
+            8 => Self::MEMINFO_INACTIVE,
+            9 => Self::MEMINFO_ACTIVE_ANON,
+            10 => Self::MEMINFO_INACTIVE_ANON,
+            11 => Self::MEMINFO_ACTIVE_FILE,
+            12 => Self::MEMINFO_INACTIVE_FILE,
+            13 => Self::MEMINFO_UNEVICTABLE,
+            14 => Self::MEMINFO_MLOCKED,
+            15 => Self::MEMINFO_SWAP_TOTAL,
+            16 => Self::MEMINFO_SWAP_FREE,
+            17 => Self::MEMINFO_DIRTY,
+            18 => Self::MEMINFO_WRITEBACK,
+            19 => Self::MEMINFO_ANON_PAGES,
+            20 => Self::MEMINFO_MAPPED,
+            21 => Self::MEMINFO_SHMEM,
+            22 => Self::MEMINFO_SLAB,
+            23 => Self::MEMINFO_SLAB_RECLAIMABLE,
+            24 => Self::MEMINFO_SLAB_UNRECLAIMABLE,
+            25 => Self::MEMINFO_KERNEL_STACK,
+            26 => Self::MEMINFO_PAGE_TABLES,
+            27 => Self::MEMINFO_COMMIT_LIMIT,
+            28 => Self::MEMINFO_COMMITED_AS,
+            29 => Self::MEMINFO_VMALLOC_TOTAL,
+            30 => Self::MEMINFO_VMALLOC_USED,
+            31 => Self::MEMINFO_VMALLOC_CHUNK,
+            32 => Self::MEMINFO_CMA_TOTAL,
+            33 => Self::MEMINFO_CMA_FREE,
+            34 => Self::MEMINFO_GPU,
+            35 => Self::MEMINFO_ZRAM,
+            36 => Self::MEMINFO_MISC,
+            37 => Self::MEMINFO_ION_HEAP,
+            38 => Self::MEMINFO_ION_HEAP_POOL,
+            _ => return None,
+        })
     }
 }
 
@@ -6523,21 +7034,21 @@ impl NotifyDataSourceStartedRequest {
     };
 }
 impl Default for NotifyDataSourceStartedRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for NotifyDataSourceStartedRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.data_source_id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.data_source_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.data_source_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.data_source_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: NotifyDataSourceStartedRequest = NotifyDataSourceStartedRequest::EMPTY;
@@ -6556,6 +7067,7 @@ impl NotifyDataSourceStartedResponse {
     };
 }
 impl Default for NotifyDataSourceStartedResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -6564,11 +7076,10 @@ impl codec::Fields for NotifyDataSourceStartedResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: NotifyDataSourceStartedResponse = NotifyDataSourceStartedResponse::EMPTY;
@@ -6589,21 +7100,21 @@ impl NotifyDataSourceStoppedRequest {
     };
 }
 impl Default for NotifyDataSourceStoppedRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for NotifyDataSourceStoppedRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.data_source_id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.data_source_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.data_source_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.data_source_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: NotifyDataSourceStoppedRequest = NotifyDataSourceStoppedRequest::EMPTY;
@@ -6622,6 +7133,7 @@ impl NotifyDataSourceStoppedResponse {
     };
 }
 impl Default for NotifyDataSourceStoppedResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -6630,11 +7142,10 @@ impl codec::Fields for NotifyDataSourceStoppedResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: NotifyDataSourceStoppedResponse = NotifyDataSourceStoppedResponse::EMPTY;
@@ -6660,6 +7171,7 @@ impl ObservableEvents {
     };
 }
 impl Default for ObservableEvents {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -6667,18 +7179,17 @@ impl Default for ObservableEvents {
 impl codec::Fields for ObservableEvents {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.instance_state_changes);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.all_data_sources_started);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.all_data_sources_started);
         codec::encode::message(writer, 3, &self.clone_trigger_hit);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.instance_state_changes)?,
-            2 => self.all_data_sources_started = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            3 => decoder.message(field, &mut self.clone_trigger_hit)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.instance_state_changes),
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.all_data_sources_started),
+            3 => decoder.message(field, &mut self.clone_trigger_hit),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ObservableEvents = ObservableEvents::EMPTY;
@@ -6704,25 +7215,25 @@ pub mod observable_events {
         };
     }
     impl Default for DataSourceInstanceStateChange {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for DataSourceInstanceStateChange {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.producer_name.as_ref());
-            codec::encode::string(writer, 2, self.data_source_name.as_ref());
-            codec::encode::enumeration(writer, 3, self.state);
+            codec::encode::string(writer, 1, &self.producer_name);
+            codec::encode::string(writer, 2, &self.data_source_name);
+            codec::encode::enumeration(writer, 3, &self.state);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.producer_name = Some(codec::decode::string(field)?),
-                2 => self.data_source_name = Some(codec::decode::string(field)?),
-                3 => self.state = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.state),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.producer_name),
+                2 => codec::decode::string(field, &mut self.data_source_name),
+                3 => codec::decode::enumeration(field, &mut self.state, &mut self.unknown_fields),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: DataSourceInstanceStateChange = DataSourceInstanceStateChange::EMPTY;
@@ -6752,31 +7263,31 @@ pub mod observable_events {
         };
     }
     impl Default for CloneTriggerHit {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for CloneTriggerHit {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.tracing_session_id);
-            codec::encode::string(writer, 2, self.trigger_name.as_ref());
-            codec::encode::string(writer, 3, self.producer_name.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.producer_uid);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.boot_time_ns);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.trigger_delay_ms);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.tracing_session_id);
+            codec::encode::string(writer, 2, &self.trigger_name);
+            codec::encode::string(writer, 3, &self.producer_name);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.producer_uid);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.boot_time_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.trigger_delay_ms);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.tracing_session_id = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                2 => self.trigger_name = Some(codec::decode::string(field)?),
-                3 => self.producer_name = Some(codec::decode::string(field)?),
-                4 => self.producer_uid = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                5 => self.boot_time_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                6 => self.trigger_delay_ms = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.tracing_session_id),
+                2 => codec::decode::string(field, &mut self.trigger_name),
+                3 => codec::decode::string(field, &mut self.producer_name),
+                4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.producer_uid),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.boot_time_ns),
+                6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.trigger_delay_ms),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: CloneTriggerHit = CloneTriggerHit::EMPTY;
@@ -6798,8 +7309,18 @@ pub mod observable_events {
             (Self::TYPE_ALL_DATA_SOURCES_STARTED, "TYPE_ALL_DATA_SOURCES_STARTED"),
             (Self::TYPE_CLONE_TRIGGER_HIT, "TYPE_CLONE_TRIGGER_HIT"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::TYPE_UNSPECIFIED,
+                1 => Self::TYPE_DATA_SOURCES_INSTANCES,
+                2 => Self::TYPE_ALL_DATA_SOURCES_STARTED,
+                4 => Self::TYPE_CLONE_TRIGGER_HIT,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -6813,8 +7334,16 @@ pub mod observable_events {
             (Self::DATA_SOURCE_INSTANCE_STATE_STOPPED, "DATA_SOURCE_INSTANCE_STATE_STOPPED"),
             (Self::DATA_SOURCE_INSTANCE_STATE_STARTED, "DATA_SOURCE_INSTANCE_STATE_STARTED"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                1 => Self::DATA_SOURCE_INSTANCE_STATE_STOPPED,
+                2 => Self::DATA_SOURCE_INSTANCE_STATE_STARTED,
+                _ => return None,
+            })
         }
     }
 }
@@ -6832,6 +7361,7 @@ impl ObserveEventsRequest {
     };
 }
 impl Default for ObserveEventsRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -6841,12 +7371,11 @@ impl codec::Fields for ObserveEventsRequest {
         codec::encode::enumerations(writer, 1, &self.events_to_observe);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => codec::decode::enumerations(field, &mut self.events_to_observe, &mut self.unknown_fields)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumerations(field, &mut self.events_to_observe, &mut self.unknown_fields),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ObserveEventsRequest = ObserveEventsRequest::EMPTY;
@@ -6868,6 +7397,7 @@ impl ObserveEventsResponse {
     };
 }
 impl Default for ObserveEventsResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -6877,12 +7407,11 @@ impl codec::Fields for ObserveEventsResponse {
         codec::encode::message(writer, 1, &self.events);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.events)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.events),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ObserveEventsResponse = ObserveEventsResponse::EMPTY;
@@ -6906,23 +7435,23 @@ impl PrintFtraceEvent {
     };
 }
 impl Default for PrintFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for PrintFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.ip);
-        codec::encode::string(writer, 2, self.buf.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.ip);
+        codec::encode::string(writer, 2, &self.buf);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.ip = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.buf = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.ip),
+            2 => codec::decode::string(field, &mut self.buf),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: PrintFtraceEvent = PrintFtraceEvent::EMPTY;
@@ -6945,23 +7474,23 @@ impl PriorityBoostConfig {
     };
 }
 impl Default for PriorityBoostConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for PriorityBoostConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::enumeration(writer, 1, self.policy);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.priority);
+        codec::encode::enumeration(writer, 1, &self.policy);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.priority);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.policy = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.policy),
-            2 => self.priority = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumeration(field, &mut self.policy, &mut self.unknown_fields),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.priority),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: PriorityBoostConfig = PriorityBoostConfig::EMPTY;
@@ -6983,8 +7512,17 @@ pub mod priority_boost_config {
             (Self::POLICY_SCHED_OTHER, "POLICY_SCHED_OTHER"),
             (Self::POLICY_SCHED_FIFO, "POLICY_SCHED_FIFO"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::POLICY_UNSPECIFIED,
+                1 => Self::POLICY_SCHED_OTHER,
+                2 => Self::POLICY_SCHED_FIFO,
+                _ => return None,
+            })
         }
     }
 }
@@ -7016,35 +7554,35 @@ impl ProcessDescriptor {
     };
 }
 impl Default for ProcessDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ProcessDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
         codec::encode::strings(writer, 2, &self.cmdline);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.legacy_sort_index);
-        codec::encode::enumeration(writer, 4, self.chrome_process_type);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.process_priority);
-        codec::encode::string(writer, 6, self.process_name.as_ref());
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 7, self.start_timestamp_ns);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.legacy_sort_index);
+        codec::encode::enumeration(writer, 4, &self.chrome_process_type);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.process_priority);
+        codec::encode::string(writer, 6, &self.process_name);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 7, &self.start_timestamp_ns);
         codec::encode::strings(writer, 8, &self.process_labels);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => decoder.strings(field, &mut self.cmdline)?,
-            3 => self.legacy_sort_index = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.chrome_process_type = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.chrome_process_type),
-            5 => self.process_priority = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            6 => self.process_name = Some(codec::decode::string(field)?),
-            7 => self.start_timestamp_ns = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            8 => decoder.strings(field, &mut self.process_labels)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            2 => decoder.strings(field, &mut self.cmdline),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.legacy_sort_index),
+            4 => codec::decode::enumeration(field, &mut self.chrome_process_type, &mut self.unknown_fields),
+            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.process_priority),
+            6 => codec::decode::string(field, &mut self.process_name),
+            7 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.start_timestamp_ns),
+            8 => decoder.strings(field, &mut self.process_labels),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ProcessDescriptor = ProcessDescriptor::EMPTY;
@@ -7078,8 +7616,23 @@ pub mod process_descriptor {
             (Self::PROCESS_PPAPI_PLUGIN, "PROCESS_PPAPI_PLUGIN"),
             (Self::PROCESS_PPAPI_BROKER, "PROCESS_PPAPI_BROKER"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::PROCESS_UNSPECIFIED,
+                1 => Self::PROCESS_BROWSER,
+                2 => Self::PROCESS_RENDERER,
+                3 => Self::PROCESS_UTILITY,
+                4 => Self::PROCESS_ZYGOTE,
+                5 => Self::PROCESS_SANDBOX_HELPER,
+                6 => Self::PROCESS_GPU,
+                7 => Self::PROCESS_PPAPI_PLUGIN,
+                8 => Self::PROCESS_PPAPI_BROKER,
+                _ => return None,
+            })
         }
     }
 }
@@ -7099,6 +7652,7 @@ impl ProcessStats {
     };
 }
 impl Default for ProcessStats {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7106,16 +7660,15 @@ impl Default for ProcessStats {
 impl codec::Fields for ProcessStats {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.processes);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.collection_end_timestamp);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.collection_end_timestamp);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.processes)?,
-            2 => self.collection_end_timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.processes),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.collection_end_timestamp),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ProcessStats = ProcessStats::EMPTY;
@@ -7137,21 +7690,21 @@ pub mod process_stats {
         };
     }
     impl Default for Thread {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.tid);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.tid);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.tid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.tid),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Thread = Thread::EMPTY;
@@ -7173,23 +7726,23 @@ pub mod process_stats {
         };
     }
     impl Default for FDInfo {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for FDInfo {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.fd);
-            codec::encode::string(writer, 2, self.path.as_ref());
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.fd);
+            codec::encode::string(writer, 2, &self.path);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.fd = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => self.path = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.fd),
+                2 => codec::decode::string(field, &mut self.path),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: FDInfo = FDInfo::EMPTY;
@@ -7256,67 +7809,67 @@ pub mod process_stats {
         };
     }
     impl Default for Process {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Process {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.vm_size_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.vm_rss_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.rss_anon_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.rss_file_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.rss_shmem_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, self.vm_swap_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.vm_locked_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.vm_hwm_kb);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 10, self.oom_score_adj);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.vm_size_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.vm_rss_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.rss_anon_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.rss_file_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.rss_shmem_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, &self.vm_swap_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.vm_locked_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.vm_hwm_kb);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 10, &self.oom_score_adj);
             codec::encode::messages(writer, 11, &self.threads);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 12, self.is_peak_rss_resettable);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, self.chrome_private_footprint_kb);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 14, self.chrome_peak_resident_set_kb);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 12, &self.is_peak_rss_resettable);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, &self.chrome_private_footprint_kb);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 14, &self.chrome_peak_resident_set_kb);
             codec::encode::messages(writer, 15, &self.fds);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 16, self.smr_rss_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 17, self.smr_pss_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 18, self.smr_pss_anon_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 19, self.smr_pss_file_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 20, self.smr_pss_shmem_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 21, self.runtime_user_mode);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 22, self.runtime_kernel_mode);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 23, self.smr_swap_pss_kb);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 24, self.dmabuf_rss_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 16, &self.smr_rss_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 17, &self.smr_pss_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 18, &self.smr_pss_anon_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 19, &self.smr_pss_file_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 20, &self.smr_pss_shmem_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 21, &self.runtime_user_mode);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 22, &self.runtime_kernel_mode);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 23, &self.smr_swap_pss_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 24, &self.dmabuf_rss_kb);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                2 => self.vm_size_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                3 => self.vm_rss_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                4 => self.rss_anon_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                5 => self.rss_file_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                6 => self.rss_shmem_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                7 => self.vm_swap_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                8 => self.vm_locked_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                9 => self.vm_hwm_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                10 => self.oom_score_adj = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                11 => decoder.element(field, &mut self.threads)?,
-                12 => self.is_peak_rss_resettable = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                13 => self.chrome_private_footprint_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                14 => self.chrome_peak_resident_set_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                15 => decoder.element(field, &mut self.fds)?,
-                16 => self.smr_rss_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                17 => self.smr_pss_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                18 => self.smr_pss_anon_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                19 => self.smr_pss_file_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                20 => self.smr_pss_shmem_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                21 => self.runtime_user_mode = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                22 => self.runtime_kernel_mode = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                23 => self.smr_swap_pss_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                24 => self.dmabuf_rss_kb = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.vm_size_kb),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.vm_rss_kb),
+                4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.rss_anon_kb),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.rss_file_kb),
+                6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.rss_shmem_kb),
+                7 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.vm_swap_kb),
+                8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.vm_locked_kb),
+                9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.vm_hwm_kb),
+                10 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.oom_score_adj),
+                11 => decoder.messages(field, &mut self.threads),
+                12 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_peak_rss_resettable),
+                13 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.chrome_private_footprint_kb),
+                14 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.chrome_peak_resident_set_kb),
+                15 => decoder.messages(field, &mut self.fds),
+                16 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.smr_rss_kb),
+                17 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.smr_pss_kb),
+                18 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.smr_pss_anon_kb),
+                19 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.smr_pss_file_kb),
+                20 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.smr_pss_shmem_kb),
+                21 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.runtime_user_mode),
+                22 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.runtime_kernel_mode),
+                23 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.smr_swap_pss_kb),
+                24 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.dmabuf_rss_kb),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Process = Process::EMPTY;
@@ -7359,6 +7912,7 @@ impl ProcessStatsConfig {
     };
 }
 impl Default for ProcessStatsConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7366,34 +7920,33 @@ impl Default for ProcessStatsConfig {
 impl codec::Fields for ProcessStatsConfig {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::enumerations(writer, 1, &self.quirks);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.scan_all_processes_on_start);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.record_thread_names);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.proc_stats_poll_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, self.proc_stats_cache_ttl_ms);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 9, self.resolve_process_fds);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 10, self.scan_smaps_rollup);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 11, self.record_process_age);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 12, self.record_process_runtime);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 13, self.record_process_dmabuf_rss);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 14, self.skip_main_thread_message);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.scan_all_processes_on_start);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.record_thread_names);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.proc_stats_poll_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, &self.proc_stats_cache_ttl_ms);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &self.resolve_process_fds);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 10, &self.scan_smaps_rollup);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 11, &self.record_process_age);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 12, &self.record_process_runtime);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 13, &self.record_process_dmabuf_rss);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 14, &self.skip_main_thread_message);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => codec::decode::enumerations(field, &mut self.quirks, &mut self.unknown_fields)?,
-            2 => self.scan_all_processes_on_start = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            3 => self.record_thread_names = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            4 => self.proc_stats_poll_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            6 => self.proc_stats_cache_ttl_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            9 => self.resolve_process_fds = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            10 => self.scan_smaps_rollup = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            11 => self.record_process_age = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            12 => self.record_process_runtime = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            13 => self.record_process_dmabuf_rss = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            14 => self.skip_main_thread_message = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumerations(field, &mut self.quirks, &mut self.unknown_fields),
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.scan_all_processes_on_start),
+            3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.record_thread_names),
+            4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.proc_stats_poll_ms),
+            6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.proc_stats_cache_ttl_ms),
+            9 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.resolve_process_fds),
+            10 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.scan_smaps_rollup),
+            11 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.record_process_age),
+            12 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.record_process_runtime),
+            13 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.record_process_dmabuf_rss),
+            14 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.skip_main_thread_message),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ProcessStatsConfig = ProcessStatsConfig::EMPTY;
@@ -7415,8 +7968,17 @@ pub mod process_stats_config {
             (Self::DISABLE_INITIAL_DUMP, "DISABLE_INITIAL_DUMP"),
             (Self::DISABLE_ON_DEMAND, "DISABLE_ON_DEMAND"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::QUIRKS_UNSPECIFIED,
+                1 => Self::DISABLE_INITIAL_DUMP,
+                2 => Self::DISABLE_ON_DEMAND,
+                _ => return None,
+            })
         }
     }
 }
@@ -7439,6 +8001,7 @@ impl ProcessTree {
     };
 }
 impl Default for ProcessTree {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7447,17 +8010,16 @@ impl codec::Fields for ProcessTree {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.processes);
         codec::encode::messages(writer, 2, &self.threads);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.collection_end_timestamp);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.collection_end_timestamp);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.processes)?,
-            2 => decoder.element(field, &mut self.threads)?,
-            3 => self.collection_end_timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.processes),
+            2 => decoder.messages(field, &mut self.threads),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.collection_end_timestamp),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ProcessTree = ProcessTree::EMPTY;
@@ -7486,27 +8048,27 @@ pub mod process_tree {
         };
     }
     impl Default for Thread {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.tid);
-            codec::encode::string(writer, 2, self.name.as_ref());
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.tgid);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.tid);
+            codec::encode::string(writer, 2, &self.name);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.tgid);
             codec::encode::scalars::<codec::scalar::Int32>(writer, 4, &self.nstid);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.tid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                2 => self.name = Some(codec::decode::string(field)?),
-                3 => self.tgid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                4 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.nstid)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.tid),
+                2 => codec::decode::string(field, &mut self.name),
+                3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.tgid),
+                4 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.nstid),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Thread = Thread::EMPTY;
@@ -7540,35 +8102,35 @@ pub mod process_tree {
         };
     }
     impl Default for Process {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Process {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.ppid);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.ppid);
             codec::encode::strings(writer, 3, &self.cmdline);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.uid);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.uid);
             codec::encode::scalars::<codec::scalar::Int32>(writer, 6, &self.nspid);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, self.process_start_from_boot);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 8, self.is_kthread);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 9, self.cmdline_is_comm);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, &self.process_start_from_boot);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 8, &self.is_kthread);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &self.cmdline_is_comm);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                2 => self.ppid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                3 => decoder.strings(field, &mut self.cmdline)?,
-                5 => self.uid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                6 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.nspid)?,
-                7 => self.process_start_from_boot = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                8 => self.is_kthread = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                9 => self.cmdline_is_comm = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.ppid),
+                3 => decoder.strings(field, &mut self.cmdline),
+                5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.uid),
+                6 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.nspid),
+                7 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.process_start_from_boot),
+                8 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_kthread),
+                9 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.cmdline_is_comm),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Process = Process::EMPTY;
@@ -7590,21 +8152,21 @@ impl ProtoVmConfig {
     };
 }
 impl Default for ProtoVmConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ProtoVmConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.memory_limit_kb);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.memory_limit_kb);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.memory_limit_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.memory_limit_kb),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ProtoVmConfig = ProtoVmConfig::EMPTY;
@@ -7629,25 +8191,25 @@ impl PsciDomainIdleEnterFtraceEvent {
     };
 }
 impl Default for PsciDomainIdleEnterFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for PsciDomainIdleEnterFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.cpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.state);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.s2idle);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.state);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.s2idle);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.s2idle = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.s2idle),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: PsciDomainIdleEnterFtraceEvent = PsciDomainIdleEnterFtraceEvent::EMPTY;
@@ -7672,25 +8234,25 @@ impl PsciDomainIdleExitFtraceEvent {
     };
 }
 impl Default for PsciDomainIdleExitFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for PsciDomainIdleExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.cpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.state);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.s2idle);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.state);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.s2idle);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.s2idle = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.s2idle),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: PsciDomainIdleExitFtraceEvent = PsciDomainIdleExitFtraceEvent::EMPTY;
@@ -7709,6 +8271,7 @@ impl QueryCapabilitiesRequest {
     };
 }
 impl Default for QueryCapabilitiesRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7717,11 +8280,10 @@ impl codec::Fields for QueryCapabilitiesRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: QueryCapabilitiesRequest = QueryCapabilitiesRequest::EMPTY;
@@ -7742,6 +8304,7 @@ impl QueryCapabilitiesResponse {
     };
 }
 impl Default for QueryCapabilitiesResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7751,12 +8314,11 @@ impl codec::Fields for QueryCapabilitiesResponse {
         codec::encode::message(writer, 1, &self.capabilities);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.capabilities)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.capabilities),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: QueryCapabilitiesResponse = QueryCapabilitiesResponse::EMPTY;
@@ -7777,21 +8339,21 @@ impl QueryServiceStateRequest {
     };
 }
 impl Default for QueryServiceStateRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for QueryServiceStateRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.sessions_only);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.sessions_only);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.sessions_only = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.sessions_only),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: QueryServiceStateRequest = QueryServiceStateRequest::EMPTY;
@@ -7813,6 +8375,7 @@ impl QueryServiceStateResponse {
     };
 }
 impl Default for QueryServiceStateResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7822,12 +8385,11 @@ impl codec::Fields for QueryServiceStateResponse {
         codec::encode::message(writer, 1, &self.service_state);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.service_state)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.service_state),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: QueryServiceStateResponse = QueryServiceStateResponse::EMPTY;
@@ -7846,6 +8408,7 @@ impl ReadBuffersRequest {
     };
 }
 impl Default for ReadBuffersRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7854,11 +8417,10 @@ impl codec::Fields for ReadBuffersRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ReadBuffersRequest = ReadBuffersRequest::EMPTY;
@@ -7880,6 +8442,7 @@ impl ReadBuffersResponse {
     };
 }
 impl Default for ReadBuffersResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7889,12 +8452,11 @@ impl codec::Fields for ReadBuffersResponse {
         codec::encode::messages(writer, 2, &self.slices);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            2 => decoder.element(field, &mut self.slices)?,
-            _ => self.unknown_fields.push(field),
+            2 => decoder.messages(field, &mut self.slices),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ReadBuffersResponse = ReadBuffersResponse::EMPTY;
@@ -7918,23 +8480,23 @@ pub mod read_buffers_response {
         };
     }
     impl Default for Slice {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Slice {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::bytes(writer, 1, self.data.as_ref());
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.last_slice_for_packet);
+            codec::encode::bytes(writer, 1, &self.data);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.last_slice_for_packet);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.data = Some(codec::decode::bytes(field)?),
-                2 => self.last_slice_for_packet = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::bytes(field, &mut self.data),
+                2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.last_slice_for_packet),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Slice = Slice::EMPTY;
@@ -7956,6 +8518,7 @@ impl RegisterDataSourceRequest {
     };
 }
 impl Default for RegisterDataSourceRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -7965,12 +8528,11 @@ impl codec::Fields for RegisterDataSourceRequest {
         codec::encode::message(writer, 1, &self.data_source_descriptor);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.data_source_descriptor)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.data_source_descriptor),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: RegisterDataSourceRequest = RegisterDataSourceRequest::EMPTY;
@@ -7991,21 +8553,21 @@ impl RegisterDataSourceResponse {
     };
 }
 impl Default for RegisterDataSourceResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for RegisterDataSourceResponse {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.error.as_ref());
+        codec::encode::string(writer, 1, &self.error);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.error = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.error),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: RegisterDataSourceResponse = RegisterDataSourceResponse::EMPTY;
@@ -8028,23 +8590,23 @@ impl RegisterTraceWriterRequest {
     };
 }
 impl Default for RegisterTraceWriterRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for RegisterTraceWriterRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.trace_writer_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.target_buffer);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.trace_writer_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.target_buffer);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.trace_writer_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.target_buffer = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.trace_writer_id),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.target_buffer),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: RegisterTraceWriterRequest = RegisterTraceWriterRequest::EMPTY;
@@ -8063,6 +8625,7 @@ impl RegisterTraceWriterResponse {
     };
 }
 impl Default for RegisterTraceWriterResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -8071,11 +8634,10 @@ impl codec::Fields for RegisterTraceWriterResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: RegisterTraceWriterResponse = RegisterTraceWriterResponse::EMPTY;
@@ -8096,6 +8658,7 @@ impl RemoteClockSync {
     };
 }
 impl Default for RemoteClockSync {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -8105,12 +8668,11 @@ impl codec::Fields for RemoteClockSync {
         codec::encode::messages(writer, 1, &self.synced_clocks);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.synced_clocks)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.synced_clocks),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: RemoteClockSync = RemoteClockSync::EMPTY;
@@ -8134,6 +8696,7 @@ pub mod remote_clock_sync {
         };
     }
     impl Default for SyncedClocks {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -8144,13 +8707,12 @@ pub mod remote_clock_sync {
             codec::encode::message(writer, 3, &self.host_clocks);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                2 => decoder.message(field, &mut self.client_clocks)?,
-                3 => decoder.message(field, &mut self.host_clocks)?,
-                _ => self.unknown_fields.push(field),
+                2 => decoder.message(field, &mut self.client_clocks),
+                3 => decoder.message(field, &mut self.host_clocks),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: SyncedClocks = SyncedClocks::EMPTY;
@@ -8170,6 +8732,7 @@ impl SaveTraceForBugreportRequest {
     };
 }
 impl Default for SaveTraceForBugreportRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -8178,11 +8741,10 @@ impl codec::Fields for SaveTraceForBugreportRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SaveTraceForBugreportRequest = SaveTraceForBugreportRequest::EMPTY;
@@ -8205,23 +8767,23 @@ impl SaveTraceForBugreportResponse {
     };
 }
 impl Default for SaveTraceForBugreportResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SaveTraceForBugreportResponse {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.success);
-        codec::encode::string(writer, 2, self.msg.as_ref());
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.success);
+        codec::encode::string(writer, 2, &self.msg);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.success = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            2 => self.msg = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.success),
+            2 => codec::decode::string(field, &mut self.msg),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SaveTraceForBugreportResponse = SaveTraceForBugreportResponse::EMPTY;
@@ -8246,25 +8808,25 @@ impl SchedBlockedReasonFtraceEvent {
     };
 }
 impl Default for SchedBlockedReasonFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedBlockedReasonFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.caller);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.io_wait);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.caller);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.io_wait);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.caller = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.io_wait = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.caller),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.io_wait),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedBlockedReasonFtraceEvent = SchedBlockedReasonFtraceEvent::EMPTY;
@@ -8289,25 +8851,25 @@ impl SchedCpuHotplugFtraceEvent {
     };
 }
 impl Default for SchedCpuHotplugFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedCpuHotplugFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.affected_cpu);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.error);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.status);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.affected_cpu);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.error);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.status);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.affected_cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.error = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.status = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.affected_cpu),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.error),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.status),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedCpuHotplugFtraceEvent = SchedCpuHotplugFtraceEvent::EMPTY;
@@ -8356,49 +8918,49 @@ impl SchedCpuUtilCfsFtraceEvent {
     };
 }
 impl Default for SchedCpuUtilCfsFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedCpuUtilCfsFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.active);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.capacity);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.capacity_orig);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.cpu);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.cpu_importance);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.cpu_util);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.exit_lat);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.group_capacity);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 9, self.grp_overutilized);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, self.idle_cpu);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, self.nr_running);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 12, self.spare_cap);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, self.task_fits);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 14, self.wake_group_util);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 15, self.wake_util);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.active);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.capacity);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.capacity_orig);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.cpu);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.cpu_importance);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.cpu_util);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.exit_lat);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.group_capacity);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 9, &self.grp_overutilized);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, &self.idle_cpu);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, &self.nr_running);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 12, &self.spare_cap);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, &self.task_fits);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 14, &self.wake_group_util);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 15, &self.wake_util);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.active = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.capacity = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.capacity_orig = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.cpu = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            5 => self.cpu_importance = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => self.cpu_util = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            7 => self.exit_lat = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            8 => self.group_capacity = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            9 => self.grp_overutilized = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            10 => self.idle_cpu = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            11 => self.nr_running = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            12 => self.spare_cap = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            13 => self.task_fits = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            14 => self.wake_group_util = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            15 => self.wake_util = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.active),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.capacity),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.capacity_orig),
+            4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_importance),
+            6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_util),
+            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.exit_lat),
+            8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.group_capacity),
+            9 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.grp_overutilized),
+            10 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.idle_cpu),
+            11 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.nr_running),
+            12 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.spare_cap),
+            13 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.task_fits),
+            14 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.wake_group_util),
+            15 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.wake_util),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedCpuUtilCfsFtraceEvent = SchedCpuUtilCfsFtraceEvent::EMPTY;
@@ -8425,27 +8987,27 @@ impl SchedGroupTrackerFtraceEvent {
     };
 }
 impl Default for SchedGroupTrackerFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedGroupTrackerFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::string(writer, 3, self.group.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.group_num);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::string(writer, 3, &self.group);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.group_num);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.group = Some(codec::decode::string(field)?),
-            4 => self.group_num = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::string(field, &mut self.group),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.group_num),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedGroupTrackerFtraceEvent = SchedGroupTrackerFtraceEvent::EMPTY;
@@ -8478,33 +9040,33 @@ impl SchedMigrateTaskFtraceEvent {
     };
 }
 impl Default for SchedMigrateTaskFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedMigrateTaskFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.prio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.orig_cpu);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.dest_cpu);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 6, self.running);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.load);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.orig_cpu);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.dest_cpu);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 6, &self.running);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.load);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.orig_cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            5 => self.dest_cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            6 => self.running = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            7 => self.load = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.orig_cpu),
+            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.dest_cpu),
+            6 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.running),
+            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.load),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedMigrateTaskFtraceEvent = SchedMigrateTaskFtraceEvent::EMPTY;
@@ -8531,27 +9093,27 @@ impl SchedPiSetprioFtraceEvent {
     };
 }
 impl Default for SchedPiSetprioFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedPiSetprioFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.newprio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.oldprio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.pid);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.newprio);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.oldprio);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.pid);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.newprio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.oldprio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.newprio),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.oldprio),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedPiSetprioFtraceEvent = SchedPiSetprioFtraceEvent::EMPTY;
@@ -8576,25 +9138,25 @@ impl SchedProcessExecFtraceEvent {
     };
 }
 impl Default for SchedProcessExecFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedProcessExecFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.filename.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.old_pid);
+        codec::encode::string(writer, 1, &self.filename);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.old_pid);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.filename = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.old_pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.filename),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.old_pid),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedProcessExecFtraceEvent = SchedProcessExecFtraceEvent::EMPTY;
@@ -8621,27 +9183,27 @@ impl SchedProcessExitFtraceEvent {
     };
 }
 impl Default for SchedProcessExitFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedProcessExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.tgid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.prio);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.tgid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.prio);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.tgid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.tgid),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedProcessExitFtraceEvent = SchedProcessExitFtraceEvent::EMPTY;
@@ -8668,27 +9230,27 @@ impl SchedProcessForkFtraceEvent {
     };
 }
 impl Default for SchedProcessForkFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedProcessForkFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.parent_comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.parent_pid);
-        codec::encode::string(writer, 3, self.child_comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.child_pid);
+        codec::encode::string(writer, 1, &self.parent_comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.parent_pid);
+        codec::encode::string(writer, 3, &self.child_comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.child_pid);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.parent_comm = Some(codec::decode::string(field)?),
-            2 => self.parent_pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.child_comm = Some(codec::decode::string(field)?),
-            4 => self.child_pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.parent_comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.parent_pid),
+            3 => codec::decode::string(field, &mut self.child_comm),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.child_pid),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedProcessForkFtraceEvent = SchedProcessForkFtraceEvent::EMPTY;
@@ -8713,25 +9275,25 @@ impl SchedProcessFreeFtraceEvent {
     };
 }
 impl Default for SchedProcessFreeFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedProcessFreeFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.prio);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedProcessFreeFtraceEvent = SchedProcessFreeFtraceEvent::EMPTY;
@@ -8754,23 +9316,23 @@ impl SchedProcessHangFtraceEvent {
     };
 }
 impl Default for SchedProcessHangFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedProcessHangFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedProcessHangFtraceEvent = SchedProcessHangFtraceEvent::EMPTY;
@@ -8795,25 +9357,25 @@ impl SchedProcessWaitFtraceEvent {
     };
 }
 impl Default for SchedProcessWaitFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedProcessWaitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.prio);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedProcessWaitFtraceEvent = SchedProcessWaitFtraceEvent::EMPTY;
@@ -8847,33 +9409,33 @@ impl SchedSwitchFtraceEvent {
     };
 }
 impl Default for SchedSwitchFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedSwitchFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.prev_comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.prev_pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.prev_prio);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 4, self.prev_state);
-        codec::encode::string(writer, 5, self.next_comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 6, self.next_pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 7, self.next_prio);
+        codec::encode::string(writer, 1, &self.prev_comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.prev_pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prev_prio);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &self.prev_state);
+        codec::encode::string(writer, 5, &self.next_comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 6, &self.next_pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 7, &self.next_prio);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.prev_comm = Some(codec::decode::string(field)?),
-            2 => self.prev_pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.prev_prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.prev_state = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            5 => self.next_comm = Some(codec::decode::string(field)?),
-            6 => self.next_pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            7 => self.next_prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.prev_comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prev_pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prev_prio),
+            4 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.prev_state),
+            5 => codec::decode::string(field, &mut self.next_comm),
+            6 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.next_pid),
+            7 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.next_prio),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedSwitchFtraceEvent = SchedSwitchFtraceEvent::EMPTY;
@@ -8902,29 +9464,29 @@ impl SchedWakeupFtraceEvent {
     };
 }
 impl Default for SchedWakeupFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedWakeupFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.prio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.success);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.target_cpu);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.success);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.target_cpu);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.success = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            5 => self.target_cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.success),
+            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.target_cpu),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedWakeupFtraceEvent = SchedWakeupFtraceEvent::EMPTY;
@@ -8953,29 +9515,29 @@ impl SchedWakeupNewFtraceEvent {
     };
 }
 impl Default for SchedWakeupNewFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedWakeupNewFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.prio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.success);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.target_cpu);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.success);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.target_cpu);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.success = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            5 => self.target_cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.success),
+            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.target_cpu),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedWakeupNewFtraceEvent = SchedWakeupNewFtraceEvent::EMPTY;
@@ -9012,37 +9574,37 @@ impl SchedWakeupTaskAttrFtraceEvent {
     };
 }
 impl Default for SchedWakeupTaskAttrFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedWakeupTaskAttrFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.cpu_affinity);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.task_util);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.uclamp_min);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.vruntime);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.sched_qos_user_defined_flag);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.rampup_multiplier);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 8, self.effect_rampup_multiplier);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 9, self.tag_nice);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.cpu_affinity);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.task_util);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.uclamp_min);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.vruntime);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.sched_qos_user_defined_flag);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.rampup_multiplier);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 8, &self.effect_rampup_multiplier);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 9, &self.tag_nice);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.cpu_affinity = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.task_util = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.uclamp_min = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            5 => self.vruntime = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => self.sched_qos_user_defined_flag = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            7 => self.rampup_multiplier = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            8 => self.effect_rampup_multiplier = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            9 => self.tag_nice = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_affinity),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.task_util),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.uclamp_min),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.vruntime),
+            6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.sched_qos_user_defined_flag),
+            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.rampup_multiplier),
+            8 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.effect_rampup_multiplier),
+            9 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.tag_nice),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedWakeupTaskAttrFtraceEvent = SchedWakeupTaskAttrFtraceEvent::EMPTY;
@@ -9071,29 +9633,29 @@ impl SchedWakingFtraceEvent {
     };
 }
 impl Default for SchedWakingFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SchedWakingFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.prio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.success);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.target_cpu);
+        codec::encode::string(writer, 1, &self.comm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.success);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.target_cpu);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.comm = Some(codec::decode::string(field)?),
-            2 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.prio = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.success = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            5 => self.target_cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.comm),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.success),
+            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.target_cpu),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedWakingFtraceEvent = SchedWakingFtraceEvent::EMPTY;
@@ -9116,8 +9678,18 @@ impl codec::Enumeration for SemanticType {
         (Self::SEMANTIC_TYPE_JOB, "SEMANTIC_TYPE_JOB"),
         (Self::SEMANTIC_TYPE_WAKELOCK, "SEMANTIC_TYPE_WAKELOCK"),
     ];
+    #[inline]
     fn to_i32(self) -> i32 {
         self as i32
+    }
+    fn from_i32(number: i32) -> Option<Self> {
+        Some(match number {
+            0 => Self::SEMANTIC_TYPE_UNSPECIFIED,
+            1 => Self::SEMANTIC_TYPE_ATRACE,
+            2 => Self::SEMANTIC_TYPE_JOB,
+            3 => Self::SEMANTIC_TYPE_WAKELOCK,
+            _ => return None,
+        })
     }
 }
 
@@ -9134,21 +9706,21 @@ impl SoftirqEntryFtraceEvent {
     };
 }
 impl Default for SoftirqEntryFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SoftirqEntryFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.vec);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.vec);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.vec = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.vec),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SoftirqEntryFtraceEvent = SoftirqEntryFtraceEvent::EMPTY;
@@ -9169,21 +9741,21 @@ impl SoftirqExitFtraceEvent {
     };
 }
 impl Default for SoftirqExitFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SoftirqExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.vec);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.vec);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.vec = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.vec),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SoftirqExitFtraceEvent = SoftirqExitFtraceEvent::EMPTY;
@@ -9204,21 +9776,21 @@ impl SoftirqRaiseFtraceEvent {
     };
 }
 impl Default for SoftirqRaiseFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SoftirqRaiseFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.vec);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.vec);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.vec = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.vec),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SoftirqRaiseFtraceEvent = SoftirqRaiseFtraceEvent::EMPTY;
@@ -9245,27 +9817,27 @@ impl SourceLocation {
     };
 }
 impl Default for SourceLocation {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SourceLocation {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::string(writer, 2, self.file_name.as_ref());
-        codec::encode::string(writer, 3, self.function_name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.line_number);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::string(writer, 2, &self.file_name);
+        codec::encode::string(writer, 3, &self.function_name);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.line_number);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.file_name = Some(codec::decode::string(field)?),
-            3 => self.function_name = Some(codec::decode::string(field)?),
-            4 => self.line_number = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::string(field, &mut self.file_name),
+            3 => codec::decode::string(field, &mut self.function_name),
+            4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.line_number),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SourceLocation = SourceLocation::EMPTY;
@@ -9284,6 +9856,7 @@ impl StartTracingRequest {
     };
 }
 impl Default for StartTracingRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -9292,11 +9865,10 @@ impl codec::Fields for StartTracingRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: StartTracingRequest = StartTracingRequest::EMPTY;
@@ -9315,6 +9887,7 @@ impl StartTracingResponse {
     };
 }
 impl Default for StartTracingResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -9323,11 +9896,10 @@ impl codec::Fields for StartTracingResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: StartTracingResponse = StartTracingResponse::EMPTY;
@@ -9347,6 +9919,7 @@ impl StateDescriptor {
     };
 }
 impl Default for StateDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -9355,11 +9928,10 @@ impl codec::Fields for StateDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: StateDescriptor = StateDescriptor::EMPTY;
@@ -9384,25 +9956,25 @@ impl SuspendResumeFtraceEvent {
     };
 }
 impl Default for SuspendResumeFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SuspendResumeFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.action.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.val);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.start);
+        codec::encode::string(writer, 1, &self.action);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.val);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.start);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.action = Some(codec::decode::string(field)?),
-            2 => self.val = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            3 => self.start = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.action),
+            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.val),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.start),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SuspendResumeFtraceEvent = SuspendResumeFtraceEvent::EMPTY;
@@ -9426,23 +9998,23 @@ impl SyncClockRequest {
     };
 }
 impl Default for SyncClockRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SyncClockRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::enumeration(writer, 1, self.phase);
+        codec::encode::enumeration(writer, 1, &self.phase);
         codec::encode::messages(writer, 2, &self.clocks);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.phase = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.phase),
-            2 => decoder.element(field, &mut self.clocks)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumeration(field, &mut self.phase, &mut self.unknown_fields),
+            2 => decoder.messages(field, &mut self.clocks),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SyncClockRequest = SyncClockRequest::EMPTY;
@@ -9466,23 +10038,23 @@ pub mod sync_clock_request {
         };
     }
     impl Default for Clock {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Clock {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.clock_id);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.timestamp);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.clock_id);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.timestamp);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.clock_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.clock_id),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timestamp),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Clock = Clock::EMPTY;
@@ -9500,8 +10072,16 @@ pub mod sync_clock_request {
             (Self::PING, "PING"),
             (Self::UPDATE, "UPDATE"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                1 => Self::PING,
+                2 => Self::UPDATE,
+                _ => return None,
+            })
         }
     }
 }
@@ -9517,6 +10097,7 @@ impl SyncClockResponse {
     };
 }
 impl Default for SyncClockResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -9525,11 +10106,10 @@ impl codec::Fields for SyncClockResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SyncClockResponse = SyncClockResponse::EMPTY;
@@ -9549,6 +10129,7 @@ impl SyncRequest {
     };
 }
 impl Default for SyncRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -9557,11 +10138,10 @@ impl codec::Fields for SyncRequest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SyncRequest = SyncRequest::EMPTY;
@@ -9580,6 +10160,7 @@ impl SyncResponse {
     };
 }
 impl Default for SyncResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -9588,11 +10169,10 @@ impl codec::Fields for SyncResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SyncResponse = SyncResponse::EMPTY;
@@ -9615,23 +10195,23 @@ impl SysEnterFtraceEvent {
     };
 }
 impl Default for SysEnterFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SysEnterFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.id);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.id);
         codec::encode::scalars::<codec::scalar::Uint64>(writer, 2, &self.args);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.id = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            2 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.args)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.id),
+            2 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.args),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SysEnterFtraceEvent = SysEnterFtraceEvent::EMPTY;
@@ -9654,23 +10234,23 @@ impl SysExitFtraceEvent {
     };
 }
 impl Default for SysExitFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SysExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.id);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, self.ret);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.id);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &self.ret);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.id = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            2 => self.ret = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.id),
+            2 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.ret),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SysExitFtraceEvent = SysExitFtraceEvent::EMPTY;
@@ -9726,6 +10306,7 @@ impl SysStats {
     };
 }
 impl Default for SysStats {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -9735,12 +10316,12 @@ impl codec::Fields for SysStats {
         codec::encode::messages(writer, 1, &self.meminfo);
         codec::encode::messages(writer, 2, &self.vmstat);
         codec::encode::messages(writer, 3, &self.cpu_stat);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.num_forks);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.num_irq_total);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.num_forks);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.num_irq_total);
         codec::encode::messages(writer, 6, &self.num_irq);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, self.num_softirq_total);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, &self.num_softirq_total);
         codec::encode::messages(writer, 8, &self.num_softirq);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.collection_end_timestamp);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.collection_end_timestamp);
         codec::encode::messages(writer, 10, &self.devfreq);
         codec::encode::scalars::<codec::scalar::Uint32>(writer, 11, &self.cpufreq_khz);
         codec::encode::messages(writer, 12, &self.buddy_info);
@@ -9752,29 +10333,28 @@ impl codec::Fields for SysStats {
         codec::encode::messages(writer, 18, &self.slab_info);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.meminfo)?,
-            2 => decoder.element(field, &mut self.vmstat)?,
-            3 => decoder.element(field, &mut self.cpu_stat)?,
-            4 => self.num_forks = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            5 => self.num_irq_total = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => decoder.element(field, &mut self.num_irq)?,
-            7 => self.num_softirq_total = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            8 => decoder.element(field, &mut self.num_softirq)?,
-            9 => self.collection_end_timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            10 => decoder.element(field, &mut self.devfreq)?,
-            11 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.cpufreq_khz)?,
-            12 => decoder.element(field, &mut self.buddy_info)?,
-            13 => decoder.element(field, &mut self.disk_stat)?,
-            14 => decoder.element(field, &mut self.psi)?,
-            15 => decoder.element(field, &mut self.thermal_zone)?,
-            16 => decoder.element(field, &mut self.cpuidle_state)?,
-            17 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.gpufreq_mhz)?,
-            18 => decoder.element(field, &mut self.slab_info)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.meminfo),
+            2 => decoder.messages(field, &mut self.vmstat),
+            3 => decoder.messages(field, &mut self.cpu_stat),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.num_forks),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.num_irq_total),
+            6 => decoder.messages(field, &mut self.num_irq),
+            7 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.num_softirq_total),
+            8 => decoder.messages(field, &mut self.num_softirq),
+            9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.collection_end_timestamp),
+            10 => decoder.messages(field, &mut self.devfreq),
+            11 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.cpufreq_khz),
+            12 => decoder.messages(field, &mut self.buddy_info),
+            13 => decoder.messages(field, &mut self.disk_stat),
+            14 => decoder.messages(field, &mut self.psi),
+            15 => decoder.messages(field, &mut self.thermal_zone),
+            16 => decoder.messages(field, &mut self.cpuidle_state),
+            17 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.gpufreq_mhz),
+            18 => decoder.messages(field, &mut self.slab_info),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SysStats = SysStats::EMPTY;
@@ -9798,23 +10378,23 @@ pub mod sys_stats {
         };
     }
     impl Default for MeminfoValue {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for MeminfoValue {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::enumeration(writer, 1, self.key);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.value);
+            codec::encode::enumeration(writer, 1, &self.key);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.value);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.key = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.key),
-                2 => self.value = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::enumeration(field, &mut self.key, &mut self.unknown_fields),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.value),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: MeminfoValue = MeminfoValue::EMPTY;
@@ -9836,23 +10416,23 @@ pub mod sys_stats {
         };
     }
     impl Default for VmstatValue {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for VmstatValue {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::enumeration(writer, 1, self.key);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.value);
+            codec::encode::enumeration(writer, 1, &self.key);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.value);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.key = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.key),
-                2 => self.value = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::enumeration(field, &mut self.key, &mut self.unknown_fields),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.value),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: VmstatValue = VmstatValue::EMPTY;
@@ -9889,37 +10469,37 @@ pub mod sys_stats {
         };
     }
     impl Default for CpuTimes {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for CpuTimes {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.cpu_id);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.user_ns);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.user_nice_ns);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.system_mode_ns);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.idle_ns);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.io_wait_ns);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, self.irq_ns);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.softirq_ns);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.steal_ns);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.user_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.user_nice_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.system_mode_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.idle_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.io_wait_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, &self.irq_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.softirq_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.steal_ns);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.user_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                3 => self.user_nice_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                4 => self.system_mode_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                5 => self.idle_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                6 => self.io_wait_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                7 => self.irq_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                8 => self.softirq_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                9 => self.steal_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.user_ns),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.user_nice_ns),
+                4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.system_mode_ns),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.idle_ns),
+                6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.io_wait_ns),
+                7 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.irq_ns),
+                8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.softirq_ns),
+                9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.steal_ns),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: CpuTimes = CpuTimes::EMPTY;
@@ -9942,23 +10522,23 @@ pub mod sys_stats {
         };
     }
     impl Default for InterruptCount {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for InterruptCount {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.irq);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.count);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.count);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.irq = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                2 => self.count = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.irq),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.count),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: InterruptCount = InterruptCount::EMPTY;
@@ -9980,23 +10560,23 @@ pub mod sys_stats {
         };
     }
     impl Default for DevfreqValue {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for DevfreqValue {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.key.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.value);
+            codec::encode::string(writer, 1, &self.key);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.value);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.key = Some(codec::decode::string(field)?),
-                2 => self.value = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.key),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.value),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: DevfreqValue = DevfreqValue::EMPTY;
@@ -10021,25 +10601,25 @@ pub mod sys_stats {
         };
     }
     impl Default for BuddyInfo {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for BuddyInfo {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.node.as_ref());
-            codec::encode::string(writer, 2, self.zone.as_ref());
+            codec::encode::string(writer, 1, &self.node);
+            codec::encode::string(writer, 2, &self.zone);
             codec::encode::scalars::<codec::scalar::Uint32>(writer, 3, &self.order_pages);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.node = Some(codec::decode::string(field)?),
-                2 => self.zone = Some(codec::decode::string(field)?),
-                3 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.order_pages)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.node),
+                2 => codec::decode::string(field, &mut self.zone),
+                3 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.order_pages),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: BuddyInfo = BuddyInfo::EMPTY;
@@ -10076,37 +10656,37 @@ pub mod sys_stats {
         };
     }
     impl Default for DiskStat {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for DiskStat {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.device_name.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.read_sectors);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.read_time_ms);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.write_sectors);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.write_time_ms);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.discard_sectors);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, self.discard_time_ms);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.flush_count);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.flush_time_ms);
+            codec::encode::string(writer, 1, &self.device_name);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.read_sectors);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.read_time_ms);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.write_sectors);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.write_time_ms);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.discard_sectors);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, &self.discard_time_ms);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.flush_count);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.flush_time_ms);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.device_name = Some(codec::decode::string(field)?),
-                2 => self.read_sectors = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                3 => self.read_time_ms = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                4 => self.write_sectors = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                5 => self.write_time_ms = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                6 => self.discard_sectors = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                7 => self.discard_time_ms = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                8 => self.flush_count = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                9 => self.flush_time_ms = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.device_name),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.read_sectors),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.read_time_ms),
+                4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.write_sectors),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.write_time_ms),
+                6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.discard_sectors),
+                7 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.discard_time_ms),
+                8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.flush_count),
+                9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.flush_time_ms),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: DiskStat = DiskStat::EMPTY;
@@ -10129,23 +10709,23 @@ pub mod sys_stats {
         };
     }
     impl Default for PsiSample {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for PsiSample {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::enumeration(writer, 1, self.resource);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.total_ns);
+            codec::encode::enumeration(writer, 1, &self.resource);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.total_ns);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.resource = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.resource),
-                2 => self.total_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::enumeration(field, &mut self.resource, &mut self.unknown_fields),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.total_ns),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: PsiSample = PsiSample::EMPTY;
@@ -10175,8 +10755,21 @@ pub mod sys_stats {
                 (Self::PSI_RESOURCE_MEMORY_SOME, "PSI_RESOURCE_MEMORY_SOME"),
                 (Self::PSI_RESOURCE_MEMORY_FULL, "PSI_RESOURCE_MEMORY_FULL"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::PSI_RESOURCE_UNSPECIFIED,
+                    1 => Self::PSI_RESOURCE_CPU_SOME,
+                    2 => Self::PSI_RESOURCE_CPU_FULL,
+                    3 => Self::PSI_RESOURCE_IO_SOME,
+                    4 => Self::PSI_RESOURCE_IO_FULL,
+                    5 => Self::PSI_RESOURCE_MEMORY_SOME,
+                    6 => Self::PSI_RESOURCE_MEMORY_FULL,
+                    _ => return None,
+                })
             }
         }
     }
@@ -10197,25 +10790,25 @@ pub mod sys_stats {
         };
     }
     impl Default for ThermalZone {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for ThermalZone {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.name.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.temp);
-            codec::encode::string(writer, 3, self.r#type.as_ref());
+            codec::encode::string(writer, 1, &self.name);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.temp);
+            codec::encode::string(writer, 3, &self.r#type);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.name = Some(codec::decode::string(field)?),
-                2 => self.temp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                3 => self.r#type = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.name),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.temp),
+                3 => codec::decode::string(field, &mut self.r#type),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ThermalZone = ThermalZone::EMPTY;
@@ -10237,23 +10830,23 @@ pub mod sys_stats {
         };
     }
     impl Default for CpuIdleStateEntry {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for CpuIdleStateEntry {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.state.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.duration_us);
+            codec::encode::string(writer, 1, &self.state);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.duration_us);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.state = Some(codec::decode::string(field)?),
-                2 => self.duration_us = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.state),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.duration_us),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: CpuIdleStateEntry = CpuIdleStateEntry::EMPTY;
@@ -10275,23 +10868,23 @@ pub mod sys_stats {
         };
     }
     impl Default for CpuIdleState {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for CpuIdleState {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.cpu_id);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
             codec::encode::messages(writer, 2, &self.cpuidle_state_entry);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.cpu_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => decoder.element(field, &mut self.cpuidle_state_entry)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
+                2 => decoder.messages(field, &mut self.cpuidle_state_entry),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: CpuIdleState = CpuIdleState::EMPTY;
@@ -10315,25 +10908,25 @@ pub mod sys_stats {
         };
     }
     impl Default for SlabInfo {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for SlabInfo {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.name.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.pages_per_slab);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.num_slabs);
+            codec::encode::string(writer, 1, &self.name);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.pages_per_slab);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.num_slabs);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.name = Some(codec::decode::string(field)?),
-                2 => self.pages_per_slab = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                3 => self.num_slabs = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.name),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.pages_per_slab),
+                3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.num_slabs),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: SlabInfo = SlabInfo::EMPTY;
@@ -10384,49 +10977,49 @@ impl SysStatsConfig {
     };
 }
 impl Default for SysStatsConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SysStatsConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.meminfo_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.meminfo_period_ms);
         codec::encode::enumerations(writer, 2, &self.meminfo_counters);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.vmstat_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.vmstat_period_ms);
         codec::encode::enumerations(writer, 4, &self.vmstat_counters);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, self.stat_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, &self.stat_period_ms);
         codec::encode::enumerations(writer, 6, &self.stat_counters);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.devfreq_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 8, self.cpufreq_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 9, self.buddyinfo_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, self.diskstat_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, self.psi_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 12, self.thermal_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, self.cpuidle_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 14, self.gpufreq_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 15, self.slab_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.devfreq_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 8, &self.cpufreq_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 9, &self.buddyinfo_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, &self.diskstat_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, &self.psi_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 12, &self.thermal_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, &self.cpuidle_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 14, &self.gpufreq_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 15, &self.slab_period_ms);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.meminfo_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => codec::decode::enumerations(field, &mut self.meminfo_counters, &mut self.unknown_fields)?,
-            3 => self.vmstat_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            4 => codec::decode::enumerations(field, &mut self.vmstat_counters, &mut self.unknown_fields)?,
-            5 => self.stat_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            6 => codec::decode::enumerations(field, &mut self.stat_counters, &mut self.unknown_fields)?,
-            7 => self.devfreq_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            8 => self.cpufreq_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            9 => self.buddyinfo_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            10 => self.diskstat_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            11 => self.psi_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            12 => self.thermal_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            13 => self.cpuidle_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            14 => self.gpufreq_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            15 => self.slab_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.meminfo_period_ms),
+            2 => codec::decode::enumerations(field, &mut self.meminfo_counters, &mut self.unknown_fields),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.vmstat_period_ms),
+            4 => codec::decode::enumerations(field, &mut self.vmstat_counters, &mut self.unknown_fields),
+            5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.stat_period_ms),
+            6 => codec::decode::enumerations(field, &mut self.stat_counters, &mut self.unknown_fields),
+            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.devfreq_period_ms),
+            8 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpufreq_period_ms),
+            9 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.buddyinfo_period_ms),
+            10 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.diskstat_period_ms),
+            11 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.psi_period_ms),
+            12 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.thermal_period_ms),
+            13 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpuidle_period_ms),
+            14 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.gpufreq_period_ms),
+            15 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.slab_period_ms),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SysStatsConfig = SysStatsConfig::EMPTY;
@@ -10452,8 +11045,19 @@ pub mod sys_stats_config {
             (Self::STAT_SOFTIRQ_COUNTS, "STAT_SOFTIRQ_COUNTS"),
             (Self::STAT_FORK_COUNT, "STAT_FORK_COUNT"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::STAT_UNSPECIFIED,
+                1 => Self::STAT_CPU_TIMES,
+                2 => Self::STAT_IRQ_COUNTS,
+                3 => Self::STAT_SOFTIRQ_COUNTS,
+                4 => Self::STAT_FORK_COUNT,
+                _ => return None,
+            })
         }
     }
 }
@@ -10506,6 +11110,7 @@ impl SystemInfo {
     };
 }
 impl Default for SystemInfo {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -10513,48 +11118,47 @@ impl Default for SystemInfo {
 impl codec::Fields for SystemInfo {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::message(writer, 1, &self.utsname);
-        codec::encode::string(writer, 2, self.android_build_fingerprint.as_ref());
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 3, self.hz);
-        codec::encode::string(writer, 4, self.tracing_service_version.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.android_sdk_version);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, self.page_size);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 7, self.timezone_off_mins);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 8, self.num_cpus);
-        codec::encode::string(writer, 9, self.android_soc_model.as_ref());
-        codec::encode::string(writer, 10, self.android_hardware_revision.as_ref());
-        codec::encode::string(writer, 11, self.android_storage_model.as_ref());
-        codec::encode::string(writer, 12, self.android_ram_model.as_ref());
-        codec::encode::string(writer, 13, self.android_guest_soc_model.as_ref());
-        codec::encode::string(writer, 14, self.android_device_manufacturer.as_ref());
-        codec::encode::string(writer, 15, self.android_serial_console.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 16, self.system_ram_bytes);
-        codec::encode::string(writer, 17, self.machine_name.as_ref());
+        codec::encode::string(writer, 2, &self.android_build_fingerprint);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 3, &self.hz);
+        codec::encode::string(writer, 4, &self.tracing_service_version);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.android_sdk_version);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, &self.page_size);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 7, &self.timezone_off_mins);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 8, &self.num_cpus);
+        codec::encode::string(writer, 9, &self.android_soc_model);
+        codec::encode::string(writer, 10, &self.android_hardware_revision);
+        codec::encode::string(writer, 11, &self.android_storage_model);
+        codec::encode::string(writer, 12, &self.android_ram_model);
+        codec::encode::string(writer, 13, &self.android_guest_soc_model);
+        codec::encode::string(writer, 14, &self.android_device_manufacturer);
+        codec::encode::string(writer, 15, &self.android_serial_console);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 16, &self.system_ram_bytes);
+        codec::encode::string(writer, 17, &self.machine_name);
         codec::encode::strings(writer, 18, &self.device_tree_compatibles);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.utsname)?,
-            2 => self.android_build_fingerprint = Some(codec::decode::string(field)?),
-            3 => self.hz = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            4 => self.tracing_service_version = Some(codec::decode::string(field)?),
-            5 => self.android_sdk_version = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => self.page_size = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            7 => self.timezone_off_mins = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            8 => self.num_cpus = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            9 => self.android_soc_model = Some(codec::decode::string(field)?),
-            10 => self.android_hardware_revision = Some(codec::decode::string(field)?),
-            11 => self.android_storage_model = Some(codec::decode::string(field)?),
-            12 => self.android_ram_model = Some(codec::decode::string(field)?),
-            13 => self.android_guest_soc_model = Some(codec::decode::string(field)?),
-            14 => self.android_device_manufacturer = Some(codec::decode::string(field)?),
-            15 => self.android_serial_console = Some(codec::decode::string(field)?),
-            16 => self.system_ram_bytes = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            17 => self.machine_name = Some(codec::decode::string(field)?),
-            18 => decoder.strings(field, &mut self.device_tree_compatibles)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.utsname),
+            2 => codec::decode::string(field, &mut self.android_build_fingerprint),
+            3 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.hz),
+            4 => codec::decode::string(field, &mut self.tracing_service_version),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.android_sdk_version),
+            6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.page_size),
+            7 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.timezone_off_mins),
+            8 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.num_cpus),
+            9 => codec::decode::string(field, &mut self.android_soc_model),
+            10 => codec::decode::string(field, &mut self.android_hardware_revision),
+            11 => codec::decode::string(field, &mut self.android_storage_model),
+            12 => codec::decode::string(field, &mut self.android_ram_model),
+            13 => codec::decode::string(field, &mut self.android_guest_soc_model),
+            14 => codec::decode::string(field, &mut self.android_device_manufacturer),
+            15 => codec::decode::string(field, &mut self.android_serial_console),
+            16 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.system_ram_bytes),
+            17 => codec::decode::string(field, &mut self.machine_name),
+            18 => decoder.strings(field, &mut self.device_tree_compatibles),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SystemInfo = SystemInfo::EMPTY;
@@ -10575,21 +11179,21 @@ impl SystemInfoConfig {
     };
 }
 impl Default for SystemInfoConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for SystemInfoConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.irq_names);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.irq_names);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.irq_names = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.irq_names),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: SystemInfoConfig = SystemInfoConfig::EMPTY;
@@ -10610,21 +11214,21 @@ impl TaskExecution {
     };
 }
 impl Default for TaskExecution {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TaskExecution {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.posted_from_iid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.posted_from_iid);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.posted_from_iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.posted_from_iid),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TaskExecution = TaskExecution::EMPTY;
@@ -10651,27 +11255,27 @@ impl TaskNewtaskFtraceEvent {
     };
 }
 impl Default for TaskNewtaskFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TaskNewtaskFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
-        codec::encode::string(writer, 2, self.comm.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.clone_flags);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.oom_score_adj);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
+        codec::encode::string(writer, 2, &self.comm);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.clone_flags);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.oom_score_adj);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.comm = Some(codec::decode::string(field)?),
-            3 => self.clone_flags = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.oom_score_adj = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            2 => codec::decode::string(field, &mut self.comm),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.clone_flags),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.oom_score_adj),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TaskNewtaskFtraceEvent = TaskNewtaskFtraceEvent::EMPTY;
@@ -10698,27 +11302,27 @@ impl TaskRenameFtraceEvent {
     };
 }
 impl Default for TaskRenameFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TaskRenameFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
-        codec::encode::string(writer, 2, self.oldcomm.as_ref());
-        codec::encode::string(writer, 3, self.newcomm.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.oom_score_adj);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
+        codec::encode::string(writer, 2, &self.oldcomm);
+        codec::encode::string(writer, 3, &self.newcomm);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.oom_score_adj);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.oldcomm = Some(codec::decode::string(field)?),
-            3 => self.newcomm = Some(codec::decode::string(field)?),
-            4 => self.oom_score_adj = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            2 => codec::decode::string(field, &mut self.oldcomm),
+            3 => codec::decode::string(field, &mut self.newcomm),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.oom_score_adj),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TaskRenameFtraceEvent = TaskRenameFtraceEvent::EMPTY;
@@ -10749,31 +11353,31 @@ impl TestConfig {
     };
 }
 impl Default for TestConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TestConfig {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.message_count);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.max_messages_per_second);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.seed);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.message_size);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.send_batch_on_register);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.message_count);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.max_messages_per_second);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.seed);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.message_size);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.send_batch_on_register);
         codec::encode::message(writer, 6, &self.dummy_fields);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.message_count = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => self.max_messages_per_second = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.seed = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            4 => self.message_size = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            5 => self.send_batch_on_register = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            6 => decoder.message(field, &mut self.dummy_fields)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.message_count),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.max_messages_per_second),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.seed),
+            4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.message_size),
+            5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.send_batch_on_register),
+            6 => decoder.message(field, &mut self.dummy_fields),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TestConfig = TestConfig::EMPTY;
@@ -10822,47 +11426,47 @@ pub mod test_config {
         };
     }
     impl Default for DummyFields {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for DummyFields {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.field_uint32);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.field_int32);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.field_uint64);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 4, self.field_int64);
-            codec::encode::scalar::<codec::scalar::Fixed64>(writer, 5, self.field_fixed64);
-            codec::encode::scalar::<codec::scalar::Sfixed64>(writer, 6, self.field_sfixed64);
-            codec::encode::scalar::<codec::scalar::Fixed32>(writer, 7, self.field_fixed32);
-            codec::encode::scalar::<codec::scalar::Sfixed32>(writer, 8, self.field_sfixed32);
-            codec::encode::scalar::<codec::scalar::Double>(writer, 9, self.field_double);
-            codec::encode::scalar::<codec::scalar::Float>(writer, 10, self.field_float);
-            codec::encode::scalar::<codec::scalar::Sint64>(writer, 11, self.field_sint64);
-            codec::encode::scalar::<codec::scalar::Sint32>(writer, 12, self.field_sint32);
-            codec::encode::string(writer, 13, self.field_string.as_ref());
-            codec::encode::bytes(writer, 14, self.field_bytes.as_ref());
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.field_uint32);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.field_int32);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.field_uint64);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &self.field_int64);
+            codec::encode::scalar::<codec::scalar::Fixed64>(writer, 5, &self.field_fixed64);
+            codec::encode::scalar::<codec::scalar::Sfixed64>(writer, 6, &self.field_sfixed64);
+            codec::encode::scalar::<codec::scalar::Fixed32>(writer, 7, &self.field_fixed32);
+            codec::encode::scalar::<codec::scalar::Sfixed32>(writer, 8, &self.field_sfixed32);
+            codec::encode::scalar::<codec::scalar::Double>(writer, 9, &self.field_double);
+            codec::encode::scalar::<codec::scalar::Float>(writer, 10, &self.field_float);
+            codec::encode::scalar::<codec::scalar::Sint64>(writer, 11, &self.field_sint64);
+            codec::encode::scalar::<codec::scalar::Sint32>(writer, 12, &self.field_sint32);
+            codec::encode::string(writer, 13, &self.field_string);
+            codec::encode::bytes(writer, 14, &self.field_bytes);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.field_uint32 = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.field_int32 = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                3 => self.field_uint64 = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                4 => self.field_int64 = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                5 => self.field_fixed64 = Some(codec::decode::scalar::<codec::scalar::Fixed64>(field)?),
-                6 => self.field_sfixed64 = Some(codec::decode::scalar::<codec::scalar::Sfixed64>(field)?),
-                7 => self.field_fixed32 = Some(codec::decode::scalar::<codec::scalar::Fixed32>(field)?),
-                8 => self.field_sfixed32 = Some(codec::decode::scalar::<codec::scalar::Sfixed32>(field)?),
-                9 => self.field_double = Some(codec::decode::scalar::<codec::scalar::Double>(field)?),
-                10 => self.field_float = Some(codec::decode::scalar::<codec::scalar::Float>(field)?),
-                11 => self.field_sint64 = Some(codec::decode::scalar::<codec::scalar::Sint64>(field)?),
-                12 => self.field_sint32 = Some(codec::decode::scalar::<codec::scalar::Sint32>(field)?),
-                13 => self.field_string = Some(codec::decode::string(field)?),
-                14 => self.field_bytes = Some(codec::decode::bytes(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.field_uint32),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.field_int32),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.field_uint64),
+                4 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.field_int64),
+                5 => codec::decode::scalar::<codec::scalar::Fixed64>(field, &mut self.field_fixed64),
+                6 => codec::decode::scalar::<codec::scalar::Sfixed64>(field, &mut self.field_sfixed64),
+                7 => codec::decode::scalar::<codec::scalar::Fixed32>(field, &mut self.field_fixed32),
+                8 => codec::decode::scalar::<codec::scalar::Sfixed32>(field, &mut self.field_sfixed32),
+                9 => codec::decode::scalar::<codec::scalar::Double>(field, &mut self.field_double),
+                10 => codec::decode::scalar::<codec::scalar::Float>(field, &mut self.field_float),
+                11 => codec::decode::scalar::<codec::scalar::Sint64>(field, &mut self.field_sint64),
+                12 => codec::decode::scalar::<codec::scalar::Sint32>(field, &mut self.field_sint32),
+                13 => codec::decode::string(field, &mut self.field_string),
+                14 => codec::decode::bytes(field, &mut self.field_bytes),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: DummyFields = DummyFields::EMPTY;
@@ -10896,33 +11500,33 @@ impl TestEvent {
     };
 }
 impl Default for TestEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TestEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.str.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.seq_value);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.counter);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.is_last);
+        codec::encode::string(writer, 1, &self.str);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.seq_value);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.counter);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.is_last);
         codec::encode::message(writer, 5, &self.payload);
         codec::encode::message(writer, 6, &self.protovm_patch);
         codec::encode::message(writer, 7, &self.protovm_incremental_state);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.str = Some(codec::decode::string(field)?),
-            2 => self.seq_value = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.counter = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.is_last = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            5 => decoder.message(field, &mut self.payload)?,
-            6 => decoder.message(field, &mut self.protovm_patch)?,
-            7 => decoder.message(field, &mut self.protovm_incremental_state)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.str),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.seq_value),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.counter),
+            4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_last),
+            5 => decoder.message(field, &mut self.payload),
+            6 => decoder.message(field, &mut self.protovm_patch),
+            7 => decoder.message(field, &mut self.protovm_incremental_state),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TestEvent = TestEvent::EMPTY;
@@ -10956,6 +11560,7 @@ pub mod test_event {
         };
     }
     impl Default for TestPayload {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -10964,25 +11569,24 @@ pub mod test_event {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::strings(writer, 1, &self.str);
             codec::encode::messages(writer, 2, &self.nested);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.remaining_nesting_depth);
-            codec::encode::string(writer, 4, self.single_string.as_ref());
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.single_int);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.remaining_nesting_depth);
+            codec::encode::string(writer, 4, &self.single_string);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.single_int);
             codec::encode::scalars::<codec::scalar::Int32>(writer, 6, &self.repeated_ints);
             codec::encode::messages(writer, 7, &self.debug_annotations);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.strings(field, &mut self.str)?,
-                2 => decoder.element(field, &mut self.nested)?,
-                3 => self.remaining_nesting_depth = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                4 => self.single_string = Some(codec::decode::string(field)?),
-                5 => self.single_int = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                6 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.repeated_ints)?,
-                7 => decoder.element(field, &mut self.debug_annotations)?,
-                _ => self.unknown_fields.push(field),
+                1 => decoder.strings(field, &mut self.str),
+                2 => decoder.messages(field, &mut self.nested),
+                3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.remaining_nesting_depth),
+                4 => codec::decode::string(field, &mut self.single_string),
+                5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.single_int),
+                6 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.repeated_ints),
+                7 => decoder.messages(field, &mut self.debug_annotations),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: TestPayload = TestPayload::EMPTY;
@@ -11004,23 +11608,23 @@ pub mod test_event {
         };
     }
     impl Default for ProtoVmMessage {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for ProtoVmMessage {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.id);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.id);
             codec::encode::message(writer, 2, &self.submessage);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => decoder.message(field, &mut self.submessage)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.id),
+                2 => decoder.message(field, &mut self.submessage),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ProtoVmMessage = ProtoVmMessage::EMPTY;
@@ -11042,21 +11646,21 @@ pub mod test_event {
             };
         }
         impl Default for ProtoVmSubmessage {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
         impl codec::Fields for ProtoVmSubmessage {
             fn write(&self, writer: &mut codec::Writer) {
-                codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.single_int);
+                codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.single_int);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.single_int = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                    _ => self.unknown_fields.push(field),
+                    1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.single_int),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: ProtoVmSubmessage = ProtoVmSubmessage::EMPTY;
@@ -11085,29 +11689,29 @@ pub mod test_event {
         };
     }
     impl Default for ProtoVmPatch {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for ProtoVmPatch {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.string_to_merge.as_ref());
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.int_to_merge);
+            codec::encode::string(writer, 1, &self.string_to_merge);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.int_to_merge);
             codec::encode::message(writer, 3, &self.single_message);
             codec::encode::messages(writer, 4, &self.messages);
             codec::encode::scalars::<codec::scalar::Uint32>(writer, 5, &self.delete_message_ids);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.string_to_merge = Some(codec::decode::string(field)?),
-                2 => self.int_to_merge = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                3 => decoder.message(field, &mut self.single_message)?,
-                4 => decoder.element(field, &mut self.messages)?,
-                5 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.delete_message_ids)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.string_to_merge),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.int_to_merge),
+                3 => decoder.message(field, &mut self.single_message),
+                4 => decoder.messages(field, &mut self.messages),
+                5 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.delete_message_ids),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ProtoVmPatch = ProtoVmPatch::EMPTY;
@@ -11133,27 +11737,27 @@ pub mod test_event {
         };
     }
     impl Default for ProtoVmIncrementalState {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for ProtoVmIncrementalState {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.string_merged.as_ref());
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.int_merged);
+            codec::encode::string(writer, 1, &self.string_merged);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.int_merged);
             codec::encode::message(writer, 3, &self.single_message);
             codec::encode::messages(writer, 4, &self.messages);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.string_merged = Some(codec::decode::string(field)?),
-                2 => self.int_merged = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                3 => decoder.message(field, &mut self.single_message)?,
-                4 => decoder.element(field, &mut self.messages)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.string_merged),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.int_merged),
+                3 => decoder.message(field, &mut self.single_message),
+                4 => decoder.messages(field, &mut self.messages),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ProtoVmIncrementalState = ProtoVmIncrementalState::EMPTY;
@@ -11189,35 +11793,35 @@ impl ThreadDescriptor {
     };
 }
 impl Default for ThreadDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for ThreadDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.pid);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, self.tid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.legacy_sort_index);
-        codec::encode::enumeration(writer, 4, self.chrome_thread_type);
-        codec::encode::string(writer, 5, self.thread_name.as_ref());
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 6, self.reference_timestamp_us);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 7, self.reference_thread_time_us);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 8, self.reference_thread_instruction_count);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &self.tid);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.legacy_sort_index);
+        codec::encode::enumeration(writer, 4, &self.chrome_thread_type);
+        codec::encode::string(writer, 5, &self.thread_name);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 6, &self.reference_timestamp_us);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 7, &self.reference_thread_time_us);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 8, &self.reference_thread_instruction_count);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            2 => self.tid = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            3 => self.legacy_sort_index = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.chrome_thread_type = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.chrome_thread_type),
-            5 => self.thread_name = Some(codec::decode::string(field)?),
-            6 => self.reference_timestamp_us = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            7 => self.reference_thread_time_us = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            8 => self.reference_thread_instruction_count = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+            2 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.tid),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.legacy_sort_index),
+            4 => codec::decode::enumeration(field, &mut self.chrome_thread_type, &mut self.unknown_fields),
+            5 => codec::decode::string(field, &mut self.thread_name),
+            6 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.reference_timestamp_us),
+            7 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.reference_thread_time_us),
+            8 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.reference_thread_instruction_count),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: ThreadDescriptor = ThreadDescriptor::EMPTY;
@@ -11261,8 +11865,28 @@ pub mod thread_descriptor {
             (Self::CHROME_THREAD_MEMORY_INFRA, "CHROME_THREAD_MEMORY_INFRA"),
             (Self::CHROME_THREAD_SAMPLING_PROFILER, "CHROME_THREAD_SAMPLING_PROFILER"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::CHROME_THREAD_UNSPECIFIED,
+                1 => Self::CHROME_THREAD_MAIN,
+                2 => Self::CHROME_THREAD_IO,
+                3 => Self::CHROME_THREAD_POOL_BG_WORKER,
+                4 => Self::CHROME_THREAD_POOL_FG_WORKER,
+                5 => Self::CHROME_THREAD_POOL_FB_BLOCKING,
+                6 => Self::CHROME_THREAD_POOL_BG_BLOCKING,
+                7 => Self::CHROME_THREAD_POOL_SERVICE,
+                8 => Self::CHROME_THREAD_COMPOSITOR,
+                9 => Self::CHROME_THREAD_VIZ_COMPOSITOR,
+                10 => Self::CHROME_THREAD_COMPOSITOR_WORKER,
+                11 => Self::CHROME_THREAD_SERVICE_WORKER,
+                50 => Self::CHROME_THREAD_MEMORY_INFRA,
+                51 => Self::CHROME_THREAD_SAMPLING_PROFILER,
+                _ => return None,
+            })
         }
     }
 }
@@ -11281,6 +11905,7 @@ impl Trace {
     };
 }
 impl Default for Trace {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -11290,12 +11915,11 @@ impl codec::Fields for Trace {
         codec::encode::messages(writer, 1, &self.packet);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.packet)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.packet),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: Trace = Trace::EMPTY;
@@ -11316,6 +11940,7 @@ impl TraceAttributes {
     };
 }
 impl Default for TraceAttributes {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -11325,12 +11950,11 @@ impl codec::Fields for TraceAttributes {
         codec::encode::messages(writer, 1, &self.attribute);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.attribute)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.attribute),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TraceAttributes = TraceAttributes::EMPTY;
@@ -11354,28 +11978,38 @@ pub mod trace_attributes {
         };
     }
     impl Default for Attribute {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Attribute {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.key.as_ref());
+            codec::encode::string(writer, 1, &self.key);
             match &self.value {
-                Some(crate::messages::trace_attributes::attribute::Value::LongValue(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 2, Some(*value)),
-                Some(crate::messages::trace_attributes::attribute::Value::StringValue(value)) => codec::encode::string(writer, 3, Some(value)),
+                Some(crate::messages::trace_attributes::attribute::Value::LongValue(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &Some(*value)),
+                Some(crate::messages::trace_attributes::attribute::Value::StringValue(value)) => codec::encode::contents(writer, 3, value.as_bytes()),
                 None => {}
             }
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.key = Some(codec::decode::string(field)?),
-                2 => self.value = Some(crate::messages::trace_attributes::attribute::Value::LongValue(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-                3 => self.value = Some(crate::messages::trace_attributes::attribute::Value::StringValue(codec::decode::string(field)?)),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.key),
+                2 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                    self.value = value.map(crate::messages::trace_attributes::attribute::Value::LongValue).or(self.value.take());
+                    Ok(())
+                }
+                3 => {
+                    let mut value = None;
+                    codec::decode::string(field, &mut value)?;
+                    self.value = value.map(crate::messages::trace_attributes::attribute::Value::StringValue).or(self.value.take());
+                    Ok(())
+                }
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Attribute = Attribute::EMPTY;
@@ -11492,6 +12126,7 @@ impl TraceConfig {
     };
 }
 impl Default for TraceConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -11500,99 +12135,98 @@ impl codec::Fields for TraceConfig {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.buffers);
         codec::encode::messages(writer, 2, &self.data_sources);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.duration_ms);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.enable_extra_guardrails);
-        codec::encode::enumeration(writer, 5, self.lockdown_mode);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.duration_ms);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.enable_extra_guardrails);
+        codec::encode::enumeration(writer, 5, &self.lockdown_mode);
         codec::encode::messages(writer, 6, &self.producers);
         codec::encode::message(writer, 7, &self.statsd_metadata);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 8, self.write_into_file);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 9, self.file_write_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, self.max_file_size_bytes);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 8, &self.write_into_file);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 9, &self.file_write_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, &self.max_file_size_bytes);
         codec::encode::message(writer, 11, &self.guardrail_overrides);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 12, self.deferred_start);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, self.flush_period_ms);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 14, self.flush_timeout_ms);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 16, self.notify_traceur);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 12, &self.deferred_start);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, &self.flush_period_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 14, &self.flush_timeout_ms);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 16, &self.notify_traceur);
         codec::encode::message(writer, 17, &self.trigger_config);
         codec::encode::strings(writer, 18, &self.activate_triggers);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 19, self.allow_user_build_tracing);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 19, &self.allow_user_build_tracing);
         codec::encode::message(writer, 20, &self.builtin_data_sources);
         codec::encode::message(writer, 21, &self.incremental_state_config);
-        codec::encode::string(writer, 22, self.unique_session_name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 23, self.data_source_stop_timeout_ms);
-        codec::encode::enumeration(writer, 24, self.compression_type);
+        codec::encode::string(writer, 22, &self.unique_session_name);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 23, &self.data_source_stop_timeout_ms);
+        codec::encode::enumeration(writer, 24, &self.compression_type);
         codec::encode::message(writer, 25, &self.incident_report_config);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 27, self.trace_uuid_msb);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 28, self.trace_uuid_lsb);
-        codec::encode::string(writer, 29, self.output_path.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 30, self.bugreport_score);
-        codec::encode::enumeration(writer, 31, self.statsd_logging);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 27, &self.trace_uuid_msb);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 28, &self.trace_uuid_lsb);
+        codec::encode::string(writer, 29, &self.output_path);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 30, &self.bugreport_score);
+        codec::encode::enumeration(writer, 31, &self.statsd_logging);
         codec::encode::message(writer, 33, &self.trace_filter);
         codec::encode::message(writer, 34, &self.android_report_config);
         codec::encode::message(writer, 35, &self.cmd_trace_start_delay);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 36, self.prefer_suspend_clock_for_duration);
-        codec::encode::string(writer, 38, self.bugreport_filename.as_ref());
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 36, &self.prefer_suspend_clock_for_duration);
+        codec::encode::string(writer, 38, &self.bugreport_filename);
         codec::encode::messages(writer, 39, &self.session_semaphores);
         codec::encode::message(writer, 40, &self.priority_boost);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 41, self.exclusive_prio);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 43, self.trace_all_machines);
-        codec::encode::enumeration(writer, 44, self.write_flush_mode);
-        codec::encode::enumeration(writer, 45, self.fflush_post_write);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 41, &self.exclusive_prio);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 43, &self.trace_all_machines);
+        codec::encode::enumeration(writer, 44, &self.write_flush_mode);
+        codec::encode::enumeration(writer, 45, &self.fflush_post_write);
         codec::encode::message(writer, 47, &self.compression);
         codec::encode::message(writer, 48, &self.trace_attributes);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 49, self.persist_trace_across_reboots);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 50, self.experimental_trace_buffer_v2_compaction);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 49, &self.persist_trace_across_reboots);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 50, &self.experimental_trace_buffer_v2_compaction);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.buffers)?,
-            2 => decoder.element(field, &mut self.data_sources)?,
-            3 => self.duration_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            4 => self.enable_extra_guardrails = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            5 => self.lockdown_mode = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.lockdown_mode),
-            6 => decoder.element(field, &mut self.producers)?,
-            7 => decoder.message(field, &mut self.statsd_metadata)?,
-            8 => self.write_into_file = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            9 => self.file_write_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            10 => self.max_file_size_bytes = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            11 => decoder.message(field, &mut self.guardrail_overrides)?,
-            12 => self.deferred_start = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            13 => self.flush_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            14 => self.flush_timeout_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            16 => self.notify_traceur = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            17 => decoder.message(field, &mut self.trigger_config)?,
-            18 => decoder.strings(field, &mut self.activate_triggers)?,
-            19 => self.allow_user_build_tracing = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            20 => decoder.message(field, &mut self.builtin_data_sources)?,
-            21 => decoder.message(field, &mut self.incremental_state_config)?,
-            22 => self.unique_session_name = Some(codec::decode::string(field)?),
-            23 => self.data_source_stop_timeout_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            24 => self.compression_type = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.compression_type),
-            25 => decoder.message(field, &mut self.incident_report_config)?,
-            27 => self.trace_uuid_msb = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            28 => self.trace_uuid_lsb = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            29 => self.output_path = Some(codec::decode::string(field)?),
-            30 => self.bugreport_score = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            31 => self.statsd_logging = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.statsd_logging),
-            33 => decoder.message(field, &mut self.trace_filter)?,
-            34 => decoder.message(field, &mut self.android_report_config)?,
-            35 => decoder.message(field, &mut self.cmd_trace_start_delay)?,
-            36 => self.prefer_suspend_clock_for_duration = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            38 => self.bugreport_filename = Some(codec::decode::string(field)?),
-            39 => decoder.element(field, &mut self.session_semaphores)?,
-            40 => decoder.message(field, &mut self.priority_boost)?,
-            41 => self.exclusive_prio = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            43 => self.trace_all_machines = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            44 => self.write_flush_mode = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.write_flush_mode),
-            45 => self.fflush_post_write = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.fflush_post_write),
-            47 => decoder.message(field, &mut self.compression)?,
-            48 => decoder.message(field, &mut self.trace_attributes)?,
-            49 => self.persist_trace_across_reboots = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            50 => self.experimental_trace_buffer_v2_compaction = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.buffers),
+            2 => decoder.messages(field, &mut self.data_sources),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.duration_ms),
+            4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.enable_extra_guardrails),
+            5 => codec::decode::enumeration(field, &mut self.lockdown_mode, &mut self.unknown_fields),
+            6 => decoder.messages(field, &mut self.producers),
+            7 => decoder.message(field, &mut self.statsd_metadata),
+            8 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.write_into_file),
+            9 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.file_write_period_ms),
+            10 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.max_file_size_bytes),
+            11 => decoder.message(field, &mut self.guardrail_overrides),
+            12 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.deferred_start),
+            13 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.flush_period_ms),
+            14 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.flush_timeout_ms),
+            16 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.notify_traceur),
+            17 => decoder.message(field, &mut self.trigger_config),
+            18 => decoder.strings(field, &mut self.activate_triggers),
+            19 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.allow_user_build_tracing),
+            20 => decoder.message(field, &mut self.builtin_data_sources),
+            21 => decoder.message(field, &mut self.incremental_state_config),
+            22 => codec::decode::string(field, &mut self.unique_session_name),
+            23 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.data_source_stop_timeout_ms),
+            24 => codec::decode::enumeration(field, &mut self.compression_type, &mut self.unknown_fields),
+            25 => decoder.message(field, &mut self.incident_report_config),
+            27 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.trace_uuid_msb),
+            28 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.trace_uuid_lsb),
+            29 => codec::decode::string(field, &mut self.output_path),
+            30 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.bugreport_score),
+            31 => codec::decode::enumeration(field, &mut self.statsd_logging, &mut self.unknown_fields),
+            33 => decoder.message(field, &mut self.trace_filter),
+            34 => decoder.message(field, &mut self.android_report_config),
+            35 => decoder.message(field, &mut self.cmd_trace_start_delay),
+            36 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.prefer_suspend_clock_for_duration),
+            38 => codec::decode::string(field, &mut self.bugreport_filename),
+            39 => decoder.messages(field, &mut self.session_semaphores),
+            40 => decoder.message(field, &mut self.priority_boost),
+            41 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.exclusive_prio),
+            43 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.trace_all_machines),
+            44 => codec::decode::enumeration(field, &mut self.write_flush_mode, &mut self.unknown_fields),
+            45 => codec::decode::enumeration(field, &mut self.fflush_post_write, &mut self.unknown_fields),
+            47 => decoder.message(field, &mut self.compression),
+            48 => decoder.message(field, &mut self.trace_attributes),
+            49 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.persist_trace_across_reboots),
+            50 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.experimental_trace_buffer_v2_compaction),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TraceConfig = TraceConfig::EMPTY;
@@ -11625,31 +12259,31 @@ pub mod trace_config {
         };
     }
     impl Default for BufferConfig {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for BufferConfig {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.size_kb);
-            codec::encode::enumeration(writer, 4, self.fill_policy);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.transfer_on_clone);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 6, self.clear_before_clone);
-            codec::encode::string(writer, 7, self.name.as_ref());
-            codec::encode::enumeration(writer, 8, self.experimental_mode);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.size_kb);
+            codec::encode::enumeration(writer, 4, &self.fill_policy);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.transfer_on_clone);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 6, &self.clear_before_clone);
+            codec::encode::string(writer, 7, &self.name);
+            codec::encode::enumeration(writer, 8, &self.experimental_mode);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.size_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                4 => self.fill_policy = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.fill_policy),
-                5 => self.transfer_on_clone = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                6 => self.clear_before_clone = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                7 => self.name = Some(codec::decode::string(field)?),
-                8 => self.experimental_mode = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.experimental_mode),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.size_kb),
+                4 => codec::decode::enumeration(field, &mut self.fill_policy, &mut self.unknown_fields),
+                5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.transfer_on_clone),
+                6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.clear_before_clone),
+                7 => codec::decode::string(field, &mut self.name),
+                8 => codec::decode::enumeration(field, &mut self.experimental_mode, &mut self.unknown_fields),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: BufferConfig = BufferConfig::EMPTY;
@@ -11672,8 +12306,17 @@ pub mod trace_config {
                 (Self::RING_BUFFER, "RING_BUFFER"),
                 (Self::DISCARD, "DISCARD"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::UNSPECIFIED,
+                    1 => Self::RING_BUFFER,
+                    2 => Self::DISCARD,
+                    _ => return None,
+                })
             }
         }
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -11687,8 +12330,16 @@ pub mod trace_config {
                 (Self::MODE_UNSPECIFIED, "MODE_UNSPECIFIED"),
                 (Self::TRACE_BUFFER_V2, "TRACE_BUFFER_V2"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::MODE_UNSPECIFIED,
+                    1 => Self::TRACE_BUFFER_V2,
+                    _ => return None,
+                })
             }
         }
     }
@@ -11712,6 +12363,7 @@ pub mod trace_config {
         };
     }
     impl Default for DataSource {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -11724,15 +12376,14 @@ pub mod trace_config {
             codec::encode::strings(writer, 4, &self.machine_name_filter);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.message(field, &mut self.config)?,
-                2 => decoder.strings(field, &mut self.producer_name_filter)?,
-                3 => decoder.strings(field, &mut self.producer_name_regex_filter)?,
-                4 => decoder.strings(field, &mut self.machine_name_filter)?,
-                _ => self.unknown_fields.push(field),
+                1 => decoder.message(field, &mut self.config),
+                2 => decoder.strings(field, &mut self.producer_name_filter),
+                3 => decoder.strings(field, &mut self.producer_name_regex_filter),
+                4 => decoder.strings(field, &mut self.machine_name_filter),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: DataSource = DataSource::EMPTY;
@@ -11771,39 +12422,39 @@ pub mod trace_config {
         };
     }
     impl Default for BuiltinDataSource {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for BuiltinDataSource {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.disable_clock_snapshotting);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.disable_trace_config);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.disable_system_info);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.disable_service_events);
-            codec::encode::enumeration(writer, 5, self.primary_trace_clock);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, self.snapshot_interval_ms);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 7, self.prefer_suspend_clock_for_snapshot);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 8, self.disable_chunk_usage_histograms);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 9, self.disable_extension_descriptors);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 10, self.enable_concurrent_session_events);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.disable_clock_snapshotting);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.disable_trace_config);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.disable_system_info);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.disable_service_events);
+            codec::encode::enumeration(writer, 5, &self.primary_trace_clock);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, &self.snapshot_interval_ms);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 7, &self.prefer_suspend_clock_for_snapshot);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 8, &self.disable_chunk_usage_histograms);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &self.disable_extension_descriptors);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 10, &self.enable_concurrent_session_events);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.disable_clock_snapshotting = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                2 => self.disable_trace_config = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                3 => self.disable_system_info = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                4 => self.disable_service_events = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                5 => self.primary_trace_clock = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.primary_trace_clock),
-                6 => self.snapshot_interval_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                7 => self.prefer_suspend_clock_for_snapshot = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                8 => self.disable_chunk_usage_histograms = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                9 => self.disable_extension_descriptors = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                10 => self.enable_concurrent_session_events = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_clock_snapshotting),
+                2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_trace_config),
+                3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_system_info),
+                4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_service_events),
+                5 => codec::decode::enumeration(field, &mut self.primary_trace_clock, &mut self.unknown_fields),
+                6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.snapshot_interval_ms),
+                7 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.prefer_suspend_clock_for_snapshot),
+                8 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_chunk_usage_histograms),
+                9 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_extension_descriptors),
+                10 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.enable_concurrent_session_events),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: BuiltinDataSource = BuiltinDataSource::EMPTY;
@@ -11828,25 +12479,25 @@ pub mod trace_config {
         };
     }
     impl Default for ProducerConfig {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for ProducerConfig {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.producer_name.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.shm_size_kb);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.page_size_kb);
+            codec::encode::string(writer, 1, &self.producer_name);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.shm_size_kb);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.page_size_kb);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.producer_name = Some(codec::decode::string(field)?),
-                2 => self.shm_size_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                3 => self.page_size_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.producer_name),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.shm_size_kb),
+                3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.page_size_kb),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ProducerConfig = ProducerConfig::EMPTY;
@@ -11873,27 +12524,27 @@ pub mod trace_config {
         };
     }
     impl Default for StatsdMetadata {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for StatsdMetadata {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.triggering_alert_id);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.triggering_config_uid);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 3, self.triggering_config_id);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 4, self.triggering_subscription_id);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.triggering_alert_id);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.triggering_config_uid);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 3, &self.triggering_config_id);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &self.triggering_subscription_id);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.triggering_alert_id = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                2 => self.triggering_config_uid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                3 => self.triggering_config_id = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                4 => self.triggering_subscription_id = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.triggering_alert_id),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.triggering_config_uid),
+                3 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.triggering_config_id),
+                4 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.triggering_subscription_id),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: StatsdMetadata = StatsdMetadata::EMPTY;
@@ -11916,23 +12567,23 @@ pub mod trace_config {
         };
     }
     impl Default for GuardrailOverrides {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for GuardrailOverrides {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.max_upload_per_day_bytes);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.max_tracing_buffer_size_kb);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.max_upload_per_day_bytes);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.max_tracing_buffer_size_kb);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.max_upload_per_day_bytes = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => self.max_tracing_buffer_size_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.max_upload_per_day_bytes),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.max_tracing_buffer_size_kb),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: GuardrailOverrides = GuardrailOverrides::EMPTY;
@@ -11959,27 +12610,27 @@ pub mod trace_config {
         };
     }
     impl Default for TriggerConfig {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for TriggerConfig {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::enumeration(writer, 1, self.trigger_mode);
+            codec::encode::enumeration(writer, 1, &self.trigger_mode);
             codec::encode::messages(writer, 2, &self.triggers);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.trigger_timeout_ms);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.use_clone_snapshot_if_available);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.trigger_timeout_ms);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.use_clone_snapshot_if_available);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.trigger_mode = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.trigger_mode),
-                2 => decoder.element(field, &mut self.triggers)?,
-                3 => self.trigger_timeout_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                5 => self.use_clone_snapshot_if_available = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::enumeration(field, &mut self.trigger_mode, &mut self.unknown_fields),
+                2 => decoder.messages(field, &mut self.triggers),
+                3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.trigger_timeout_ms),
+                5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.use_clone_snapshot_if_available),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: TriggerConfig = TriggerConfig::EMPTY;
@@ -12009,29 +12660,29 @@ pub mod trace_config {
             };
         }
         impl Default for Trigger {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
         impl codec::Fields for Trigger {
             fn write(&self, writer: &mut codec::Writer) {
-                codec::encode::string(writer, 1, self.name.as_ref());
-                codec::encode::string(writer, 2, self.producer_name_regex.as_ref());
-                codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.stop_delay_ms);
-                codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.max_per_24_h);
-                codec::encode::scalar::<codec::scalar::Double>(writer, 5, self.skip_probability);
+                codec::encode::string(writer, 1, &self.name);
+                codec::encode::string(writer, 2, &self.producer_name_regex);
+                codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.stop_delay_ms);
+                codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.max_per_24_h);
+                codec::encode::scalar::<codec::scalar::Double>(writer, 5, &self.skip_probability);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.name = Some(codec::decode::string(field)?),
-                    2 => self.producer_name_regex = Some(codec::decode::string(field)?),
-                    3 => self.stop_delay_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                    4 => self.max_per_24_h = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                    5 => self.skip_probability = Some(codec::decode::scalar::<codec::scalar::Double>(field)?),
-                    _ => self.unknown_fields.push(field),
+                    1 => codec::decode::string(field, &mut self.name),
+                    2 => codec::decode::string(field, &mut self.producer_name_regex),
+                    3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.stop_delay_ms),
+                    4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.max_per_24_h),
+                    5 => codec::decode::scalar::<codec::scalar::Double>(field, &mut self.skip_probability),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: Trigger = Trigger::EMPTY;
@@ -12053,8 +12704,18 @@ pub mod trace_config {
                 (Self::STOP_TRACING, "STOP_TRACING"),
                 (Self::CLONE_SNAPSHOT, "CLONE_SNAPSHOT"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::UNSPECIFIED,
+                    1 => Self::START_TRACING,
+                    2 => Self::STOP_TRACING,
+                    4 => Self::CLONE_SNAPSHOT,
+                    _ => return None,
+                })
             }
         }
     }
@@ -12072,21 +12733,21 @@ pub mod trace_config {
         };
     }
     impl Default for IncrementalStateConfig {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for IncrementalStateConfig {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.clear_period_ms);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.clear_period_ms);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.clear_period_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.clear_period_ms),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: IncrementalStateConfig = IncrementalStateConfig::EMPTY;
@@ -12110,6 +12771,7 @@ pub mod trace_config {
         };
     }
     impl Default for CompressionConfig {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -12120,13 +12782,12 @@ pub mod trace_config {
             codec::encode::message(writer, 2, &self.zstd);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.message(field, &mut self.deflate)?,
-                2 => decoder.message(field, &mut self.zstd)?,
-                _ => self.unknown_fields.push(field),
+                1 => decoder.message(field, &mut self.deflate),
+                2 => decoder.message(field, &mut self.zstd),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: CompressionConfig = CompressionConfig::EMPTY;
@@ -12146,6 +12807,7 @@ pub mod trace_config {
             };
         }
         impl Default for Deflate {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
@@ -12154,11 +12816,10 @@ pub mod trace_config {
             fn write(&self, writer: &mut codec::Writer) {
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    _ => self.unknown_fields.push(field),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: Deflate = Deflate::EMPTY;
@@ -12178,21 +12839,21 @@ pub mod trace_config {
             };
         }
         impl Default for Zstd {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
         impl codec::Fields for Zstd {
             fn write(&self, writer: &mut codec::Writer) {
-                codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.level);
+                codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.level);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.level = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                    _ => self.unknown_fields.push(field),
+                    1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.level),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: Zstd = Zstd::EMPTY;
@@ -12222,29 +12883,29 @@ pub mod trace_config {
         };
     }
     impl Default for IncidentReportConfig {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for IncidentReportConfig {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.destination_package.as_ref());
-            codec::encode::string(writer, 2, self.destination_class.as_ref());
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.privacy_level);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.skip_dropbox);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.skip_incidentd);
+            codec::encode::string(writer, 1, &self.destination_package);
+            codec::encode::string(writer, 2, &self.destination_class);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.privacy_level);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.skip_dropbox);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.skip_incidentd);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.destination_package = Some(codec::decode::string(field)?),
-                2 => self.destination_class = Some(codec::decode::string(field)?),
-                3 => self.privacy_level = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                4 => self.skip_dropbox = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                5 => self.skip_incidentd = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.destination_package),
+                2 => codec::decode::string(field, &mut self.destination_class),
+                3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.privacy_level),
+                4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.skip_dropbox),
+                5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.skip_incidentd),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: IncidentReportConfig = IncidentReportConfig::EMPTY;
@@ -12273,29 +12934,29 @@ pub mod trace_config {
         };
     }
     impl Default for TraceFilter {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for TraceFilter {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::bytes(writer, 1, self.bytecode.as_ref());
-            codec::encode::bytes(writer, 2, self.bytecode_v2.as_ref());
+            codec::encode::bytes(writer, 1, &self.bytecode);
+            codec::encode::bytes(writer, 2, &self.bytecode_v2);
             codec::encode::message(writer, 3, &self.string_filter_chain);
-            codec::encode::bytes(writer, 4, self.bytecode_overlay_v54.as_ref());
+            codec::encode::bytes(writer, 4, &self.bytecode_overlay_v54);
             codec::encode::message(writer, 5, &self.string_filter_chain_v54);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.bytecode = Some(codec::decode::bytes(field)?),
-                2 => self.bytecode_v2 = Some(codec::decode::bytes(field)?),
-                3 => decoder.message(field, &mut self.string_filter_chain)?,
-                4 => self.bytecode_overlay_v54 = Some(codec::decode::bytes(field)?),
-                5 => decoder.message(field, &mut self.string_filter_chain_v54)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::bytes(field, &mut self.bytecode),
+                2 => codec::decode::bytes(field, &mut self.bytecode_v2),
+                3 => decoder.message(field, &mut self.string_filter_chain),
+                4 => codec::decode::bytes(field, &mut self.bytecode_overlay_v54),
+                5 => decoder.message(field, &mut self.string_filter_chain_v54),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: TraceFilter = TraceFilter::EMPTY;
@@ -12325,29 +12986,29 @@ pub mod trace_config {
             };
         }
         impl Default for StringFilterRule {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
         impl codec::Fields for StringFilterRule {
             fn write(&self, writer: &mut codec::Writer) {
-                codec::encode::enumeration(writer, 1, self.policy);
-                codec::encode::string(writer, 2, self.regex_pattern.as_ref());
-                codec::encode::string(writer, 3, self.atrace_payload_starts_with.as_ref());
-                codec::encode::string(writer, 4, self.name.as_ref());
+                codec::encode::enumeration(writer, 1, &self.policy);
+                codec::encode::string(writer, 2, &self.regex_pattern);
+                codec::encode::string(writer, 3, &self.atrace_payload_starts_with);
+                codec::encode::string(writer, 4, &self.name);
                 codec::encode::enumerations(writer, 5, &self.semantic_type);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.policy = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.policy),
-                    2 => self.regex_pattern = Some(codec::decode::string(field)?),
-                    3 => self.atrace_payload_starts_with = Some(codec::decode::string(field)?),
-                    4 => self.name = Some(codec::decode::string(field)?),
-                    5 => codec::decode::enumerations(field, &mut self.semantic_type, &mut self.unknown_fields)?,
-                    _ => self.unknown_fields.push(field),
+                    1 => codec::decode::enumeration(field, &mut self.policy, &mut self.unknown_fields),
+                    2 => codec::decode::string(field, &mut self.regex_pattern),
+                    3 => codec::decode::string(field, &mut self.atrace_payload_starts_with),
+                    4 => codec::decode::string(field, &mut self.name),
+                    5 => codec::decode::enumerations(field, &mut self.semantic_type, &mut self.unknown_fields),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: StringFilterRule = StringFilterRule::EMPTY;
@@ -12367,6 +13028,7 @@ pub mod trace_config {
             };
         }
         impl Default for StringFilterChain {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
@@ -12376,12 +13038,11 @@ pub mod trace_config {
                 codec::encode::messages(writer, 1, &self.rules);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => decoder.element(field, &mut self.rules)?,
-                    _ => self.unknown_fields.push(field),
+                    1 => decoder.messages(field, &mut self.rules),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: StringFilterChain = StringFilterChain::EMPTY;
@@ -12407,8 +13068,20 @@ pub mod trace_config {
                 (Self::SFP_ATRACE_MATCH_BREAK, "SFP_ATRACE_MATCH_BREAK"),
                 (Self::SFP_ATRACE_REPEATED_SEARCH_REDACT_GROUPS, "SFP_ATRACE_REPEATED_SEARCH_REDACT_GROUPS"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::SFP_UNSPECIFIED,
+                    1 => Self::SFP_MATCH_REDACT_GROUPS,
+                    2 => Self::SFP_ATRACE_MATCH_REDACT_GROUPS,
+                    3 => Self::SFP_MATCH_BREAK,
+                    4 => Self::SFP_ATRACE_MATCH_BREAK,
+                    5 => Self::SFP_ATRACE_REPEATED_SEARCH_REDACT_GROUPS,
+                    _ => return None,
+                })
             }
         }
     }
@@ -12432,27 +13105,27 @@ pub mod trace_config {
         };
     }
     impl Default for AndroidReportConfig {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for AndroidReportConfig {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.reporter_service_package.as_ref());
-            codec::encode::string(writer, 2, self.reporter_service_class.as_ref());
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.skip_report);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.use_pipe_in_framework_for_testing);
+            codec::encode::string(writer, 1, &self.reporter_service_package);
+            codec::encode::string(writer, 2, &self.reporter_service_class);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.skip_report);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.use_pipe_in_framework_for_testing);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.reporter_service_package = Some(codec::decode::string(field)?),
-                2 => self.reporter_service_class = Some(codec::decode::string(field)?),
-                3 => self.skip_report = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                4 => self.use_pipe_in_framework_for_testing = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.reporter_service_package),
+                2 => codec::decode::string(field, &mut self.reporter_service_class),
+                3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.skip_report),
+                4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.use_pipe_in_framework_for_testing),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: AndroidReportConfig = AndroidReportConfig::EMPTY;
@@ -12475,23 +13148,23 @@ pub mod trace_config {
         };
     }
     impl Default for CmdTraceStartDelay {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for CmdTraceStartDelay {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.min_delay_ms);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.max_delay_ms);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.min_delay_ms);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.max_delay_ms);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.min_delay_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.max_delay_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.min_delay_ms),
+                2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.max_delay_ms),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: CmdTraceStartDelay = CmdTraceStartDelay::EMPTY;
@@ -12514,23 +13187,23 @@ pub mod trace_config {
         };
     }
     impl Default for SessionSemaphore {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for SessionSemaphore {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::string(writer, 1, self.name.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.max_other_session_count);
+            codec::encode::string(writer, 1, &self.name);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.max_other_session_count);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.name = Some(codec::decode::string(field)?),
-                2 => self.max_other_session_count = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::string(field, &mut self.name),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.max_other_session_count),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: SessionSemaphore = SessionSemaphore::EMPTY;
@@ -12550,8 +13223,17 @@ pub mod trace_config {
             (Self::LOCKDOWN_CLEAR, "LOCKDOWN_CLEAR"),
             (Self::LOCKDOWN_SET, "LOCKDOWN_SET"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::LOCKDOWN_UNCHANGED,
+                1 => Self::LOCKDOWN_CLEAR,
+                2 => Self::LOCKDOWN_SET,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12565,8 +13247,16 @@ pub mod trace_config {
             (Self::COMPRESSION_TYPE_UNSPECIFIED, "COMPRESSION_TYPE_UNSPECIFIED"),
             (Self::COMPRESSION_TYPE_DEFLATE, "COMPRESSION_TYPE_DEFLATE"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::COMPRESSION_TYPE_UNSPECIFIED,
+                1 => Self::COMPRESSION_TYPE_DEFLATE,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12582,8 +13272,17 @@ pub mod trace_config {
             (Self::STATSD_LOGGING_ENABLED, "STATSD_LOGGING_ENABLED"),
             (Self::STATSD_LOGGING_DISABLED, "STATSD_LOGGING_DISABLED"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::STATSD_LOGGING_UNSPECIFIED,
+                1 => Self::STATSD_LOGGING_ENABLED,
+                2 => Self::STATSD_LOGGING_DISABLED,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12601,8 +13300,18 @@ pub mod trace_config {
             (Self::WRITE_FLUSH_DISABLED, "WRITE_FLUSH_DISABLED"),
             (Self::WRITE_FLUSH_ENABLED, "WRITE_FLUSH_ENABLED"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::WRITE_FLUSH_UNSPECIFIED,
+                1 => Self::WRITE_FLUSH_AUTO,
+                2 => Self::WRITE_FLUSH_DISABLED,
+                3 => Self::WRITE_FLUSH_ENABLED,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12618,8 +13327,17 @@ pub mod trace_config {
             (Self::FFLUSH_DISABLED, "FFLUSH_DISABLED"),
             (Self::FFLUSH_ENABLED, "FFLUSH_ENABLED"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::FFLUSH_UNSPECIFIED,
+                1 => Self::FFLUSH_DISABLED,
+                2 => Self::FFLUSH_ENABLED,
+                _ => return None,
+            })
         }
     }
 }
@@ -12662,6 +13380,7 @@ impl TracePacket {
     };
 }
 impl Default for TracePacket {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -12678,12 +13397,12 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::TraceConfig(value)) => codec::encode::nested(writer, 33, &**value),
             Some(crate::messages::trace_packet::Data::FtraceStats(value)) => codec::encode::nested(writer, 34, &**value),
             Some(crate::messages::trace_packet::Data::TraceStats(value)) => codec::encode::nested(writer, 35, &**value),
-            Some(crate::messages::trace_packet::Data::SynchronizationMarker(value)) => codec::encode::bytes(writer, 36, Some(value)),
+            Some(crate::messages::trace_packet::Data::SynchronizationMarker(value)) => codec::encode::contents(writer, 36, value),
             Some(crate::messages::trace_packet::Data::ProcessDescriptor(value)) => codec::encode::nested(writer, 43, &**value),
             Some(crate::messages::trace_packet::Data::ThreadDescriptor(value)) => codec::encode::nested(writer, 44, &**value),
             Some(crate::messages::trace_packet::Data::SystemInfo(value)) => codec::encode::nested(writer, 45, &**value),
             Some(crate::messages::trace_packet::Data::Trigger(value)) => codec::encode::nested(writer, 46, &**value),
-            Some(crate::messages::trace_packet::Data::CompressedPackets(value)) => codec::encode::bytes(writer, 50, Some(value)),
+            Some(crate::messages::trace_packet::Data::CompressedPackets(value)) => codec::encode::contents(writer, 50, value),
             Some(crate::messages::trace_packet::Data::TrackDescriptor(value)) => codec::encode::nested(writer, 60, &**value),
             Some(crate::messages::trace_packet::Data::CpuInfo(value)) => codec::encode::nested(writer, 67, &**value),
             Some(crate::messages::trace_packet::Data::ServiceEvent(value)) => codec::encode::nested(writer, 69, &**value),
@@ -12701,275 +13420,363 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::TraceAttributes(value)) => codec::encode::nested(writer, 126, &**value),
             Some(crate::messages::trace_packet::Data::GenericGpuFrequencyEvent(value)) => codec::encode::nested(writer, 129, &**value),
             Some(crate::messages::trace_packet::Data::InterruptInfo(value)) => codec::encode::nested(writer, 130, &**value),
-            Some(crate::messages::trace_packet::Data::ZstdCompressedPackets(value)) => codec::encode::bytes(writer, 133, Some(value)),
+            Some(crate::messages::trace_packet::Data::ZstdCompressedPackets(value)) => codec::encode::contents(writer, 133, value),
             Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(value)) => codec::encode::nested(writer, 134, &**value),
             Some(crate::messages::trace_packet::Data::ForTesting(value)) => codec::encode::nested(writer, 900, &**value),
             None => {}
         }
         match &self.optional_trusted_uid {
-            Some(crate::messages::trace_packet::OptionalTrustedUid::TrustedUid(value)) => codec::encode::scalar::<codec::scalar::Int32>(writer, 3, Some(*value)),
+            Some(crate::messages::trace_packet::OptionalTrustedUid::TrustedUid(value)) => codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &Some(*value)),
             None => {}
         }
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.timestamp);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.timestamp);
         match &self.optional_trusted_packet_sequence_id {
-            Some(crate::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, Some(*value)),
+            Some(crate::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, &Some(*value)),
             None => {}
         }
         codec::encode::message(writer, 12, &self.interned_data);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, self.sequence_flags);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 41, self.incremental_state_cleared);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 42, self.previous_packet_dropped);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 58, self.timestamp_clock_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, &self.sequence_flags);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 41, &self.incremental_state_cleared);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 42, &self.previous_packet_dropped);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 58, &self.timestamp_clock_id);
         codec::encode::message(writer, 59, &self.trace_packet_defaults);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 79, self.trusted_pid);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 87, self.first_packet_on_sequence);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 98, self.machine_id);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 79, &self.trusted_pid);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 87, &self.first_packet_on_sequence);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 98, &self.machine_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
             1 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::FtraceEvents(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::FtraceEvents(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::FtraceEvents(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::FtraceEvents(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::FtraceEvents(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             2 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ProcessTree(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ProcessTree(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ProcessTree(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ProcessTree(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ProcessTree(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             6 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ClockSnapshot(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ClockSnapshot(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ClockSnapshot(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ClockSnapshot(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ClockSnapshot(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             7 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::SysStats(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::SysStats(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::SysStats(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::SysStats(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::SysStats(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             9 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ProcessStats(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ProcessStats(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ProcessStats(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ProcessStats(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ProcessStats(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             11 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::TrackEvent(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::TrackEvent(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::TrackEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::TrackEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::TrackEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             33 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::TraceConfig(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::TraceConfig(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::TraceConfig(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::TraceConfig(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::TraceConfig(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             34 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::FtraceStats(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::FtraceStats(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::FtraceStats(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::FtraceStats(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::FtraceStats(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             35 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::TraceStats(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::TraceStats(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::TraceStats(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::TraceStats(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::TraceStats(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            36 => self.data = Some(crate::messages::trace_packet::Data::SynchronizationMarker(codec::decode::bytes(field)?)),
+            36 => {
+                let mut value = None;
+                codec::decode::bytes(field, &mut value)?;
+                self.data = value.map(crate::messages::trace_packet::Data::SynchronizationMarker).or(self.data.take());
+                Ok(())
+            }
             43 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ProcessDescriptor(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ProcessDescriptor(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ProcessDescriptor(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ProcessDescriptor(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ProcessDescriptor(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             44 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ThreadDescriptor(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ThreadDescriptor(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ThreadDescriptor(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ThreadDescriptor(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ThreadDescriptor(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             45 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::SystemInfo(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::SystemInfo(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::SystemInfo(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::SystemInfo(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::SystemInfo(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             46 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::Trigger(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::Trigger(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::Trigger(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::Trigger(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::Trigger(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            50 => self.data = Some(crate::messages::trace_packet::Data::CompressedPackets(codec::decode::bytes(field)?)),
+            50 => {
+                let mut value = None;
+                codec::decode::bytes(field, &mut value)?;
+                self.data = value.map(crate::messages::trace_packet::Data::CompressedPackets).or(self.data.take());
+                Ok(())
+            }
             60 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::TrackDescriptor(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::TrackDescriptor(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::TrackDescriptor(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::TrackDescriptor(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::TrackDescriptor(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             67 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::CpuInfo(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::CpuInfo(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::CpuInfo(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::CpuInfo(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::CpuInfo(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             69 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ServiceEvent(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ServiceEvent(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ServiceEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ServiceEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ServiceEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             72 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ExtensionDescriptor(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ExtensionDescriptor(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ExtensionDescriptor(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ExtensionDescriptor(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ExtensionDescriptor(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             89 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::TraceUuid(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::TraceUuid(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::TraceUuid(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::TraceUuid(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::TraceUuid(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             90 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::TrackEventRangeOfInterest(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::TrackEventRangeOfInterest(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::TrackEventRangeOfInterest(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::TrackEventRangeOfInterest(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::TrackEventRangeOfInterest(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             107 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::RemoteClockSync(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::RemoteClockSync(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::RemoteClockSync(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::RemoteClockSync(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::RemoteClockSync(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             113 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::CloneSnapshotTrigger(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::CloneSnapshotTrigger(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::CloneSnapshotTrigger(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::CloneSnapshotTrigger(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::CloneSnapshotTrigger(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             117 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::GenericKernelTaskStateEvent(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::GenericKernelTaskStateEvent(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::GenericKernelTaskStateEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::GenericKernelTaskStateEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::GenericKernelTaskStateEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             118 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::GenericKernelCpuFreqEvent(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::GenericKernelCpuFreqEvent(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::GenericKernelCpuFreqEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::GenericKernelCpuFreqEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::GenericKernelCpuFreqEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             120 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::GenericKernelTaskRenameEvent(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::GenericKernelTaskRenameEvent(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::GenericKernelTaskRenameEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::GenericKernelTaskRenameEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::GenericKernelTaskRenameEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             122 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::GenericKernelProcessTree(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::GenericKernelProcessTree(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::GenericKernelProcessTree(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::GenericKernelProcessTree(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::GenericKernelProcessTree(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             124 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::TraceProvenance(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::TraceProvenance(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::TraceProvenance(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::TraceProvenance(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::TraceProvenance(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             125 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::Protovms(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::Protovms(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::Protovms(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::Protovms(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::Protovms(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             126 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::TraceAttributes(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::TraceAttributes(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::TraceAttributes(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::TraceAttributes(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::TraceAttributes(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             129 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::GenericGpuFrequencyEvent(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::GenericGpuFrequencyEvent(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::GenericGpuFrequencyEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::GenericGpuFrequencyEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::GenericGpuFrequencyEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             130 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::InterruptInfo(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::InterruptInfo(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::InterruptInfo(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::InterruptInfo(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::InterruptInfo(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            133 => self.data = Some(crate::messages::trace_packet::Data::ZstdCompressedPackets(codec::decode::bytes(field)?)),
+            133 => {
+                let mut value = None;
+                codec::decode::bytes(field, &mut value)?;
+                self.data = value.map(crate::messages::trace_packet::Data::ZstdCompressedPackets).or(self.data.take());
+                Ok(())
+            }
             134 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             900 => {
-                let before = match self.data.take() {
-                    Some(crate::messages::trace_packet::Data::ForTesting(before)) => Some(before),
-                    _ => None,
-                };
-                self.data = Some(crate::messages::trace_packet::Data::ForTesting(decoder.boxed(field, before)?));
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ForTesting(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ForTesting(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ForTesting(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            3 => self.optional_trusted_uid = Some(crate::messages::trace_packet::OptionalTrustedUid::TrustedUid(codec::decode::scalar::<codec::scalar::Int32>(field)?)),
-            8 => self.timestamp = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            10 => self.optional_trusted_packet_sequence_id = Some(crate::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId(codec::decode::scalar::<codec::scalar::Uint32>(field)?)),
-            12 => decoder.message(field, &mut self.interned_data)?,
-            13 => self.sequence_flags = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            41 => self.incremental_state_cleared = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            42 => self.previous_packet_dropped = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            58 => self.timestamp_clock_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            59 => decoder.message(field, &mut self.trace_packet_defaults)?,
-            79 => self.trusted_pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            87 => self.first_packet_on_sequence = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            98 => self.machine_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            3 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int32>(field, &mut value)?;
+                self.optional_trusted_uid = value.map(crate::messages::trace_packet::OptionalTrustedUid::TrustedUid).or(self.optional_trusted_uid.take());
+                Ok(())
+            }
+            8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timestamp),
+            10 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                self.optional_trusted_packet_sequence_id = value.map(crate::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId).or(self.optional_trusted_packet_sequence_id.take());
+                Ok(())
+            }
+            12 => decoder.message(field, &mut self.interned_data),
+            13 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.sequence_flags),
+            41 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.incremental_state_cleared),
+            42 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.previous_packet_dropped),
+            58 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.timestamp_clock_id),
+            59 => decoder.message(field, &mut self.trace_packet_defaults),
+            79 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.trusted_pid),
+            87 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.first_packet_on_sequence),
+            98 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.machine_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TracePacket = TracePacket::EMPTY;
@@ -12991,6 +13798,7 @@ pub mod trace_packet {
         };
     }
     impl Default for ProtoVms {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -13000,12 +13808,11 @@ pub mod trace_packet {
             codec::encode::messages(writer, 1, &self.instance);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.element(field, &mut self.instance)?,
-                _ => self.unknown_fields.push(field),
+                1 => decoder.messages(field, &mut self.instance),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: ProtoVms = ProtoVms::EMPTY;
@@ -13033,6 +13840,7 @@ pub mod trace_packet {
             };
         }
         impl Default for Instance {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
@@ -13041,19 +13849,18 @@ pub mod trace_packet {
             fn write(&self, writer: &mut codec::Writer) {
                 codec::encode::message(writer, 1, &self.program);
                 codec::encode::message(writer, 2, &self.state);
-                codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.memory_limit_kb);
+                codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.memory_limit_kb);
                 codec::encode::scalars::<codec::scalar::Int32>(writer, 4, &self.producer_id);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => decoder.message(field, &mut self.program)?,
-                    2 => decoder.message(field, &mut self.state)?,
-                    3 => self.memory_limit_kb = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                    4 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.producer_id)?,
-                    _ => self.unknown_fields.push(field),
+                    1 => decoder.message(field, &mut self.program),
+                    2 => decoder.message(field, &mut self.state),
+                    3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.memory_limit_kb),
+                    4 => codec::decode::scalars::<codec::scalar::Int32>(field, &mut self.producer_id),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: Instance = Instance::EMPTY;
@@ -13075,8 +13882,17 @@ pub mod trace_packet {
             (Self::SEQ_INCREMENTAL_STATE_CLEARED, "SEQ_INCREMENTAL_STATE_CLEARED"),
             (Self::SEQ_NEEDS_INCREMENTAL_STATE, "SEQ_NEEDS_INCREMENTAL_STATE"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::SEQ_UNSPECIFIED,
+                1 => Self::SEQ_INCREMENTAL_STATE_CLEARED,
+                2 => Self::SEQ_NEEDS_INCREMENTAL_STATE,
+                _ => return None,
+            })
         }
     }
     /// Bits of `previous_packet_dropped`: why packets of the sequence are missing before this one.
@@ -13107,8 +13923,24 @@ pub mod trace_packet {
             (Self::DATA_LOSS_WRITER_ABORT, "DATA_LOSS_WRITER_ABORT"),
             (Self::DATA_LOSS_SMB_FULL, "DATA_LOSS_SMB_FULL"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::DATA_LOSS_UNSPECIFIED,
+                1 => Self::DATA_LOSS_PRESENT,
+                2 => Self::DATA_LOSS_READ_GAP,
+                4 => Self::DATA_LOSS_CHUNK_CORRUPTED,
+                8 => Self::DATA_LOSS_ORPHAN_CONTINUATION,
+                16 => Self::DATA_LOSS_REASSEMBLY_GAP,
+                32 => Self::DATA_LOSS_REASSEMBLY_BROKEN_CHAIN,
+                64 => Self::DATA_LOSS_OVERWRITE,
+                128 => Self::DATA_LOSS_WRITER_ABORT,
+                256 => Self::DATA_LOSS_SMB_FULL,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Debug, PartialEq)]
@@ -13175,6 +14007,7 @@ impl TracePacketDefaults {
     };
 }
 impl Default for TracePacketDefaults {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -13182,16 +14015,15 @@ impl Default for TracePacketDefaults {
 impl codec::Fields for TracePacketDefaults {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::message(writer, 11, &self.track_event_defaults);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 58, self.timestamp_clock_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 58, &self.timestamp_clock_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            11 => decoder.message(field, &mut self.track_event_defaults)?,
-            58 => self.timestamp_clock_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            11 => decoder.message(field, &mut self.track_event_defaults),
+            58 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.timestamp_clock_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TracePacketDefaults = TracePacketDefaults::EMPTY;
@@ -13212,6 +14044,7 @@ impl TraceProvenance {
     };
 }
 impl Default for TraceProvenance {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -13221,12 +14054,11 @@ impl codec::Fields for TraceProvenance {
         codec::encode::messages(writer, 2, &self.buffers);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            2 => decoder.element(field, &mut self.buffers)?,
-            _ => self.unknown_fields.push(field),
+            2 => decoder.messages(field, &mut self.buffers),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TraceProvenance = TraceProvenance::EMPTY;
@@ -13250,23 +14082,23 @@ pub mod trace_provenance {
         };
     }
     impl Default for Sequence {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Sequence {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.id);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.producer_id);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.id);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.producer_id);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                2 => self.producer_id = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.id),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.producer_id),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Sequence = Sequence::EMPTY;
@@ -13286,6 +14118,7 @@ pub mod trace_provenance {
         };
     }
     impl Default for Buffer {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -13295,12 +14128,11 @@ pub mod trace_provenance {
             codec::encode::messages(writer, 1, &self.sequences);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.element(field, &mut self.sequences)?,
-                _ => self.unknown_fields.push(field),
+                1 => decoder.messages(field, &mut self.sequences),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Buffer = Buffer::EMPTY;
@@ -13355,6 +14187,7 @@ impl TraceStats {
     };
 }
 impl Default for TraceStats {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -13362,46 +14195,45 @@ impl Default for TraceStats {
 impl codec::Fields for TraceStats {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.buffer_stats);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.producers_connected);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.producers_seen);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.data_sources_registered);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.data_sources_seen);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, self.tracing_sessions);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.total_buffers);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.chunks_discarded);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.patches_discarded);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, self.invalid_packets);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.producers_connected);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.producers_seen);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.data_sources_registered);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.data_sources_seen);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, &self.tracing_sessions);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.total_buffers);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.chunks_discarded);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.patches_discarded);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, &self.invalid_packets);
         codec::encode::message(writer, 11, &self.filter_stats);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 12, self.flushes_requested);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 13, self.flushes_succeeded);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 14, self.flushes_failed);
-        codec::encode::enumeration(writer, 15, self.final_flush_outcome);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 12, &self.flushes_requested);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 13, &self.flushes_succeeded);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 14, &self.flushes_failed);
+        codec::encode::enumeration(writer, 15, &self.final_flush_outcome);
         codec::encode::scalars::<codec::scalar::Int64>(writer, 17, &self.chunk_payload_histogram_def);
         codec::encode::messages(writer, 18, &self.writer_stats);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.buffer_stats)?,
-            2 => self.producers_connected = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            3 => self.producers_seen = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.data_sources_registered = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            5 => self.data_sources_seen = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            6 => self.tracing_sessions = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            7 => self.total_buffers = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            8 => self.chunks_discarded = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            9 => self.patches_discarded = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            10 => self.invalid_packets = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            11 => decoder.message(field, &mut self.filter_stats)?,
-            12 => self.flushes_requested = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            13 => self.flushes_succeeded = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            14 => self.flushes_failed = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            15 => self.final_flush_outcome = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.final_flush_outcome),
-            17 => codec::decode::scalars::<codec::scalar::Int64>(field, &mut self.chunk_payload_histogram_def)?,
-            18 => decoder.element(field, &mut self.writer_stats)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.buffer_stats),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.producers_connected),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.producers_seen),
+            4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.data_sources_registered),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.data_sources_seen),
+            6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.tracing_sessions),
+            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.total_buffers),
+            8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.chunks_discarded),
+            9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.patches_discarded),
+            10 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.invalid_packets),
+            11 => decoder.message(field, &mut self.filter_stats),
+            12 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.flushes_requested),
+            13 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.flushes_succeeded),
+            14 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.flushes_failed),
+            15 => codec::decode::enumeration(field, &mut self.final_flush_outcome, &mut self.unknown_fields),
+            17 => codec::decode::scalars::<codec::scalar::Int64>(field, &mut self.chunk_payload_histogram_def),
+            18 => decoder.messages(field, &mut self.writer_stats),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TraceStats = TraceStats::EMPTY;
@@ -13469,65 +14301,65 @@ pub mod trace_stats {
         };
     }
     impl Default for BufferStats {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for BufferStats {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.bytes_written);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.chunks_written);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.chunks_overwritten);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.write_wrap_count);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.patches_succeeded);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.patches_failed);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, self.readaheads_succeeded);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.readaheads_failed);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, self.abi_violations);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, self.chunks_rewritten);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, self.chunks_committed_out_of_order);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 12, self.buffer_size);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 13, self.bytes_overwritten);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 14, self.bytes_read);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 15, self.padding_bytes_written);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 16, self.padding_bytes_cleared);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 17, self.chunks_read);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 18, self.chunks_discarded);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 19, self.trace_writer_packet_loss);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 20, self.chunks_relocated);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 22, self.oversized_packets_dropped);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 23, self.compactions);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 24, self.compactions_skipped);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.bytes_written);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.chunks_written);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.chunks_overwritten);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.write_wrap_count);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.patches_succeeded);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.patches_failed);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 7, &self.readaheads_succeeded);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.readaheads_failed);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 9, &self.abi_violations);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, &self.chunks_rewritten);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, &self.chunks_committed_out_of_order);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 12, &self.buffer_size);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 13, &self.bytes_overwritten);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 14, &self.bytes_read);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 15, &self.padding_bytes_written);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 16, &self.padding_bytes_cleared);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 17, &self.chunks_read);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 18, &self.chunks_discarded);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 19, &self.trace_writer_packet_loss);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 20, &self.chunks_relocated);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 22, &self.oversized_packets_dropped);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 23, &self.compactions);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 24, &self.compactions_skipped);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.bytes_written = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => self.chunks_written = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                3 => self.chunks_overwritten = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                4 => self.write_wrap_count = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                5 => self.patches_succeeded = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                6 => self.patches_failed = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                7 => self.readaheads_succeeded = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                8 => self.readaheads_failed = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                9 => self.abi_violations = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                10 => self.chunks_rewritten = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                11 => self.chunks_committed_out_of_order = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                12 => self.buffer_size = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                13 => self.bytes_overwritten = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                14 => self.bytes_read = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                15 => self.padding_bytes_written = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                16 => self.padding_bytes_cleared = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                17 => self.chunks_read = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                18 => self.chunks_discarded = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                19 => self.trace_writer_packet_loss = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                20 => self.chunks_relocated = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                22 => self.oversized_packets_dropped = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                23 => self.compactions = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                24 => self.compactions_skipped = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.bytes_written),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.chunks_written),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.chunks_overwritten),
+                4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.write_wrap_count),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.patches_succeeded),
+                6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.patches_failed),
+                7 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.readaheads_succeeded),
+                8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.readaheads_failed),
+                9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.abi_violations),
+                10 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.chunks_rewritten),
+                11 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.chunks_committed_out_of_order),
+                12 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.buffer_size),
+                13 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.bytes_overwritten),
+                14 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.bytes_read),
+                15 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.padding_bytes_written),
+                16 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.padding_bytes_cleared),
+                17 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.chunks_read),
+                18 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.chunks_discarded),
+                19 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.trace_writer_packet_loss),
+                20 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.chunks_relocated),
+                22 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.oversized_packets_dropped),
+                23 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.compactions),
+                24 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.compactions_skipped),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: BufferStats = BufferStats::EMPTY;
@@ -13554,27 +14386,27 @@ pub mod trace_stats {
         };
     }
     impl Default for WriterStats {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for WriterStats {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.sequence_id);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.sequence_id);
             codec::encode::packed::<codec::scalar::Uint64>(writer, 2, &self.chunk_payload_histogram_counts);
             codec::encode::packed::<codec::scalar::Int64>(writer, 3, &self.chunk_payload_histogram_sum);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, self.buffer);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.buffer);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.sequence_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.chunk_payload_histogram_counts)?,
-                3 => codec::decode::scalars::<codec::scalar::Int64>(field, &mut self.chunk_payload_histogram_sum)?,
-                4 => self.buffer = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.sequence_id),
+                2 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.chunk_payload_histogram_counts),
+                3 => codec::decode::scalars::<codec::scalar::Int64>(field, &mut self.chunk_payload_histogram_sum),
+                4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.buffer),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: WriterStats = WriterStats::EMPTY;
@@ -13605,31 +14437,31 @@ pub mod trace_stats {
         };
     }
     impl Default for FilterStats {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for FilterStats {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.input_packets);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.input_bytes);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.output_bytes);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.errors);
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.time_taken_ns);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.input_packets);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.input_bytes);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.output_bytes);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.errors);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.time_taken_ns);
             codec::encode::scalars::<codec::scalar::Uint64>(writer, 20, &self.bytes_discarded_per_buffer);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.input_packets = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => self.input_bytes = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                3 => self.output_bytes = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                4 => self.errors = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                5 => self.time_taken_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                20 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.bytes_discarded_per_buffer)?,
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.input_packets),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.input_bytes),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.output_bytes),
+                4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.errors),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.time_taken_ns),
+                20 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.bytes_discarded_per_buffer),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: FilterStats = FilterStats::EMPTY;
@@ -13649,8 +14481,17 @@ pub mod trace_stats {
             (Self::FINAL_FLUSH_SUCCEEDED, "FINAL_FLUSH_SUCCEEDED"),
             (Self::FINAL_FLUSH_FAILED, "FINAL_FLUSH_FAILED"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::FINAL_FLUSH_UNSPECIFIED,
+                1 => Self::FINAL_FLUSH_SUCCEEDED,
+                2 => Self::FINAL_FLUSH_FAILED,
+                _ => return None,
+            })
         }
     }
 }
@@ -13671,23 +14512,23 @@ impl TraceUuid {
     };
 }
 impl Default for TraceUuid {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TraceUuid {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.msb);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, self.lsb);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.msb);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &self.lsb);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.msb = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            2 => self.lsb = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.msb),
+            2 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.lsb),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TraceUuid = TraceUuid::EMPTY;
@@ -13715,27 +14556,27 @@ impl TracingServiceCapabilities {
     };
 }
 impl Default for TracingServiceCapabilities {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TracingServiceCapabilities {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.has_query_capabilities);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.has_query_capabilities);
         codec::encode::enumerations(writer, 2, &self.observable_events);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.has_trace_config_output_path);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, self.has_clone_session);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.has_trace_config_output_path);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.has_clone_session);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.has_query_capabilities = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            2 => codec::decode::enumerations(field, &mut self.observable_events, &mut self.unknown_fields)?,
-            3 => self.has_trace_config_output_path = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            4 => self.has_clone_session = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.has_query_capabilities),
+            2 => codec::decode::enumerations(field, &mut self.observable_events, &mut self.unknown_fields),
+            3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.has_trace_config_output_path),
+            4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.has_clone_session),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TracingServiceCapabilities = TracingServiceCapabilities::EMPTY;
@@ -13757,6 +14598,7 @@ impl TracingServiceEvent {
     };
 }
 impl Default for TracingServiceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -13764,49 +14606,97 @@ impl Default for TracingServiceEvent {
 impl codec::Fields for TracingServiceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.event_type {
-            Some(crate::messages::tracing_service_event::EventType::AllDataSourcesStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 1, Some(*value)),
-            Some(crate::messages::tracing_service_event::EventType::TracingStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 2, Some(*value)),
-            Some(crate::messages::tracing_service_event::EventType::AllDataSourcesFlushed(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 3, Some(*value)),
-            Some(crate::messages::tracing_service_event::EventType::ReadTracingBuffersCompleted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 4, Some(*value)),
-            Some(crate::messages::tracing_service_event::EventType::TracingDisabled(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 5, Some(*value)),
-            Some(crate::messages::tracing_service_event::EventType::SeizedForBugreport(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 6, Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::AllDataSourcesStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::TracingStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::AllDataSourcesFlushed(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::ReadTracingBuffersCompleted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::TracingDisabled(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::SeizedForBugreport(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 6, &Some(*value)),
             Some(crate::messages::tracing_service_event::EventType::SlowStartingDataSources(value)) => codec::encode::nested(writer, 7, &**value),
             Some(crate::messages::tracing_service_event::EventType::LastFlushSlowDataSources(value)) => codec::encode::nested(writer, 8, &**value),
-            Some(crate::messages::tracing_service_event::EventType::FlushStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 9, Some(*value)),
-            Some(crate::messages::tracing_service_event::EventType::CloneStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 10, Some(*value)),
-            Some(crate::messages::tracing_service_event::EventType::BufferCloned(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::FlushStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::CloneStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 10, &Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::BufferCloned(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, &Some(*value)),
             None => {}
         }
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.event_type = Some(crate::messages::tracing_service_event::EventType::AllDataSourcesStarted(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            2 => self.event_type = Some(crate::messages::tracing_service_event::EventType::TracingStarted(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            3 => self.event_type = Some(crate::messages::tracing_service_event::EventType::AllDataSourcesFlushed(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            4 => self.event_type = Some(crate::messages::tracing_service_event::EventType::ReadTracingBuffersCompleted(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            5 => self.event_type = Some(crate::messages::tracing_service_event::EventType::TracingDisabled(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            6 => self.event_type = Some(crate::messages::tracing_service_event::EventType::SeizedForBugreport(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
+            1 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::AllDataSourcesStarted).or(self.event_type.take());
+                Ok(())
+            }
+            2 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::TracingStarted).or(self.event_type.take());
+                Ok(())
+            }
+            3 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::AllDataSourcesFlushed).or(self.event_type.take());
+                Ok(())
+            }
+            4 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::ReadTracingBuffersCompleted).or(self.event_type.take());
+                Ok(())
+            }
+            5 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::TracingDisabled).or(self.event_type.take());
+                Ok(())
+            }
+            6 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::SeizedForBugreport).or(self.event_type.take());
+                Ok(())
+            }
             7 => {
-                let before = match self.event_type.take() {
-                    Some(crate::messages::tracing_service_event::EventType::SlowStartingDataSources(before)) => Some(before),
-                    _ => None,
-                };
-                self.event_type = Some(crate::messages::tracing_service_event::EventType::SlowStartingDataSources(decoder.boxed(field, before)?));
+                if !matches!(self.event_type, Some(crate::messages::tracing_service_event::EventType::SlowStartingDataSources(_))) {
+                    self.event_type = Some(crate::messages::tracing_service_event::EventType::SlowStartingDataSources(Box::new(Default::default())));
+                }
+                match &mut self.event_type {
+                    Some(crate::messages::tracing_service_event::EventType::SlowStartingDataSources(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             8 => {
-                let before = match self.event_type.take() {
-                    Some(crate::messages::tracing_service_event::EventType::LastFlushSlowDataSources(before)) => Some(before),
-                    _ => None,
-                };
-                self.event_type = Some(crate::messages::tracing_service_event::EventType::LastFlushSlowDataSources(decoder.boxed(field, before)?));
+                if !matches!(self.event_type, Some(crate::messages::tracing_service_event::EventType::LastFlushSlowDataSources(_))) {
+                    self.event_type = Some(crate::messages::tracing_service_event::EventType::LastFlushSlowDataSources(Box::new(Default::default())));
+                }
+                match &mut self.event_type {
+                    Some(crate::messages::tracing_service_event::EventType::LastFlushSlowDataSources(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            9 => self.event_type = Some(crate::messages::tracing_service_event::EventType::FlushStarted(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            10 => self.event_type = Some(crate::messages::tracing_service_event::EventType::CloneStarted(codec::decode::scalar::<codec::scalar::Bool>(field)?)),
-            11 => self.event_type = Some(crate::messages::tracing_service_event::EventType::BufferCloned(codec::decode::scalar::<codec::scalar::Uint32>(field)?)),
-            _ => self.unknown_fields.push(field),
+            9 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::FlushStarted).or(self.event_type.take());
+                Ok(())
+            }
+            10 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::CloneStarted).or(self.event_type.take());
+                Ok(())
+            }
+            11 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::BufferCloned).or(self.event_type.take());
+                Ok(())
+            }
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TracingServiceEvent = TracingServiceEvent::EMPTY;
@@ -13829,6 +14719,7 @@ pub mod tracing_service_event {
         };
     }
     impl Default for DataSources {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -13838,12 +14729,11 @@ pub mod tracing_service_event {
             codec::encode::messages(writer, 1, &self.data_source);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.element(field, &mut self.data_source)?,
-                _ => self.unknown_fields.push(field),
+                1 => decoder.messages(field, &mut self.data_source),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: DataSources = DataSources::EMPTY;
@@ -13867,23 +14757,23 @@ pub mod tracing_service_event {
             };
         }
         impl Default for DataSource {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
         impl codec::Fields for DataSource {
             fn write(&self, writer: &mut codec::Writer) {
-                codec::encode::string(writer, 1, self.producer_name.as_ref());
-                codec::encode::string(writer, 2, self.data_source_name.as_ref());
+                codec::encode::string(writer, 1, &self.producer_name);
+                codec::encode::string(writer, 2, &self.data_source_name);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.producer_name = Some(codec::decode::string(field)?),
-                    2 => self.data_source_name = Some(codec::decode::string(field)?),
-                    _ => self.unknown_fields.push(field),
+                    1 => codec::decode::string(field, &mut self.producer_name),
+                    2 => codec::decode::string(field, &mut self.data_source_name),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: DataSource = DataSource::EMPTY;
@@ -13932,6 +14822,7 @@ impl TracingServiceState {
     };
 }
 impl Default for TracingServiceState {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -13940,25 +14831,24 @@ impl codec::Fields for TracingServiceState {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.producers);
         codec::encode::messages(writer, 2, &self.data_sources);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.num_sessions);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.num_sessions_started);
-        codec::encode::string(writer, 5, self.tracing_service_version.as_ref());
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.num_sessions);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.num_sessions_started);
+        codec::encode::string(writer, 5, &self.tracing_service_version);
         codec::encode::messages(writer, 6, &self.tracing_sessions);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 7, self.supports_tracing_sessions);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 7, &self.supports_tracing_sessions);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.producers)?,
-            2 => decoder.element(field, &mut self.data_sources)?,
-            3 => self.num_sessions = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.num_sessions_started = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            5 => self.tracing_service_version = Some(codec::decode::string(field)?),
-            6 => decoder.element(field, &mut self.tracing_sessions)?,
-            7 => self.supports_tracing_sessions = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.producers),
+            2 => decoder.messages(field, &mut self.data_sources),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.num_sessions),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.num_sessions_started),
+            5 => codec::decode::string(field, &mut self.tracing_service_version),
+            6 => decoder.messages(field, &mut self.tracing_sessions),
+            7 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.supports_tracing_sessions),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TracingServiceState = TracingServiceState::EMPTY;
@@ -13994,35 +14884,35 @@ pub mod tracing_service_state {
         };
     }
     impl Default for Producer {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for Producer {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, self.id);
-            codec::encode::string(writer, 2, self.name.as_ref());
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.uid);
-            codec::encode::string(writer, 4, self.sdk_version.as_ref());
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.pid);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 6, self.frozen);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.machine_id);
-            codec::encode::string(writer, 8, self.machine_name.as_ref());
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.id);
+            codec::encode::string(writer, 2, &self.name);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.uid);
+            codec::encode::string(writer, 4, &self.sdk_version);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.pid);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 6, &self.frozen);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.machine_id);
+            codec::encode::string(writer, 8, &self.machine_name);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.id = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                2 => self.name = Some(codec::decode::string(field)?),
-                3 => self.uid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                4 => self.sdk_version = Some(codec::decode::string(field)?),
-                5 => self.pid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                6 => self.frozen = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                7 => self.machine_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                8 => self.machine_name = Some(codec::decode::string(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.id),
+                2 => codec::decode::string(field, &mut self.name),
+                3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.uid),
+                4 => codec::decode::string(field, &mut self.sdk_version),
+                5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
+                6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.frozen),
+                7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.machine_id),
+                8 => codec::decode::string(field, &mut self.machine_name),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: Producer = Producer::EMPTY;
@@ -14044,6 +14934,7 @@ pub mod tracing_service_state {
         };
     }
     impl Default for DataSource {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -14051,16 +14942,15 @@ pub mod tracing_service_state {
     impl codec::Fields for DataSource {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::message(writer, 1, &self.ds_descriptor);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.producer_id);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.producer_id);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.message(field, &mut self.ds_descriptor)?,
-                2 => self.producer_id = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => decoder.message(field, &mut self.ds_descriptor),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.producer_id),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: DataSource = DataSource::EMPTY;
@@ -14100,41 +14990,41 @@ pub mod tracing_service_state {
         };
     }
     impl Default for TracingSession {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for TracingSession {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.id);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.consumer_uid);
-            codec::encode::string(writer, 3, self.state.as_ref());
-            codec::encode::string(writer, 4, self.unique_session_name.as_ref());
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.id);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.consumer_uid);
+            codec::encode::string(writer, 3, &self.state);
+            codec::encode::string(writer, 4, &self.unique_session_name);
             codec::encode::scalars::<codec::scalar::Uint32>(writer, 5, &self.buffer_size_kb);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, self.duration_ms);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.num_data_sources);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 8, self.start_realtime_ns);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 9, self.bugreport_score);
-            codec::encode::string(writer, 10, self.bugreport_filename.as_ref());
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 11, self.is_started);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, &self.duration_ms);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.num_data_sources);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 8, &self.start_realtime_ns);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 9, &self.bugreport_score);
+            codec::encode::string(writer, 10, &self.bugreport_filename);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 11, &self.is_started);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => self.consumer_uid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                3 => self.state = Some(codec::decode::string(field)?),
-                4 => self.unique_session_name = Some(codec::decode::string(field)?),
-                5 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.buffer_size_kb)?,
-                6 => self.duration_ms = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                7 => self.num_data_sources = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                8 => self.start_realtime_ns = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                9 => self.bugreport_score = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                10 => self.bugreport_filename = Some(codec::decode::string(field)?),
-                11 => self.is_started = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.id),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.consumer_uid),
+                3 => codec::decode::string(field, &mut self.state),
+                4 => codec::decode::string(field, &mut self.unique_session_name),
+                5 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.buffer_size_kb),
+                6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.duration_ms),
+                7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.num_data_sources),
+                8 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.start_realtime_ns),
+                9 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.bugreport_score),
+                10 => codec::decode::string(field, &mut self.bugreport_filename),
+                11 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_started),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: TracingSession = TracingSession::EMPTY;
@@ -14185,61 +15075,86 @@ impl TrackDescriptor {
     };
 }
 impl Default for TrackDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TrackDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.uuid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.uuid);
         match &self.static_or_dynamic_name {
-            Some(crate::messages::track_descriptor::StaticOrDynamicName::Name(value)) => codec::encode::string(writer, 2, Some(value)),
-            Some(crate::messages::track_descriptor::StaticOrDynamicName::StaticName(value)) => codec::encode::string(writer, 10, Some(value)),
-            Some(crate::messages::track_descriptor::StaticOrDynamicName::AtraceName(value)) => codec::encode::string(writer, 13, Some(value)),
+            Some(crate::messages::track_descriptor::StaticOrDynamicName::Name(value)) => codec::encode::contents(writer, 2, value.as_bytes()),
+            Some(crate::messages::track_descriptor::StaticOrDynamicName::StaticName(value)) => codec::encode::contents(writer, 10, value.as_bytes()),
+            Some(crate::messages::track_descriptor::StaticOrDynamicName::AtraceName(value)) => codec::encode::contents(writer, 13, value.as_bytes()),
             None => {}
         }
         codec::encode::message(writer, 3, &self.process);
         codec::encode::message(writer, 4, &self.thread);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, self.parent_uuid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.parent_uuid);
         codec::encode::message(writer, 8, &self.counter);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 9, self.disallow_merging_with_system_tracks);
-        codec::encode::enumeration(writer, 11, self.child_ordering);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 12, self.sibling_order_rank);
-        codec::encode::string(writer, 14, self.description.as_ref());
-        codec::encode::enumeration(writer, 15, self.sibling_merge_behavior);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &self.disallow_merging_with_system_tracks);
+        codec::encode::enumeration(writer, 11, &self.child_ordering);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 12, &self.sibling_order_rank);
+        codec::encode::string(writer, 14, &self.description);
+        codec::encode::enumeration(writer, 15, &self.sibling_merge_behavior);
         match &self.sibling_merge_key_field {
-            Some(crate::messages::track_descriptor::SiblingMergeKeyField::SiblingMergeKey(value)) => codec::encode::string(writer, 16, Some(value)),
-            Some(crate::messages::track_descriptor::SiblingMergeKeyField::SiblingMergeKeyInt(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 17, Some(*value)),
+            Some(crate::messages::track_descriptor::SiblingMergeKeyField::SiblingMergeKey(value)) => codec::encode::contents(writer, 16, value.as_bytes()),
+            Some(crate::messages::track_descriptor::SiblingMergeKeyField::SiblingMergeKeyInt(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 17, &Some(*value)),
             None => {}
         }
         codec::encode::message(writer, 18, &self.state);
-        codec::encode::enumeration(writer, 19, self.process_ordering);
-        codec::encode::enumeration(writer, 20, self.thread_ordering);
+        codec::encode::enumeration(writer, 19, &self.process_ordering);
+        codec::encode::enumeration(writer, 20, &self.thread_ordering);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.uuid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.static_or_dynamic_name = Some(crate::messages::track_descriptor::StaticOrDynamicName::Name(codec::decode::string(field)?)),
-            10 => self.static_or_dynamic_name = Some(crate::messages::track_descriptor::StaticOrDynamicName::StaticName(codec::decode::string(field)?)),
-            13 => self.static_or_dynamic_name = Some(crate::messages::track_descriptor::StaticOrDynamicName::AtraceName(codec::decode::string(field)?)),
-            3 => decoder.message(field, &mut self.process)?,
-            4 => decoder.message(field, &mut self.thread)?,
-            5 => self.parent_uuid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            8 => decoder.message(field, &mut self.counter)?,
-            9 => self.disallow_merging_with_system_tracks = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            11 => self.child_ordering = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.child_ordering),
-            12 => self.sibling_order_rank = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            14 => self.description = Some(codec::decode::string(field)?),
-            15 => self.sibling_merge_behavior = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.sibling_merge_behavior),
-            16 => self.sibling_merge_key_field = Some(crate::messages::track_descriptor::SiblingMergeKeyField::SiblingMergeKey(codec::decode::string(field)?)),
-            17 => self.sibling_merge_key_field = Some(crate::messages::track_descriptor::SiblingMergeKeyField::SiblingMergeKeyInt(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            18 => decoder.message(field, &mut self.state)?,
-            19 => self.process_ordering = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.process_ordering),
-            20 => self.thread_ordering = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.thread_ordering),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.uuid),
+            2 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.static_or_dynamic_name = value.map(crate::messages::track_descriptor::StaticOrDynamicName::Name).or(self.static_or_dynamic_name.take());
+                Ok(())
+            }
+            10 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.static_or_dynamic_name = value.map(crate::messages::track_descriptor::StaticOrDynamicName::StaticName).or(self.static_or_dynamic_name.take());
+                Ok(())
+            }
+            13 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.static_or_dynamic_name = value.map(crate::messages::track_descriptor::StaticOrDynamicName::AtraceName).or(self.static_or_dynamic_name.take());
+                Ok(())
+            }
+            3 => decoder.message(field, &mut self.process),
+            4 => decoder.message(field, &mut self.thread),
+            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.parent_uuid),
+            8 => decoder.message(field, &mut self.counter),
+            9 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disallow_merging_with_system_tracks),
+            11 => codec::decode::enumeration(field, &mut self.child_ordering, &mut self.unknown_fields),
+            12 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.sibling_order_rank),
+            14 => codec::decode::string(field, &mut self.description),
+            15 => codec::decode::enumeration(field, &mut self.sibling_merge_behavior, &mut self.unknown_fields),
+            16 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.sibling_merge_key_field = value.map(crate::messages::track_descriptor::SiblingMergeKeyField::SiblingMergeKey).or(self.sibling_merge_key_field.take());
+                Ok(())
+            }
+            17 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.sibling_merge_key_field = value.map(crate::messages::track_descriptor::SiblingMergeKeyField::SiblingMergeKeyInt).or(self.sibling_merge_key_field.take());
+                Ok(())
+            }
+            18 => decoder.message(field, &mut self.state),
+            19 => codec::decode::enumeration(field, &mut self.process_ordering, &mut self.unknown_fields),
+            20 => codec::decode::enumeration(field, &mut self.thread_ordering, &mut self.unknown_fields),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TrackDescriptor = TrackDescriptor::EMPTY;
@@ -14263,8 +15178,18 @@ pub mod track_descriptor {
             (Self::CHRONOLOGICAL, "CHRONOLOGICAL"),
             (Self::EXPLICIT, "EXPLICIT"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNKNOWN,
+                1 => Self::LEXICOGRAPHIC,
+                2 => Self::CHRONOLOGICAL,
+                3 => Self::EXPLICIT,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14282,8 +15207,18 @@ pub mod track_descriptor {
             (Self::SIBLING_MERGE_BEHAVIOR_NONE, "SIBLING_MERGE_BEHAVIOR_NONE"),
             (Self::SIBLING_MERGE_BEHAVIOR_BY_SIBLING_MERGE_KEY, "SIBLING_MERGE_BEHAVIOR_BY_SIBLING_MERGE_KEY"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::SIBLING_MERGE_BEHAVIOR_UNSPECIFIED,
+                1 => Self::SIBLING_MERGE_BEHAVIOR_BY_TRACK_NAME,
+                2 => Self::SIBLING_MERGE_BEHAVIOR_NONE,
+                3 => Self::SIBLING_MERGE_BEHAVIOR_BY_SIBLING_MERGE_KEY,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14297,8 +15232,16 @@ pub mod track_descriptor {
             (Self::PROCESS_ORDERING_UNSPECIFIED, "PROCESS_ORDERING_UNSPECIFIED"),
             (Self::PROCESS_ORDERING_EXPLICIT, "PROCESS_ORDERING_EXPLICIT"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::PROCESS_ORDERING_UNSPECIFIED,
+                1 => Self::PROCESS_ORDERING_EXPLICIT,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14312,8 +15255,16 @@ pub mod track_descriptor {
             (Self::THREAD_ORDERING_UNSPECIFIED, "THREAD_ORDERING_UNSPECIFIED"),
             (Self::THREAD_ORDERING_EXPLICIT, "THREAD_ORDERING_EXPLICIT"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::THREAD_ORDERING_UNSPECIFIED,
+                1 => Self::THREAD_ORDERING_EXPLICIT,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Debug, PartialEq)]
@@ -14391,6 +15342,7 @@ impl TrackEvent {
     };
 }
 impl Default for TrackEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -14398,13 +15350,13 @@ impl Default for TrackEvent {
 impl codec::Fields for TrackEvent {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.timestamp {
-            Some(crate::messages::track_event::Timestamp::TimestampDeltaUs(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 1, Some(*value)),
-            Some(crate::messages::track_event::Timestamp::TimestampAbsoluteUs(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 16, Some(*value)),
+            Some(crate::messages::track_event::Timestamp::TimestampDeltaUs(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &Some(*value)),
+            Some(crate::messages::track_event::Timestamp::TimestampAbsoluteUs(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 16, &Some(*value)),
             None => {}
         }
         match &self.thread_time {
-            Some(crate::messages::track_event::ThreadTime::ThreadTimeDeltaUs(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 2, Some(*value)),
-            Some(crate::messages::track_event::ThreadTime::ThreadTimeAbsoluteUs(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 17, Some(*value)),
+            Some(crate::messages::track_event::ThreadTime::ThreadTimeDeltaUs(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 2, &Some(*value)),
+            Some(crate::messages::track_event::ThreadTime::ThreadTimeAbsoluteUs(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 17, &Some(*value)),
             None => {}
         }
         codec::encode::scalars::<codec::scalar::Uint64>(writer, 3, &self.category_iids);
@@ -14412,29 +15364,29 @@ impl codec::Fields for TrackEvent {
         codec::encode::message(writer, 5, &self.task_execution);
         codec::encode::message(writer, 6, &self.legacy_event);
         match &self.thread_instruction_count {
-            Some(crate::messages::track_event::ThreadInstructionCount::ThreadInstructionCountDelta(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 8, Some(*value)),
-            Some(crate::messages::track_event::ThreadInstructionCount::ThreadInstructionCountAbsolute(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 20, Some(*value)),
+            Some(crate::messages::track_event::ThreadInstructionCount::ThreadInstructionCountDelta(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 8, &Some(*value)),
+            Some(crate::messages::track_event::ThreadInstructionCount::ThreadInstructionCountAbsolute(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 20, &Some(*value)),
             None => {}
         }
-        codec::encode::enumeration(writer, 9, self.r#type);
+        codec::encode::enumeration(writer, 9, &self.r#type);
         match &self.name_field {
-            Some(crate::messages::track_event::NameField::NameIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, Some(*value)),
-            Some(crate::messages::track_event::NameField::Name(value)) => codec::encode::string(writer, 23, Some(value)),
+            Some(crate::messages::track_event::NameField::NameIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, &Some(*value)),
+            Some(crate::messages::track_event::NameField::Name(value)) => codec::encode::contents(writer, 23, value.as_bytes()),
             None => {}
         }
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, self.track_uuid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, &self.track_uuid);
         codec::encode::scalars::<codec::scalar::Int64>(writer, 12, &self.extra_counter_values);
         codec::encode::message(writer, 21, &self.log_message);
         codec::encode::strings(writer, 22, &self.categories);
         match &self.counter_value_field {
-            Some(crate::messages::track_event::CounterValueField::CounterValue(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 30, Some(*value)),
-            Some(crate::messages::track_event::CounterValueField::DoubleCounterValue(value)) => codec::encode::scalar::<codec::scalar::Double>(writer, 44, Some(*value)),
+            Some(crate::messages::track_event::CounterValueField::CounterValue(value)) => codec::encode::scalar::<codec::scalar::Int64>(writer, 30, &Some(*value)),
+            Some(crate::messages::track_event::CounterValueField::DoubleCounterValue(value)) => codec::encode::scalar::<codec::scalar::Double>(writer, 44, &Some(*value)),
             None => {}
         }
         codec::encode::scalars::<codec::scalar::Uint64>(writer, 31, &self.extra_counter_track_uuids);
         match &self.source_location_field {
             Some(crate::messages::track_event::SourceLocationField::SourceLocation(value)) => codec::encode::nested(writer, 33, &**value),
-            Some(crate::messages::track_event::SourceLocationField::SourceLocationIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 34, Some(*value)),
+            Some(crate::messages::track_event::SourceLocationField::SourceLocationIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 34, &Some(*value)),
             None => {}
         }
         codec::encode::scalars::<codec::scalar::Uint64>(writer, 36, &self.flow_ids_old);
@@ -14444,70 +15396,148 @@ impl codec::Fields for TrackEvent {
         codec::encode::scalars::<codec::scalar::Fixed64>(writer, 47, &self.flow_ids);
         codec::encode::scalars::<codec::scalar::Fixed64>(writer, 48, &self.terminating_flow_ids);
         match &self.correlation_id_field {
-            Some(crate::messages::track_event::CorrelationIdField::CorrelationId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 52, Some(*value)),
-            Some(crate::messages::track_event::CorrelationIdField::CorrelationIdStr(value)) => codec::encode::string(writer, 53, Some(value)),
-            Some(crate::messages::track_event::CorrelationIdField::CorrelationIdStrIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 54, Some(*value)),
+            Some(crate::messages::track_event::CorrelationIdField::CorrelationId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 52, &Some(*value)),
+            Some(crate::messages::track_event::CorrelationIdField::CorrelationIdStr(value)) => codec::encode::contents(writer, 53, value.as_bytes()),
+            Some(crate::messages::track_event::CorrelationIdField::CorrelationIdStrIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 54, &Some(*value)),
             None => {}
         }
         match &self.callstack_field {
             Some(crate::messages::track_event::CallstackField::Callstack(value)) => codec::encode::nested(writer, 55, &**value),
-            Some(crate::messages::track_event::CallstackField::CallstackIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 56, Some(*value)),
+            Some(crate::messages::track_event::CallstackField::CallstackIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 56, &Some(*value)),
             None => {}
         }
-        codec::encode::scalar::<codec::scalar::Double>(writer, 57, self.callstack_weight);
+        codec::encode::scalar::<codec::scalar::Double>(writer, 57, &self.callstack_weight);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.timestamp = Some(crate::messages::track_event::Timestamp::TimestampDeltaUs(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-            16 => self.timestamp = Some(crate::messages::track_event::Timestamp::TimestampAbsoluteUs(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-            2 => self.thread_time = Some(crate::messages::track_event::ThreadTime::ThreadTimeDeltaUs(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-            17 => self.thread_time = Some(crate::messages::track_event::ThreadTime::ThreadTimeAbsoluteUs(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-            3 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.category_iids)?,
-            4 => decoder.element(field, &mut self.debug_annotations)?,
-            5 => decoder.message(field, &mut self.task_execution)?,
-            6 => decoder.message(field, &mut self.legacy_event)?,
-            8 => self.thread_instruction_count = Some(crate::messages::track_event::ThreadInstructionCount::ThreadInstructionCountDelta(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-            20 => self.thread_instruction_count = Some(crate::messages::track_event::ThreadInstructionCount::ThreadInstructionCountAbsolute(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-            9 => self.r#type = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.r#type),
-            10 => self.name_field = Some(crate::messages::track_event::NameField::NameIid(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            23 => self.name_field = Some(crate::messages::track_event::NameField::Name(codec::decode::string(field)?)),
-            11 => self.track_uuid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            12 => codec::decode::scalars::<codec::scalar::Int64>(field, &mut self.extra_counter_values)?,
-            21 => decoder.message(field, &mut self.log_message)?,
-            22 => decoder.strings(field, &mut self.categories)?,
-            30 => self.counter_value_field = Some(crate::messages::track_event::CounterValueField::CounterValue(codec::decode::scalar::<codec::scalar::Int64>(field)?)),
-            44 => self.counter_value_field = Some(crate::messages::track_event::CounterValueField::DoubleCounterValue(codec::decode::scalar::<codec::scalar::Double>(field)?)),
-            31 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.extra_counter_track_uuids)?,
+            1 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                self.timestamp = value.map(crate::messages::track_event::Timestamp::TimestampDeltaUs).or(self.timestamp.take());
+                Ok(())
+            }
+            16 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                self.timestamp = value.map(crate::messages::track_event::Timestamp::TimestampAbsoluteUs).or(self.timestamp.take());
+                Ok(())
+            }
+            2 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                self.thread_time = value.map(crate::messages::track_event::ThreadTime::ThreadTimeDeltaUs).or(self.thread_time.take());
+                Ok(())
+            }
+            17 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                self.thread_time = value.map(crate::messages::track_event::ThreadTime::ThreadTimeAbsoluteUs).or(self.thread_time.take());
+                Ok(())
+            }
+            3 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.category_iids),
+            4 => decoder.messages(field, &mut self.debug_annotations),
+            5 => decoder.message(field, &mut self.task_execution),
+            6 => decoder.message(field, &mut self.legacy_event),
+            8 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                self.thread_instruction_count = value.map(crate::messages::track_event::ThreadInstructionCount::ThreadInstructionCountDelta).or(self.thread_instruction_count.take());
+                Ok(())
+            }
+            20 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                self.thread_instruction_count = value.map(crate::messages::track_event::ThreadInstructionCount::ThreadInstructionCountAbsolute).or(self.thread_instruction_count.take());
+                Ok(())
+            }
+            9 => codec::decode::enumeration(field, &mut self.r#type, &mut self.unknown_fields),
+            10 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.name_field = value.map(crate::messages::track_event::NameField::NameIid).or(self.name_field.take());
+                Ok(())
+            }
+            23 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.name_field = value.map(crate::messages::track_event::NameField::Name).or(self.name_field.take());
+                Ok(())
+            }
+            11 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.track_uuid),
+            12 => codec::decode::scalars::<codec::scalar::Int64>(field, &mut self.extra_counter_values),
+            21 => decoder.message(field, &mut self.log_message),
+            22 => decoder.strings(field, &mut self.categories),
+            30 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Int64>(field, &mut value)?;
+                self.counter_value_field = value.map(crate::messages::track_event::CounterValueField::CounterValue).or(self.counter_value_field.take());
+                Ok(())
+            }
+            44 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Double>(field, &mut value)?;
+                self.counter_value_field = value.map(crate::messages::track_event::CounterValueField::DoubleCounterValue).or(self.counter_value_field.take());
+                Ok(())
+            }
+            31 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.extra_counter_track_uuids),
             33 => {
-                let before = match self.source_location_field.take() {
-                    Some(crate::messages::track_event::SourceLocationField::SourceLocation(before)) => Some(before),
-                    _ => None,
-                };
-                self.source_location_field = Some(crate::messages::track_event::SourceLocationField::SourceLocation(decoder.boxed(field, before)?));
+                if !matches!(self.source_location_field, Some(crate::messages::track_event::SourceLocationField::SourceLocation(_))) {
+                    self.source_location_field = Some(crate::messages::track_event::SourceLocationField::SourceLocation(Box::new(Default::default())));
+                }
+                match &mut self.source_location_field {
+                    Some(crate::messages::track_event::SourceLocationField::SourceLocation(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            34 => self.source_location_field = Some(crate::messages::track_event::SourceLocationField::SourceLocationIid(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            36 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.flow_ids_old)?,
-            42 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.terminating_flow_ids_old)?,
-            45 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.extra_double_counter_track_uuids)?,
-            46 => codec::decode::scalars::<codec::scalar::Double>(field, &mut self.extra_double_counter_values)?,
-            47 => codec::decode::scalars::<codec::scalar::Fixed64>(field, &mut self.flow_ids)?,
-            48 => codec::decode::scalars::<codec::scalar::Fixed64>(field, &mut self.terminating_flow_ids)?,
-            52 => self.correlation_id_field = Some(crate::messages::track_event::CorrelationIdField::CorrelationId(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            53 => self.correlation_id_field = Some(crate::messages::track_event::CorrelationIdField::CorrelationIdStr(codec::decode::string(field)?)),
-            54 => self.correlation_id_field = Some(crate::messages::track_event::CorrelationIdField::CorrelationIdStrIid(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
+            34 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.source_location_field = value.map(crate::messages::track_event::SourceLocationField::SourceLocationIid).or(self.source_location_field.take());
+                Ok(())
+            }
+            36 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.flow_ids_old),
+            42 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.terminating_flow_ids_old),
+            45 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.extra_double_counter_track_uuids),
+            46 => codec::decode::scalars::<codec::scalar::Double>(field, &mut self.extra_double_counter_values),
+            47 => codec::decode::scalars::<codec::scalar::Fixed64>(field, &mut self.flow_ids),
+            48 => codec::decode::scalars::<codec::scalar::Fixed64>(field, &mut self.terminating_flow_ids),
+            52 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.correlation_id_field = value.map(crate::messages::track_event::CorrelationIdField::CorrelationId).or(self.correlation_id_field.take());
+                Ok(())
+            }
+            53 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.correlation_id_field = value.map(crate::messages::track_event::CorrelationIdField::CorrelationIdStr).or(self.correlation_id_field.take());
+                Ok(())
+            }
+            54 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.correlation_id_field = value.map(crate::messages::track_event::CorrelationIdField::CorrelationIdStrIid).or(self.correlation_id_field.take());
+                Ok(())
+            }
             55 => {
-                let before = match self.callstack_field.take() {
-                    Some(crate::messages::track_event::CallstackField::Callstack(before)) => Some(before),
-                    _ => None,
-                };
-                self.callstack_field = Some(crate::messages::track_event::CallstackField::Callstack(decoder.boxed(field, before)?));
+                if !matches!(self.callstack_field, Some(crate::messages::track_event::CallstackField::Callstack(_))) {
+                    self.callstack_field = Some(crate::messages::track_event::CallstackField::Callstack(Box::new(Default::default())));
+                }
+                match &mut self.callstack_field {
+                    Some(crate::messages::track_event::CallstackField::Callstack(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            56 => self.callstack_field = Some(crate::messages::track_event::CallstackField::CallstackIid(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-            57 => self.callstack_weight = Some(codec::decode::scalar::<codec::scalar::Double>(field)?),
-            _ => self.unknown_fields.push(field),
+            56 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.callstack_field = value.map(crate::messages::track_event::CallstackField::CallstackIid).or(self.callstack_field.take());
+                Ok(())
+            }
+            57 => codec::decode::scalar::<codec::scalar::Double>(field, &mut self.callstack_weight),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TrackEvent = TrackEvent::EMPTY;
@@ -14529,6 +15559,7 @@ pub mod track_event {
         };
     }
     impl Default for InlineCallstack {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -14538,12 +15569,11 @@ pub mod track_event {
             codec::encode::messages(writer, 1, &self.frames);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => decoder.element(field, &mut self.frames)?,
-                _ => self.unknown_fields.push(field),
+                1 => decoder.messages(field, &mut self.frames),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: InlineCallstack = InlineCallstack::EMPTY;
@@ -14569,25 +15599,25 @@ pub mod track_event {
             };
         }
         impl Default for Frame {
+            #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
         impl codec::Fields for Frame {
             fn write(&self, writer: &mut codec::Writer) {
-                codec::encode::string(writer, 1, self.function_name.as_ref());
-                codec::encode::string(writer, 2, self.source_file.as_ref());
-                codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, self.line_number);
+                codec::encode::string(writer, 1, &self.function_name);
+                codec::encode::string(writer, 2, &self.source_file);
+                codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.line_number);
                 codec::encode::unknown(writer, &self.unknown_fields);
             }
-            fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
-                    1 => self.function_name = Some(codec::decode::string(field)?),
-                    2 => self.source_file = Some(codec::decode::string(field)?),
-                    3 => self.line_number = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                    _ => self.unknown_fields.push(field),
+                    1 => codec::decode::string(field, &mut self.function_name),
+                    2 => codec::decode::string(field, &mut self.source_file),
+                    3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.line_number),
+                    _ => self.unknown_fields.take(field),
                 }
-                Ok(())
             }
             fn empty() -> &'static Self {
                 static EMPTY: Frame = Frame::EMPTY;
@@ -14635,54 +15665,69 @@ pub mod track_event {
         };
     }
     impl Default for LegacyEvent {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
     impl codec::Fields for LegacyEvent {
         fn write(&self, writer: &mut codec::Writer) {
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.name_iid);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, self.phase);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 3, self.duration_us);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 4, self.thread_duration_us);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.name_iid);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.phase);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 3, &self.duration_us);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &self.thread_duration_us);
             match &self.id {
-                Some(crate::messages::track_event::legacy_event::Id::UnscopedId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, Some(*value)),
-                Some(crate::messages::track_event::legacy_event::Id::LocalId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, Some(*value)),
-                Some(crate::messages::track_event::legacy_event::Id::GlobalId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, Some(*value)),
+                Some(crate::messages::track_event::legacy_event::Id::UnscopedId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &Some(*value)),
+                Some(crate::messages::track_event::legacy_event::Id::LocalId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, &Some(*value)),
+                Some(crate::messages::track_event::legacy_event::Id::GlobalId(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, &Some(*value)),
                 None => {}
             }
-            codec::encode::string(writer, 7, self.id_scope.as_ref());
-            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, self.bind_id);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 9, self.use_async_tts);
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 12, self.bind_to_enclosing);
-            codec::encode::enumeration(writer, 13, self.flow_direction);
-            codec::encode::enumeration(writer, 14, self.instant_event_scope);
-            codec::encode::scalar::<codec::scalar::Int64>(writer, 15, self.thread_instruction_delta);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 18, self.pid_override);
-            codec::encode::scalar::<codec::scalar::Int32>(writer, 19, self.tid_override);
+            codec::encode::string(writer, 7, &self.id_scope);
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.bind_id);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &self.use_async_tts);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 12, &self.bind_to_enclosing);
+            codec::encode::enumeration(writer, 13, &self.flow_direction);
+            codec::encode::enumeration(writer, 14, &self.instant_event_scope);
+            codec::encode::scalar::<codec::scalar::Int64>(writer, 15, &self.thread_instruction_delta);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 18, &self.pid_override);
+            codec::encode::scalar::<codec::scalar::Int32>(writer, 19, &self.tid_override);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.name_iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                2 => self.phase = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                3 => self.duration_us = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                4 => self.thread_duration_us = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                6 => self.id = Some(crate::messages::track_event::legacy_event::Id::UnscopedId(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-                10 => self.id = Some(crate::messages::track_event::legacy_event::Id::LocalId(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-                11 => self.id = Some(crate::messages::track_event::legacy_event::Id::GlobalId(codec::decode::scalar::<codec::scalar::Uint64>(field)?)),
-                7 => self.id_scope = Some(codec::decode::string(field)?),
-                8 => self.bind_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-                9 => self.use_async_tts = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                12 => self.bind_to_enclosing = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                13 => self.flow_direction = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.flow_direction),
-                14 => self.instant_event_scope = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.instant_event_scope),
-                15 => self.thread_instruction_delta = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-                18 => self.pid_override = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                19 => self.tid_override = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.name_iid),
+                2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.phase),
+                3 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.duration_us),
+                4 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.thread_duration_us),
+                6 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.id = value.map(crate::messages::track_event::legacy_event::Id::UnscopedId).or(self.id.take());
+                    Ok(())
+                }
+                10 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.id = value.map(crate::messages::track_event::legacy_event::Id::LocalId).or(self.id.take());
+                    Ok(())
+                }
+                11 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.id = value.map(crate::messages::track_event::legacy_event::Id::GlobalId).or(self.id.take());
+                    Ok(())
+                }
+                7 => codec::decode::string(field, &mut self.id_scope),
+                8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.bind_id),
+                9 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.use_async_tts),
+                12 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.bind_to_enclosing),
+                13 => codec::decode::enumeration(field, &mut self.flow_direction, &mut self.unknown_fields),
+                14 => codec::decode::enumeration(field, &mut self.instant_event_scope, &mut self.unknown_fields),
+                15 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.thread_instruction_delta),
+                18 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid_override),
+                19 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.tid_override),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: LegacyEvent = LegacyEvent::EMPTY;
@@ -14706,8 +15751,18 @@ pub mod track_event {
                 (Self::FLOW_OUT, "FLOW_OUT"),
                 (Self::FLOW_INOUT, "FLOW_INOUT"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::FLOW_UNSPECIFIED,
+                    1 => Self::FLOW_IN,
+                    2 => Self::FLOW_OUT,
+                    3 => Self::FLOW_INOUT,
+                    _ => return None,
+                })
             }
         }
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14725,8 +15780,18 @@ pub mod track_event {
                 (Self::SCOPE_PROCESS, "SCOPE_PROCESS"),
                 (Self::SCOPE_THREAD, "SCOPE_THREAD"),
             ];
+            #[inline]
             fn to_i32(self) -> i32 {
                 self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::SCOPE_UNSPECIFIED,
+                    1 => Self::SCOPE_GLOBAL,
+                    2 => Self::SCOPE_PROCESS,
+                    3 => Self::SCOPE_THREAD,
+                    _ => return None,
+                })
             }
         }
         #[derive(Clone, Debug, PartialEq)]
@@ -14755,8 +15820,20 @@ pub mod track_event {
             (Self::TYPE_COUNTER, "TYPE_COUNTER"),
             (Self::TYPE_STATE, "TYPE_STATE"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::TYPE_UNSPECIFIED,
+                1 => Self::TYPE_SLICE_BEGIN,
+                2 => Self::TYPE_SLICE_END,
+                3 => Self::TYPE_INSTANT,
+                4 => Self::TYPE_COUNTER,
+                5 => Self::TYPE_STATE,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Debug, PartialEq)]
@@ -14819,25 +15896,25 @@ impl TrackEventCategory {
     };
 }
 impl Default for TrackEventCategory {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TrackEventCategory {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::string(writer, 2, self.description.as_ref());
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::string(writer, 2, &self.description);
         codec::encode::strings(writer, 3, &self.tags);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.description = Some(codec::decode::string(field)?),
-            3 => decoder.strings(field, &mut self.tags)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::string(field, &mut self.description),
+            3 => decoder.strings(field, &mut self.tags),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TrackEventCategory = TrackEventCategory::EMPTY;
@@ -14878,6 +15955,7 @@ impl TrackEventConfig {
     };
 }
 impl Default for TrackEventConfig {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -14888,29 +15966,28 @@ impl codec::Fields for TrackEventConfig {
         codec::encode::strings(writer, 2, &self.enabled_categories);
         codec::encode::strings(writer, 3, &self.disabled_tags);
         codec::encode::strings(writer, 4, &self.enabled_tags);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.disable_incremental_timestamps);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, self.timestamp_unit_multiplier);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 7, self.filter_debug_annotations);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 8, self.enable_thread_time_sampling);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 9, self.filter_dynamic_event_names);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, self.thread_time_subsampling_ns);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.disable_incremental_timestamps);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.timestamp_unit_multiplier);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 7, &self.filter_debug_annotations);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 8, &self.enable_thread_time_sampling);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &self.filter_dynamic_event_names);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 10, &self.thread_time_subsampling_ns);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.strings(field, &mut self.disabled_categories)?,
-            2 => decoder.strings(field, &mut self.enabled_categories)?,
-            3 => decoder.strings(field, &mut self.disabled_tags)?,
-            4 => decoder.strings(field, &mut self.enabled_tags)?,
-            5 => self.disable_incremental_timestamps = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            6 => self.timestamp_unit_multiplier = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            7 => self.filter_debug_annotations = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            8 => self.enable_thread_time_sampling = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            9 => self.filter_dynamic_event_names = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            10 => self.thread_time_subsampling_ns = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => decoder.strings(field, &mut self.disabled_categories),
+            2 => decoder.strings(field, &mut self.enabled_categories),
+            3 => decoder.strings(field, &mut self.disabled_tags),
+            4 => decoder.strings(field, &mut self.enabled_tags),
+            5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_incremental_timestamps),
+            6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timestamp_unit_multiplier),
+            7 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.filter_debug_annotations),
+            8 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.enable_thread_time_sampling),
+            9 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.filter_dynamic_event_names),
+            10 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.thread_time_subsampling_ns),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TrackEventConfig = TrackEventConfig::EMPTY;
@@ -14936,25 +16013,25 @@ impl TrackEventDefaults {
     };
 }
 impl Default for TrackEventDefaults {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TrackEventDefaults {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, self.track_uuid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, &self.track_uuid);
         codec::encode::scalars::<codec::scalar::Uint64>(writer, 31, &self.extra_counter_track_uuids);
         codec::encode::scalars::<codec::scalar::Uint64>(writer, 45, &self.extra_double_counter_track_uuids);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            11 => self.track_uuid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            31 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.extra_counter_track_uuids)?,
-            45 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.extra_double_counter_track_uuids)?,
-            _ => self.unknown_fields.push(field),
+            11 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.track_uuid),
+            31 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.extra_counter_track_uuids),
+            45 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.extra_double_counter_track_uuids),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TrackEventDefaults = TrackEventDefaults::EMPTY;
@@ -14975,6 +16052,7 @@ impl TrackEventDescriptor {
     };
 }
 impl Default for TrackEventDescriptor {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -14984,12 +16062,11 @@ impl codec::Fields for TrackEventDescriptor {
         codec::encode::messages(writer, 1, &self.available_categories);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.element(field, &mut self.available_categories)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.messages(field, &mut self.available_categories),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TrackEventDescriptor = TrackEventDescriptor::EMPTY;
@@ -15010,21 +16087,21 @@ impl TrackEventRangeOfInterest {
     };
 }
 impl Default for TrackEventRangeOfInterest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for TrackEventRangeOfInterest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, self.start_us);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.start_us);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.start_us = Some(codec::decode::scalar::<codec::scalar::Int64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.start_us),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: TrackEventRangeOfInterest = TrackEventRangeOfInterest::EMPTY;
@@ -15052,27 +16129,27 @@ impl Trigger {
     };
 }
 impl Default for Trigger {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for Trigger {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.trigger_name.as_ref());
-        codec::encode::string(writer, 2, self.producer_name.as_ref());
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, self.trusted_producer_uid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, self.stop_delay_ms);
+        codec::encode::string(writer, 1, &self.trigger_name);
+        codec::encode::string(writer, 2, &self.producer_name);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.trusted_producer_uid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.stop_delay_ms);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.trigger_name = Some(codec::decode::string(field)?),
-            2 => self.producer_name = Some(codec::decode::string(field)?),
-            3 => self.trusted_producer_uid = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            4 => self.stop_delay_ms = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.trigger_name),
+            2 => codec::decode::string(field, &mut self.producer_name),
+            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.trusted_producer_uid),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.stop_delay_ms),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: Trigger = Trigger::EMPTY;
@@ -15093,21 +16170,21 @@ impl UnregisterDataSourceRequest {
     };
 }
 impl Default for UnregisterDataSourceRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for UnregisterDataSourceRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.data_source_name.as_ref());
+        codec::encode::string(writer, 1, &self.data_source_name);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.data_source_name = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.data_source_name),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: UnregisterDataSourceRequest = UnregisterDataSourceRequest::EMPTY;
@@ -15126,6 +16203,7 @@ impl UnregisterDataSourceResponse {
     };
 }
 impl Default for UnregisterDataSourceResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -15134,11 +16212,10 @@ impl codec::Fields for UnregisterDataSourceResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: UnregisterDataSourceResponse = UnregisterDataSourceResponse::EMPTY;
@@ -15159,21 +16236,21 @@ impl UnregisterTraceWriterRequest {
     };
 }
 impl Default for UnregisterTraceWriterRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for UnregisterTraceWriterRequest {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.trace_writer_id);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.trace_writer_id);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.trace_writer_id = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.trace_writer_id),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: UnregisterTraceWriterRequest = UnregisterTraceWriterRequest::EMPTY;
@@ -15192,6 +16269,7 @@ impl UnregisterTraceWriterResponse {
     };
 }
 impl Default for UnregisterTraceWriterResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -15200,11 +16278,10 @@ impl codec::Fields for UnregisterTraceWriterResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: UnregisterTraceWriterResponse = UnregisterTraceWriterResponse::EMPTY;
@@ -15229,25 +16306,25 @@ impl UnsymbolizedSourceLocation {
     };
 }
 impl Default for UnsymbolizedSourceLocation {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for UnsymbolizedSourceLocation {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.iid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.mapping_id);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, self.rel_pc);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.mapping_id);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.rel_pc);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.iid = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.mapping_id = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            3 => self.rel_pc = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.mapping_id),
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.rel_pc),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: UnsymbolizedSourceLocation = UnsymbolizedSourceLocation::EMPTY;
@@ -15268,6 +16345,7 @@ impl UpdateDataSourceRequest {
     };
 }
 impl Default for UpdateDataSourceRequest {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -15277,12 +16355,11 @@ impl codec::Fields for UpdateDataSourceRequest {
         codec::encode::message(writer, 1, &self.data_source_descriptor);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => decoder.message(field, &mut self.data_source_descriptor)?,
-            _ => self.unknown_fields.push(field),
+            1 => decoder.message(field, &mut self.data_source_descriptor),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: UpdateDataSourceRequest = UpdateDataSourceRequest::EMPTY;
@@ -15301,6 +16378,7 @@ impl UpdateDataSourceResponse {
     };
 }
 impl Default for UpdateDataSourceResponse {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -15309,11 +16387,10 @@ impl codec::Fields for UpdateDataSourceResponse {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: UpdateDataSourceResponse = UpdateDataSourceResponse::EMPTY;
@@ -15341,27 +16418,27 @@ impl Utsname {
     };
 }
 impl Default for Utsname {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for Utsname {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.sysname.as_ref());
-        codec::encode::string(writer, 2, self.version.as_ref());
-        codec::encode::string(writer, 3, self.release.as_ref());
-        codec::encode::string(writer, 4, self.machine.as_ref());
+        codec::encode::string(writer, 1, &self.sysname);
+        codec::encode::string(writer, 2, &self.version);
+        codec::encode::string(writer, 3, &self.release);
+        codec::encode::string(writer, 4, &self.machine);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.sysname = Some(codec::decode::string(field)?),
-            2 => self.version = Some(codec::decode::string(field)?),
-            3 => self.release = Some(codec::decode::string(field)?),
-            4 => self.machine = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.sysname),
+            2 => codec::decode::string(field, &mut self.version),
+            3 => codec::decode::string(field, &mut self.release),
+            4 => codec::decode::string(field, &mut self.machine),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: Utsname = Utsname::EMPTY;
@@ -15384,8 +16461,18 @@ impl codec::Enumeration for VmCursorEnum {
         (Self::VM_CURSOR_DST, "VM_CURSOR_DST"),
         (Self::VM_CURSOR_BOTH, "VM_CURSOR_BOTH"),
     ];
+    #[inline]
     fn to_i32(self) -> i32 {
         self as i32
+    }
+    fn from_i32(number: i32) -> Option<Self> {
+        Some(match number {
+            0 => Self::VM_CURSOR_UNSPECIFIED,
+            1 => Self::VM_CURSOR_SRC,
+            2 => Self::VM_CURSOR_DST,
+            3 => Self::VM_CURSOR_BOTH,
+            _ => return None,
+        })
     }
 }
 
@@ -15406,6 +16493,7 @@ impl VmInstruction {
     };
 }
 impl Default for VmInstruction {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -15420,52 +16508,61 @@ impl codec::Fields for VmInstruction {
             Some(crate::messages::vm_instruction::Operation::Del(value)) => codec::encode::nested(writer, 5, &**value),
             None => {}
         }
-        codec::encode::enumeration(writer, 6, self.abort_level);
+        codec::encode::enumeration(writer, 6, &self.abort_level);
         codec::encode::messages(writer, 7, &self.nested_instructions);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
             1 => {
-                let before = match self.operation.take() {
-                    Some(crate::messages::vm_instruction::Operation::Select(before)) => Some(before),
-                    _ => None,
-                };
-                self.operation = Some(crate::messages::vm_instruction::Operation::Select(decoder.boxed(field, before)?));
+                if !matches!(self.operation, Some(crate::messages::vm_instruction::Operation::Select(_))) {
+                    self.operation = Some(crate::messages::vm_instruction::Operation::Select(Box::new(Default::default())));
+                }
+                match &mut self.operation {
+                    Some(crate::messages::vm_instruction::Operation::Select(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             2 => {
-                let before = match self.operation.take() {
-                    Some(crate::messages::vm_instruction::Operation::RegLoad(before)) => Some(before),
-                    _ => None,
-                };
-                self.operation = Some(crate::messages::vm_instruction::Operation::RegLoad(decoder.boxed(field, before)?));
+                if !matches!(self.operation, Some(crate::messages::vm_instruction::Operation::RegLoad(_))) {
+                    self.operation = Some(crate::messages::vm_instruction::Operation::RegLoad(Box::new(Default::default())));
+                }
+                match &mut self.operation {
+                    Some(crate::messages::vm_instruction::Operation::RegLoad(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             3 => {
-                let before = match self.operation.take() {
-                    Some(crate::messages::vm_instruction::Operation::Merge(before)) => Some(before),
-                    _ => None,
-                };
-                self.operation = Some(crate::messages::vm_instruction::Operation::Merge(decoder.boxed(field, before)?));
+                if !matches!(self.operation, Some(crate::messages::vm_instruction::Operation::Merge(_))) {
+                    self.operation = Some(crate::messages::vm_instruction::Operation::Merge(Box::new(Default::default())));
+                }
+                match &mut self.operation {
+                    Some(crate::messages::vm_instruction::Operation::Merge(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             4 => {
-                let before = match self.operation.take() {
-                    Some(crate::messages::vm_instruction::Operation::Set(before)) => Some(before),
-                    _ => None,
-                };
-                self.operation = Some(crate::messages::vm_instruction::Operation::Set(decoder.boxed(field, before)?));
+                if !matches!(self.operation, Some(crate::messages::vm_instruction::Operation::Set(_))) {
+                    self.operation = Some(crate::messages::vm_instruction::Operation::Set(Box::new(Default::default())));
+                }
+                match &mut self.operation {
+                    Some(crate::messages::vm_instruction::Operation::Set(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             5 => {
-                let before = match self.operation.take() {
-                    Some(crate::messages::vm_instruction::Operation::Del(before)) => Some(before),
-                    _ => None,
-                };
-                self.operation = Some(crate::messages::vm_instruction::Operation::Del(decoder.boxed(field, before)?));
+                if !matches!(self.operation, Some(crate::messages::vm_instruction::Operation::Del(_))) {
+                    self.operation = Some(crate::messages::vm_instruction::Operation::Del(Box::new(Default::default())));
+                }
+                match &mut self.operation {
+                    Some(crate::messages::vm_instruction::Operation::Del(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
-            6 => self.abort_level = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.abort_level),
-            7 => decoder.element(field, &mut self.nested_instructions)?,
-            _ => self.unknown_fields.push(field),
+            6 => codec::decode::enumeration(field, &mut self.abort_level, &mut self.unknown_fields),
+            7 => decoder.messages(field, &mut self.nested_instructions),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: VmInstruction = VmInstruction::EMPTY;
@@ -15487,8 +16584,17 @@ pub mod vm_instruction {
             (Self::SKIP_CURRENT_INSTRUCTION_AND_BREAK_OUTER, "SKIP_CURRENT_INSTRUCTION_AND_BREAK_OUTER"),
             (Self::ABORT, "ABORT"),
         ];
+        #[inline]
         fn to_i32(self) -> i32 {
             self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                1 => Self::SKIP_CURRENT_INSTRUCTION,
+                2 => Self::SKIP_CURRENT_INSTRUCTION_AND_BREAK_OUTER,
+                3 => Self::ABORT,
+                _ => return None,
+            })
         }
     }
     #[derive(Clone, Debug, PartialEq)]
@@ -15512,6 +16618,7 @@ impl VmOpDel {
     };
 }
 impl Default for VmOpDel {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -15520,11 +16627,10 @@ impl codec::Fields for VmOpDel {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: VmOpDel = VmOpDel::EMPTY;
@@ -15547,23 +16653,23 @@ impl VmOpMerge {
     };
 }
 impl Default for VmOpMerge {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for VmOpMerge {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, self.skip_submessages);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, self.del_if_src_empty);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 1, &self.skip_submessages);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 2, &self.del_if_src_empty);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.skip_submessages = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            2 => self.del_if_src_empty = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.skip_submessages),
+            2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.del_if_src_empty),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: VmOpMerge = VmOpMerge::EMPTY;
@@ -15586,23 +16692,23 @@ impl VmOpRegLoad {
     };
 }
 impl Default for VmOpRegLoad {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for VmOpRegLoad {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::enumeration(writer, 1, self.cursor);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, self.dst_register);
+        codec::encode::enumeration(writer, 1, &self.cursor);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.dst_register);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.cursor = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.cursor),
-            2 => self.dst_register = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumeration(field, &mut self.cursor, &mut self.unknown_fields),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.dst_register),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: VmOpRegLoad = VmOpRegLoad::EMPTY;
@@ -15627,25 +16733,25 @@ impl VmOpSelect {
     };
 }
 impl Default for VmOpSelect {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for VmOpSelect {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::enumeration(writer, 1, self.cursor);
+        codec::encode::enumeration(writer, 1, &self.cursor);
         codec::encode::messages(writer, 2, &self.relative_path);
-        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, self.create_if_not_exist);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 3, &self.create_if_not_exist);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.cursor = codec::decode::enumeration(field, &mut self.unknown_fields)?.or(self.cursor),
-            2 => decoder.element(field, &mut self.relative_path)?,
-            3 => self.create_if_not_exist = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::enumeration(field, &mut self.cursor, &mut self.unknown_fields),
+            2 => decoder.messages(field, &mut self.relative_path),
+            3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.create_if_not_exist),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: VmOpSelect = VmOpSelect::EMPTY;
@@ -15673,6 +16779,7 @@ pub mod vm_op_select {
         };
     }
     impl Default for PathComponent {
+        #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
@@ -15680,27 +16787,41 @@ pub mod vm_op_select {
     impl codec::Fields for PathComponent {
         fn write(&self, writer: &mut codec::Writer) {
             match &self.field {
-                Some(crate::messages::vm_op_select::path_component::Field::FieldId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, Some(*value)),
-                Some(crate::messages::vm_op_select::path_component::Field::ArrayIndex(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, Some(*value)),
-                Some(crate::messages::vm_op_select::path_component::Field::MapKeyFieldId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, Some(*value)),
+                Some(crate::messages::vm_op_select::path_component::Field::FieldId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &Some(*value)),
+                Some(crate::messages::vm_op_select::path_component::Field::ArrayIndex(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &Some(*value)),
+                Some(crate::messages::vm_op_select::path_component::Field::MapKeyFieldId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &Some(*value)),
                 None => {}
             }
-            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, self.is_repeated);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, self.register_to_match);
-            codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, self.store_foreach_index_into_register);
+            codec::encode::scalar::<codec::scalar::Bool>(writer, 5, &self.is_repeated);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 6, &self.register_to_match);
+            codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.store_foreach_index_into_register);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
-        fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
-                1 => self.field = Some(crate::messages::vm_op_select::path_component::Field::FieldId(codec::decode::scalar::<codec::scalar::Uint32>(field)?)),
-                2 => self.field = Some(crate::messages::vm_op_select::path_component::Field::ArrayIndex(codec::decode::scalar::<codec::scalar::Uint32>(field)?)),
-                3 => self.field = Some(crate::messages::vm_op_select::path_component::Field::MapKeyFieldId(codec::decode::scalar::<codec::scalar::Uint32>(field)?)),
-                5 => self.is_repeated = Some(codec::decode::scalar::<codec::scalar::Bool>(field)?),
-                6 => self.register_to_match = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                7 => self.store_foreach_index_into_register = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-                _ => self.unknown_fields.push(field),
+                1 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                    self.field = value.map(crate::messages::vm_op_select::path_component::Field::FieldId).or(self.field.take());
+                    Ok(())
+                }
+                2 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                    self.field = value.map(crate::messages::vm_op_select::path_component::Field::ArrayIndex).or(self.field.take());
+                    Ok(())
+                }
+                3 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                    self.field = value.map(crate::messages::vm_op_select::path_component::Field::MapKeyFieldId).or(self.field.take());
+                    Ok(())
+                }
+                5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_repeated),
+                6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.register_to_match),
+                7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.store_foreach_index_into_register),
+                _ => self.unknown_fields.take(field),
             }
-            Ok(())
         }
         fn empty() -> &'static Self {
             static EMPTY: PathComponent = PathComponent::EMPTY;
@@ -15728,6 +16849,7 @@ impl VmOpSet {
     };
 }
 impl Default for VmOpSet {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
@@ -15736,11 +16858,10 @@ impl codec::Fields for VmOpSet {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            _ => self.unknown_fields.push(field),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: VmOpSet = VmOpSet::EMPTY;
@@ -15764,23 +16885,23 @@ impl VmProgram {
     };
 }
 impl Default for VmProgram {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for VmProgram {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, self.version);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.version);
         codec::encode::messages(writer, 2, &self.instructions);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.version = Some(codec::decode::scalar::<codec::scalar::Uint32>(field)?),
-            2 => decoder.element(field, &mut self.instructions)?,
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.version),
+            2 => decoder.messages(field, &mut self.instructions),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: VmProgram = VmProgram::EMPTY;
@@ -16173,8 +17294,203 @@ impl codec::Enumeration for VmstatCounters {
         (Self::VMSTAT_WORKINGSET_RESTORE_ANON, "VMSTAT_WORKINGSET_RESTORE_ANON"),
         (Self::VMSTAT_WORKINGSET_RESTORE_FILE, "VMSTAT_WORKINGSET_RESTORE_FILE"),
     ];
+    #[inline]
     fn to_i32(self) -> i32 {
         self as i32
+    }
+    fn from_i32(number: i32) -> Option<Self> {
+        Some(match number {
+            0 => Self::VMSTAT_UNSPECIFIED,
+            1 => Self::VMSTAT_NR_FREE_PAGES,
+            2 => Self::VMSTAT_NR_ALLOC_BATCH,
+            3 => Self::VMSTAT_NR_INACTIVE_ANON,
+            4 => Self::VMSTAT_NR_ACTIVE_ANON,
+            5 => Self::VMSTAT_NR_INACTIVE_FILE,
+            6 => Self::VMSTAT_NR_ACTIVE_FILE,
+            7 => Self::VMSTAT_NR_UNEVICTABLE,
+            8 => Self::VMSTAT_NR_MLOCK,
+            9 => Self::VMSTAT_NR_ANON_PAGES,
+            10 => Self::VMSTAT_NR_MAPPED,
+            11 => Self::VMSTAT_NR_FILE_PAGES,
+            12 => Self::VMSTAT_NR_DIRTY,
+            13 => Self::VMSTAT_NR_WRITEBACK,
+            14 => Self::VMSTAT_NR_SLAB_RECLAIMABLE,
+            15 => Self::VMSTAT_NR_SLAB_UNRECLAIMABLE,
+            16 => Self::VMSTAT_NR_PAGE_TABLE_PAGES,
+            17 => Self::VMSTAT_NR_KERNEL_STACK,
+            18 => Self::VMSTAT_NR_OVERHEAD,
+            19 => Self::VMSTAT_NR_UNSTABLE,
+            20 => Self::VMSTAT_NR_BOUNCE,
+            21 => Self::VMSTAT_NR_VMSCAN_WRITE,
+            22 => Self::VMSTAT_NR_VMSCAN_IMMEDIATE_RECLAIM,
+            23 => Self::VMSTAT_NR_WRITEBACK_TEMP,
+            24 => Self::VMSTAT_NR_ISOLATED_ANON,
+            25 => Self::VMSTAT_NR_ISOLATED_FILE,
+            26 => Self::VMSTAT_NR_SHMEM,
+            27 => Self::VMSTAT_NR_DIRTIED,
+            28 => Self::VMSTAT_NR_WRITTEN,
+            29 => Self::VMSTAT_NR_PAGES_SCANNED,
+            30 => Self::VMSTAT_WORKINGSET_REFAULT,
+            31 => Self::VMSTAT_WORKINGSET_ACTIVATE,
+            32 => Self::VMSTAT_WORKINGSET_NODERECLAIM,
+            33 => Self::VMSTAT_NR_ANON_TRANSPARENT_HUGEPAGES,
+            34 => Self::VMSTAT_NR_FREE_CMA,
+            35 => Self::VMSTAT_NR_SWAPCACHE,
+            36 => Self::VMSTAT_NR_DIRTY_THRESHOLD,
+            37 => Self::VMSTAT_NR_DIRTY_BACKGROUND_THRESHOLD,
+            38 => Self::VMSTAT_PGPGIN,
+            39 => Self::VMSTAT_PGPGOUT,
+            40 => Self::VMSTAT_PGPGOUTCLEAN,
+            41 => Self::VMSTAT_PSWPIN,
+            42 => Self::VMSTAT_PSWPOUT,
+            43 => Self::VMSTAT_PGALLOC_DMA,
+            44 => Self::VMSTAT_PGALLOC_NORMAL,
+            45 => Self::VMSTAT_PGALLOC_MOVABLE,
+            46 => Self::VMSTAT_PGFREE,
+            47 => Self::VMSTAT_PGACTIVATE,
+            48 => Self::VMSTAT_PGDEACTIVATE,
+            49 => Self::VMSTAT_PGFAULT,
+            50 => Self::VMSTAT_PGMAJFAULT,
+            51 => Self::VMSTAT_PGREFILL_DMA,
+            52 => Self::VMSTAT_PGREFILL_NORMAL,
+            53 => Self::VMSTAT_PGREFILL_MOVABLE,
+            54 => Self::VMSTAT_PGSTEAL_KSWAPD_DMA,
+            55 => Self::VMSTAT_PGSTEAL_KSWAPD_NORMAL,
+            56 => Self::VMSTAT_PGSTEAL_KSWAPD_MOVABLE,
+            57 => Self::VMSTAT_PGSTEAL_DIRECT_DMA,
+            58 => Self::VMSTAT_PGSTEAL_DIRECT_NORMAL,
+            59 => Self::VMSTAT_PGSTEAL_DIRECT_MOVABLE,
+            60 => Self::VMSTAT_PGSCAN_KSWAPD_DMA,
+            61 => Self::VMSTAT_PGSCAN_KSWAPD_NORMAL,
+            62 => Self::VMSTAT_PGSCAN_KSWAPD_MOVABLE,
+            63 => Self::VMSTAT_PGSCAN_DIRECT_DMA,
+            64 => Self::VMSTAT_PGSCAN_DIRECT_NORMAL,
+            65 => Self::VMSTAT_PGSCAN_DIRECT_MOVABLE,
+            66 => Self::VMSTAT_PGSCAN_DIRECT_THROTTLE,
+            67 => Self::VMSTAT_PGINODESTEAL,
+            68 => Self::VMSTAT_SLABS_SCANNED,
+            69 => Self::VMSTAT_KSWAPD_INODESTEAL,
+            70 => Self::VMSTAT_KSWAPD_LOW_WMARK_HIT_QUICKLY,
+            71 => Self::VMSTAT_KSWAPD_HIGH_WMARK_HIT_QUICKLY,
+            72 => Self::VMSTAT_PAGEOUTRUN,
+            73 => Self::VMSTAT_ALLOCSTALL,
+            74 => Self::VMSTAT_PGROTATED,
+            75 => Self::VMSTAT_DROP_PAGECACHE,
+            76 => Self::VMSTAT_DROP_SLAB,
+            77 => Self::VMSTAT_PGMIGRATE_SUCCESS,
+            78 => Self::VMSTAT_PGMIGRATE_FAIL,
+            79 => Self::VMSTAT_COMPACT_MIGRATE_SCANNED,
+            80 => Self::VMSTAT_COMPACT_FREE_SCANNED,
+            81 => Self::VMSTAT_COMPACT_ISOLATED,
+            82 => Self::VMSTAT_COMPACT_STALL,
+            83 => Self::VMSTAT_COMPACT_FAIL,
+            84 => Self::VMSTAT_COMPACT_SUCCESS,
+            85 => Self::VMSTAT_COMPACT_DAEMON_WAKE,
+            86 => Self::VMSTAT_UNEVICTABLE_PGS_CULLED,
+            87 => Self::VMSTAT_UNEVICTABLE_PGS_SCANNED,
+            88 => Self::VMSTAT_UNEVICTABLE_PGS_RESCUED,
+            89 => Self::VMSTAT_UNEVICTABLE_PGS_MLOCKED,
+            90 => Self::VMSTAT_UNEVICTABLE_PGS_MUNLOCKED,
+            91 => Self::VMSTAT_UNEVICTABLE_PGS_CLEARED,
+            92 => Self::VMSTAT_UNEVICTABLE_PGS_STRANDED,
+            93 => Self::VMSTAT_NR_ZSPAGES,
+            94 => Self::VMSTAT_NR_ION_HEAP,
+            95 => Self::VMSTAT_NR_GPU_HEAP,
+            96 => Self::VMSTAT_ALLOCSTALL_DMA,
+            97 => Self::VMSTAT_ALLOCSTALL_MOVABLE,
+            98 => Self::VMSTAT_ALLOCSTALL_NORMAL,
+            99 => Self::VMSTAT_COMPACT_DAEMON_FREE_SCANNED,
+            100 => Self::VMSTAT_COMPACT_DAEMON_MIGRATE_SCANNED,
+            101 => Self::VMSTAT_NR_FASTRPC,
+            102 => Self::VMSTAT_NR_INDIRECTLY_RECLAIMABLE,
+            103 => Self::VMSTAT_NR_ION_HEAP_POOL,
+            104 => Self::VMSTAT_NR_KERNEL_MISC_RECLAIMABLE,
+            105 => Self::VMSTAT_NR_SHADOW_CALL_STACK_BYTES,
+            106 => Self::VMSTAT_NR_SHMEM_HUGEPAGES,
+            107 => Self::VMSTAT_NR_SHMEM_PMDMAPPED,
+            108 => Self::VMSTAT_NR_UNRECLAIMABLE_PAGES,
+            109 => Self::VMSTAT_NR_ZONE_ACTIVE_ANON,
+            110 => Self::VMSTAT_NR_ZONE_ACTIVE_FILE,
+            111 => Self::VMSTAT_NR_ZONE_INACTIVE_ANON,
+            112 => Self::VMSTAT_NR_ZONE_INACTIVE_FILE,
+            113 => Self::VMSTAT_NR_ZONE_UNEVICTABLE,
+            114 => Self::VMSTAT_NR_ZONE_WRITE_PENDING,
+            115 => Self::VMSTAT_OOM_KILL,
+            116 => Self::VMSTAT_PGLAZYFREE,
+            117 => Self::VMSTAT_PGLAZYFREED,
+            118 => Self::VMSTAT_PGREFILL,
+            119 => Self::VMSTAT_PGSCAN_DIRECT,
+            120 => Self::VMSTAT_PGSCAN_KSWAPD,
+            121 => Self::VMSTAT_PGSKIP_DMA,
+            122 => Self::VMSTAT_PGSKIP_MOVABLE,
+            123 => Self::VMSTAT_PGSKIP_NORMAL,
+            124 => Self::VMSTAT_PGSTEAL_DIRECT,
+            125 => Self::VMSTAT_PGSTEAL_KSWAPD,
+            126 => Self::VMSTAT_SWAP_RA,
+            127 => Self::VMSTAT_SWAP_RA_HIT,
+            128 => Self::VMSTAT_WORKINGSET_RESTORE,
+            129 => Self::VMSTAT_ALLOCSTALL_DEVICE,
+            130 => Self::VMSTAT_ALLOCSTALL_DMA32,
+            131 => Self::VMSTAT_BALLOON_DEFLATE,
+            132 => Self::VMSTAT_BALLOON_INFLATE,
+            133 => Self::VMSTAT_BALLOON_MIGRATE,
+            134 => Self::VMSTAT_CMA_ALLOC_FAIL,
+            135 => Self::VMSTAT_CMA_ALLOC_SUCCESS,
+            136 => Self::VMSTAT_NR_FILE_HUGEPAGES,
+            137 => Self::VMSTAT_NR_FILE_PMDMAPPED,
+            138 => Self::VMSTAT_NR_FOLL_PIN_ACQUIRED,
+            139 => Self::VMSTAT_NR_FOLL_PIN_RELEASED,
+            140 => Self::VMSTAT_NR_SEC_PAGE_TABLE_PAGES,
+            141 => Self::VMSTAT_NR_SHADOW_CALL_STACK,
+            142 => Self::VMSTAT_NR_SWAPCACHED,
+            143 => Self::VMSTAT_NR_THROTTLED_WRITTEN,
+            144 => Self::VMSTAT_PGALLOC_DEVICE,
+            145 => Self::VMSTAT_PGALLOC_DMA32,
+            146 => Self::VMSTAT_PGDEMOTE_DIRECT,
+            147 => Self::VMSTAT_PGDEMOTE_KSWAPD,
+            148 => Self::VMSTAT_PGREUSE,
+            149 => Self::VMSTAT_PGSCAN_ANON,
+            150 => Self::VMSTAT_PGSCAN_FILE,
+            151 => Self::VMSTAT_PGSKIP_DEVICE,
+            152 => Self::VMSTAT_PGSKIP_DMA32,
+            153 => Self::VMSTAT_PGSTEAL_ANON,
+            154 => Self::VMSTAT_PGSTEAL_FILE,
+            155 => Self::VMSTAT_THP_COLLAPSE_ALLOC,
+            156 => Self::VMSTAT_THP_COLLAPSE_ALLOC_FAILED,
+            157 => Self::VMSTAT_THP_DEFERRED_SPLIT_PAGE,
+            158 => Self::VMSTAT_THP_FAULT_ALLOC,
+            159 => Self::VMSTAT_THP_FAULT_FALLBACK,
+            160 => Self::VMSTAT_THP_FAULT_FALLBACK_CHARGE,
+            161 => Self::VMSTAT_THP_FILE_ALLOC,
+            162 => Self::VMSTAT_THP_FILE_FALLBACK,
+            163 => Self::VMSTAT_THP_FILE_FALLBACK_CHARGE,
+            164 => Self::VMSTAT_THP_FILE_MAPPED,
+            165 => Self::VMSTAT_THP_MIGRATION_FAIL,
+            166 => Self::VMSTAT_THP_MIGRATION_SPLIT,
+            167 => Self::VMSTAT_THP_MIGRATION_SUCCESS,
+            168 => Self::VMSTAT_THP_SCAN_EXCEED_NONE_PTE,
+            169 => Self::VMSTAT_THP_SCAN_EXCEED_SHARE_PTE,
+            170 => Self::VMSTAT_THP_SCAN_EXCEED_SWAP_PTE,
+            171 => Self::VMSTAT_THP_SPLIT_PAGE,
+            172 => Self::VMSTAT_THP_SPLIT_PAGE_FAILED,
+            173 => Self::VMSTAT_THP_SPLIT_PMD,
+            174 => Self::VMSTAT_THP_SWPOUT,
+            175 => Self::VMSTAT_THP_SWPOUT_FALLBACK,
+            176 => Self::VMSTAT_THP_ZERO_PAGE_ALLOC,
+            177 => Self::VMSTAT_THP_ZERO_PAGE_ALLOC_FAILED,
+            178 => Self::VMSTAT_VMA_LOCK_ABORT,
+            179 => Self::VMSTAT_VMA_LOCK_MISS,
+            180 => Self::VMSTAT_VMA_LOCK_RETRY,
+            181 => Self::VMSTAT_VMA_LOCK_SUCCESS,
+            182 => Self::VMSTAT_WORKINGSET_ACTIVATE_ANON,
+            183 => Self::VMSTAT_WORKINGSET_ACTIVATE_FILE,
+            184 => Self::VMSTAT_WORKINGSET_NODES,
+            185 => Self::VMSTAT_WORKINGSET_REFAULT_ANON,
+            186 => Self::VMSTAT_WORKINGSET_REFAULT_FILE,
+            187 => Self::VMSTAT_WORKINGSET_RESTORE_ANON,
+            188 => Self::VMSTAT_WORKINGSET_RESTORE_FILE,
+            _ => return None,
+        })
     }
 }
 
@@ -16193,23 +17509,23 @@ impl WakeupSourceActivateFtraceEvent {
     };
 }
 impl Default for WakeupSourceActivateFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for WakeupSourceActivateFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.state);
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: WakeupSourceActivateFtraceEvent = WakeupSourceActivateFtraceEvent::EMPTY;
@@ -16232,23 +17548,23 @@ impl WakeupSourceDeactivateFtraceEvent {
     };
 }
 impl Default for WakeupSourceDeactivateFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for WakeupSourceDeactivateFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, self.name.as_ref());
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.state);
+        codec::encode::string(writer, 1, &self.name);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.name = Some(codec::decode::string(field)?),
-            2 => self.state = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::string(field, &mut self.name),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: WakeupSourceDeactivateFtraceEvent = WakeupSourceDeactivateFtraceEvent::EMPTY;
@@ -16271,23 +17587,23 @@ impl WorkqueueActivateWorkFtraceEvent {
     };
 }
 impl Default for WorkqueueActivateWorkFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for WorkqueueActivateWorkFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.work);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.function);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.function);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.work = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.function = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.work),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.function),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: WorkqueueActivateWorkFtraceEvent = WorkqueueActivateWorkFtraceEvent::EMPTY;
@@ -16310,23 +17626,23 @@ impl WorkqueueExecuteEndFtraceEvent {
     };
 }
 impl Default for WorkqueueExecuteEndFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for WorkqueueExecuteEndFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.work);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.function);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.function);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.work = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.function = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.work),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.function),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: WorkqueueExecuteEndFtraceEvent = WorkqueueExecuteEndFtraceEvent::EMPTY;
@@ -16349,23 +17665,23 @@ impl WorkqueueExecuteStartFtraceEvent {
     };
 }
 impl Default for WorkqueueExecuteStartFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for WorkqueueExecuteStartFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.work);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.function);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.function);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.work = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.function = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.work),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.function),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: WorkqueueExecuteStartFtraceEvent = WorkqueueExecuteStartFtraceEvent::EMPTY;
@@ -16394,29 +17710,29 @@ impl WorkqueueQueueWorkFtraceEvent {
     };
 }
 impl Default for WorkqueueQueueWorkFtraceEvent {
+    #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
 impl codec::Fields for WorkqueueQueueWorkFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, self.work);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, self.function);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, self.req_cpu);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, self.cpu);
-        codec::encode::string(writer, 6, self.workqueue.as_ref());
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.function);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.req_cpu);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.cpu);
+        codec::encode::string(writer, 6, &self.workqueue);
         codec::encode::unknown(writer, &self.unknown_fields);
     }
-    fn merge(&mut self, field: codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
-            1 => self.work = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            2 => self.function = Some(codec::decode::scalar::<codec::scalar::Uint64>(field)?),
-            4 => self.req_cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            5 => self.cpu = Some(codec::decode::scalar::<codec::scalar::Int32>(field)?),
-            6 => self.workqueue = Some(codec::decode::string(field)?),
-            _ => self.unknown_fields.push(field),
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.work),
+            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.function),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.req_cpu),
+            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.cpu),
+            6 => codec::decode::string(field, &mut self.workqueue),
+            _ => self.unknown_fields.take(field),
         }
-        Ok(())
     }
     fn empty() -> &'static Self {
         static EMPTY: WorkqueueQueueWorkFtraceEvent = WorkqueueQueueWorkFtraceEvent::EMPTY;

@@ -76,10 +76,11 @@ impl Decoder {
     }
 
     /// Merges the fields of an encoded message.
+    #[inline(never)]
     pub(super) fn fields(&mut self, bytes: &[u8], message: &mut dyn Fields) -> Result<(), DecodeError> {
         self.depth = self.depth.checked_sub(1).ok_or(DecodeError::TooDeep)?;
         for field in Reader::new(bytes) {
-            message.merge(field?, self)?;
+            message.merge(&field?, self)?;
         }
         self.depth += 1;
         Ok(())
@@ -91,84 +92,73 @@ impl Decoder {
     }
 
     /// A message that is there.
-    pub fn nested(&mut self, field: Field<'_>, message: &mut dyn Fields) -> Result<(), DecodeError> {
+    #[inline(never)]
+    pub fn nested(&mut self, field: &Field<'_>, message: &mut dyn Fields) -> Result<(), DecodeError> {
+        self.charge(size_of_val(message))?;
         self.fields(contents(field)?, message)
     }
 
-    /// A message of a oneof: the one that is there, if any, continued.
-    pub fn boxed<T: Fields + Default>(
-        &mut self,
-        field: Field<'_>,
-        before: Option<Box<T>>,
-    ) -> Result<Box<T>, DecodeError> {
-        let mut message = match before {
-            Some(message) => message,
-            None => {
-                self.charge(size_of::<T>())?;
-                Box::default()
-            }
-        };
-        self.nested(field, &mut *message)?;
-        Ok(message)
-    }
-
     /// A message.
+    #[inline(never)]
     pub fn message<T: Fields + Default>(
         &mut self,
-        field: Field<'_>,
+        field: &Field<'_>,
         to: &mut MessageField<T>,
     ) -> Result<(), DecodeError> {
-        if !to.is_set() {
-            self.charge(size_of::<T>())?;
-        }
         self.nested(field, to.get_or_insert_default())
     }
 
     /// One of many messages.
-    pub fn element<T: Fields + Default>(
+    #[inline(never)]
+    pub fn messages<T: Fields + Default>(
         &mut self,
-        field: Field<'_>,
+        field: &Field<'_>,
         to: &mut Vec<T>,
     ) -> Result<(), DecodeError> {
-        self.charge(size_of::<T>())?;
-        let mut message = T::default();
-        self.nested(field, &mut message)?;
-        to.push(message);
-        Ok(())
+        to.push(T::default());
+        match to.last_mut() {
+            Some(message) => self.nested(field, message),
+            None => Ok(()),
+        }
     }
 
     /// One of many texts.
-    pub fn strings(&mut self, field: Field<'_>, to: &mut Vec<String>) -> Result<(), DecodeError> {
+    #[inline(never)]
+    pub fn strings(&mut self, field: &Field<'_>, to: &mut Vec<String>) -> Result<(), DecodeError> {
         self.charge(size_of::<String>())?;
-        to.push(string(field)?);
+        to.push(text(field)?);
         Ok(())
     }
 
     /// One of many of bytes.
-    pub fn bytes_list(&mut self, field: Field<'_>, to: &mut Vec<Vec<u8>>) -> Result<(), DecodeError> {
+    #[inline(never)]
+    pub fn bytes_list(&mut self, field: &Field<'_>, to: &mut Vec<Vec<u8>>) -> Result<(), DecodeError> {
         self.charge(size_of::<Vec<u8>>())?;
-        to.push(bytes(field)?);
+        to.push(contents(field)?.to_vec());
         Ok(())
     }
 }
 
-fn wrong_type(field: Field<'_>) -> DecodeError {
+fn wrong_type(field: &Field<'_>) -> DecodeError {
     DecodeError::WrongType { field: field.number }
 }
 
-fn contents<'a>(field: Field<'a>) -> Result<&'a [u8], DecodeError> {
+fn contents<'a>(field: &Field<'a>) -> Result<&'a [u8], DecodeError> {
     field.value.as_bytes().ok_or_else(|| wrong_type(field))
 }
 
 /// A scalar.
-pub(crate) fn scalar<S: Scalar>(field: Field<'_>) -> Result<S::Value, DecodeError> {
-    S::take(field.value).ok_or_else(|| wrong_type(field))
+#[inline(never)]
+pub(crate) fn scalar<S: Scalar>(field: &Field<'_>, to: &mut Option<S::Value>) -> Result<(), DecodeError> {
+    *to = Some(S::take(field.value).ok_or_else(|| wrong_type(field))?);
+    Ok(())
 }
 
 /// One or, packed, several of many scalars.
-pub(crate) fn scalars<S: Scalar>(field: Field<'_>, to: &mut Vec<S::Value>) -> Result<(), DecodeError> {
+#[inline(never)]
+pub(crate) fn scalars<S: Scalar>(field: &Field<'_>, to: &mut Vec<S::Value>) -> Result<(), DecodeError> {
     let Value::Bytes(mut packed) = field.value else {
-        to.push(scalar::<S>(field)?);
+        to.push(S::take(field.value).ok_or_else(|| wrong_type(field))?);
         return Ok(());
     };
     while !packed.is_empty() {
@@ -177,40 +167,53 @@ pub(crate) fn scalars<S: Scalar>(field: Field<'_>, to: &mut Vec<S::Value>) -> Re
     Ok(())
 }
 
-/// A text.
-pub(crate) fn string(field: Field<'_>) -> Result<String, DecodeError> {
+fn text(field: &Field<'_>) -> Result<String, DecodeError> {
     match str::from_utf8(contents(field)?) {
         Ok(text) => Ok(text.to_owned()),
         Err(_) => Err(DecodeError::NotUtf8 { field: field.number }),
     }
 }
 
+/// A text.
+#[inline(never)]
+pub(crate) fn string(field: &Field<'_>, to: &mut Option<String>) -> Result<(), DecodeError> {
+    *to = Some(text(field)?);
+    Ok(())
+}
+
 /// Bytes.
-pub(crate) fn bytes(field: Field<'_>) -> Result<Vec<u8>, DecodeError> {
-    Ok(contents(field)?.to_vec())
+#[inline(never)]
+pub(crate) fn bytes(field: &Field<'_>, to: &mut Option<Vec<u8>>) -> Result<(), DecodeError> {
+    *to = Some(contents(field)?.to_vec());
+    Ok(())
 }
 
 /// A value of an enum; one that is not known goes to `unknown`.
+#[inline(never)]
 pub(crate) fn enumeration<E: Enumeration>(
-    field: Field<'_>,
+    field: &Field<'_>,
+    to: &mut Option<E>,
     unknown: &mut UnknownFields,
-) -> Result<Option<E>, DecodeError> {
+) -> Result<(), DecodeError> {
     let number = field.value.as_varint().ok_or_else(|| wrong_type(field))?;
-    let known = E::from_i32(number as i32);
-    if known.is_none() {
-        unknown.push(field);
+    match E::from_i32(number as i32) {
+        Some(value) => *to = Some(value),
+        None => unknown.push(field),
     }
-    Ok(known)
+    Ok(())
 }
 
 /// One or, packed, several of many values of an enum; those that are not known go to `unknown`.
+#[inline(never)]
 pub(crate) fn enumerations<E: Enumeration>(
-    field: Field<'_>,
+    field: &Field<'_>,
     to: &mut Vec<E>,
     unknown: &mut UnknownFields,
 ) -> Result<(), DecodeError> {
     let Value::Bytes(mut packed) = field.value else {
-        to.extend(enumeration::<E>(field, unknown)?);
+        let mut value: Option<E> = None;
+        enumeration(field, &mut value, unknown)?;
+        to.extend(value);
         return Ok(());
     };
     while !packed.is_empty() {

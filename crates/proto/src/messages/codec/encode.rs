@@ -6,18 +6,21 @@ use super::message::{Enumeration, Fields, MessageField, UnknownFields};
 use super::scalar::Scalar;
 
 /// A scalar.
-pub(crate) fn scalar<S: Scalar>(writer: &mut Writer, number: u32, value: Option<S::Value>) {
+#[inline(never)]
+pub(crate) fn scalar<S: Scalar>(writer: &mut Writer, number: u32, value: &Option<S::Value>) {
     if let Some(value) = value {
-        S::put(writer, number, value);
+        S::put(writer, number, *value);
     }
 }
 
 /// Scalars, each with its tag.
+#[inline(never)]
 pub(crate) fn scalars<S: Scalar>(writer: &mut Writer, number: u32, values: &[S::Value]) {
     values.iter().for_each(|value| S::put(writer, number, *value));
 }
 
 /// Scalars, packed.
+#[inline(never)]
 pub(crate) fn packed<S: Scalar>(writer: &mut Writer, number: u32, values: &[S::Value]) {
     if !values.is_empty() {
         writer.nested(number, |writer| {
@@ -27,51 +30,65 @@ pub(crate) fn packed<S: Scalar>(writer: &mut Writer, number: u32, values: &[S::V
 }
 
 /// A value of an enum.
-pub(crate) fn enumeration<E: Enumeration>(writer: &mut Writer, number: u32, value: Option<E>) {
+#[inline(never)]
+pub(crate) fn enumeration<E: Enumeration>(writer: &mut Writer, number: u32, value: &Option<E>) {
     if let Some(value) = value {
         writer.varint_field(number, i64::from(value.to_i32()) as u64);
     }
 }
 
 /// Values of an enum, each with its tag.
+#[inline(never)]
 pub(crate) fn enumerations<E: Enumeration>(writer: &mut Writer, number: u32, values: &[E]) {
     values
         .iter()
-        .for_each(|value| enumeration(writer, number, Some(*value)));
+        .for_each(|value| enumeration(writer, number, &Some(*value)));
 }
 
 /// A text.
-pub(crate) fn string(writer: &mut Writer, number: u32, value: Option<&String>) {
+#[inline(never)]
+pub(crate) fn string(writer: &mut Writer, number: u32, value: &Option<String>) {
     if let Some(value) = value {
-        writer.bytes_field(number, value.as_bytes());
+        contents(writer, number, value.as_bytes());
     }
 }
 
 /// Texts.
+#[inline(never)]
 pub(crate) fn strings(writer: &mut Writer, number: u32, values: &[String]) {
     values
         .iter()
-        .for_each(|value| writer.bytes_field(number, value.as_bytes()));
+        .for_each(|value| contents(writer, number, value.as_bytes()));
+}
+
+/// Text or bytes that are there.
+#[inline(never)]
+pub(crate) fn contents(writer: &mut Writer, number: u32, value: &[u8]) {
+    writer.bytes_field(number, value);
 }
 
 /// Bytes.
-pub(crate) fn bytes(writer: &mut Writer, number: u32, value: Option<&Vec<u8>>) {
+#[inline(never)]
+pub(crate) fn bytes(writer: &mut Writer, number: u32, value: &Option<Vec<u8>>) {
     if let Some(value) = value {
-        writer.bytes_field(number, value);
+        contents(writer, number, value);
     }
 }
 
 /// Several of bytes.
+#[inline(never)]
 pub(crate) fn bytes_list(writer: &mut Writer, number: u32, values: &[Vec<u8>]) {
-    values.iter().for_each(|value| writer.bytes_field(number, value));
+    values.iter().for_each(|value| contents(writer, number, value));
 }
 
 /// A message that is there.
+#[inline(never)]
 pub(crate) fn nested(writer: &mut Writer, number: u32, value: &dyn Fields) {
     writer.nested(number, |writer| value.write(writer));
 }
 
 /// A message.
+#[inline(never)]
 pub(crate) fn message<T: Fields>(writer: &mut Writer, number: u32, value: &MessageField<T>) {
     if let Some(value) = value.as_option() {
         nested(writer, number, value);
@@ -79,11 +96,15 @@ pub(crate) fn message<T: Fields>(writer: &mut Writer, number: u32, value: &Messa
 }
 
 /// Messages.
+#[inline(never)]
 pub(crate) fn messages<T: Fields>(writer: &mut Writer, number: u32, values: &[T]) {
-    values.iter().for_each(|value| nested(writer, number, value));
+    for value in values {
+        nested(writer, number, value);
+    }
 }
 
 /// What the schema does not know.
+#[inline(never)]
 pub(crate) fn unknown(writer: &mut Writer, fields: &UnknownFields) {
     writer.raw(fields.as_bytes());
 }

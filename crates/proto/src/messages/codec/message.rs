@@ -1,8 +1,8 @@
 //! What every generated message can do: be decoded, be encoded, read as its default where it is absent.
 //!
-//! Generated code says, field by field, what to call here and in [`super::decode`] and [`super::encode`]; the loops, checks and
-//! bounds are written, and compiled, once for all messages. That is what keeps them cheap to build: nothing is
-//! generic over a buffer, and nothing is instantiated again in the crates that use them.
+//! Generated code says, field by field, what to call in [`super::decode`] and [`super::encode`]; the loops, checks and bounds are
+//! written, and compiled, once for all messages. That is what keeps them cheap to build: nothing is generic over a
+//! buffer, nothing is instantiated again in the crates that use them, and a field is one call that is not inlined.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use ferretto_wire::{Field, Reader, Writer};
 use super::decode::{DecodeError, Decoder};
 
 /// A message's fields, one by one: the part that is generated.
-pub trait Fields: fmt::Debug + Send + Sync + 'static {
+pub trait Fields: Send + Sync + 'static {
     /// Appends the fields that are set, and the unknown ones.
     fn write(&self, writer: &mut Writer);
 
@@ -20,7 +20,7 @@ pub trait Fields: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// If the field is not of the schema's type, or too much.
-    fn merge(&mut self, field: Field<'_>, decoder: &mut Decoder) -> Result<(), DecodeError>;
+    fn merge(&mut self, field: &Field<'_>, decoder: &mut Decoder) -> Result<(), DecodeError>;
 
     /// The message without any field.
     fn empty() -> &'static Self
@@ -29,7 +29,7 @@ pub trait Fields: fmt::Debug + Send + Sync + 'static {
 }
 
 /// A message of the schema. Fields and enum values that this version does not know survive decoding and encoding.
-pub trait Message: Fields + Clone + Default + PartialEq {
+pub trait Message: Fields + Clone + fmt::Debug + Default + PartialEq {
     /// Decodes a message.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ pub trait Message: Fields + Clone + Default + PartialEq {
     }
 }
 
-impl<T: Fields + Clone + Default + PartialEq> Message for T {}
+impl<T: Fields + Clone + fmt::Debug + Default + PartialEq> Message for T {}
 
 /// An enum of the schema. Values of later versions are kept among the unknown fields of the message.
 pub trait Enumeration: Copy + Eq + fmt::Debug + Default + Send + Sync + 'static {
@@ -74,12 +74,10 @@ pub trait Enumeration: Copy + Eq + fmt::Debug + Default + Send + Sync + 'static 
     fn to_i32(self) -> i32;
 
     /// The value of this number.
-    fn from_i32(number: i32) -> Option<Self> {
-        let mut values = Self::VALUES.iter().map(|(value, _)| *value);
-        values.find(|value| value.to_i32() == number)
-    }
+    fn from_i32(number: i32) -> Option<Self>;
 
     /// Its name in the schema.
+    #[inline]
     fn proto_name(self) -> &'static str {
         let named = Self::VALUES.iter().find(|(value, _)| *value == self);
         named.map_or("", |(_, name)| name)
@@ -136,7 +134,7 @@ impl<T> MessageField<T> {
 impl<T: Default> MessageField<T> {
     /// The message to be changed, set if it was not.
     pub fn get_or_insert_default(&mut self) -> &mut T {
-        self.0.get_or_insert_default()
+        self.0.get_or_insert_with(|| Box::new(T::default()))
     }
 }
 
@@ -209,8 +207,15 @@ impl UnknownFields {
     }
 
     /// Adds a field.
-    pub fn push(&mut self, field: Field<'_>) {
+    pub fn push(&mut self, field: &Field<'_>) {
         self.0.extend_from_slice(field.raw);
+    }
+
+    /// [`Self::push`] in the shape of what takes other fields.
+    #[inline(never)]
+    pub(crate) fn take(&mut self, field: &Field<'_>) -> Result<(), DecodeError> {
+        self.push(field);
+        Ok(())
     }
 
     /// Adds a varint, as enum values are.
