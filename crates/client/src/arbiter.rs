@@ -98,18 +98,30 @@ pub enum Request {
 }
 
 /// Why there is no trace writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CreateWriterError {
     /// All ids are in use.
-    #[error(
-        "cannot create a trace writer: the producer has {MAX_WRITER_ID} already; drop some that are not in use"
-    )]
     TooManyWriters,
     /// [`Arbiter::close`] was called.
-    #[error("cannot create a trace writer: the connection to the service is closed")]
     Closed,
 }
+
+impl fmt::Display for CreateWriterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CreateWriterError::TooManyWriters => write!(
+                f,
+                "cannot create a trace writer: the producer has {MAX_WRITER_ID} already; drop some that are not in use"
+            ),
+            CreateWriterError::Closed => {
+                f.write_str("cannot create a trace writer: the connection to the service is closed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CreateWriterError {}
 
 /// See the [module's documentation](self).
 pub struct Arbiter {

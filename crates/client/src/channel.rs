@@ -3,6 +3,7 @@
 //! Called by [`crate::producer`] and [`crate::consumer`]. Guarantees that whatever ends the connection is told once,
 //! as the last thing, after every outstanding call has failed.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ferretto_ipc::client::{Call, CallId, ClientConnection, ClientEvent, InvokeError, ServiceHandle};
@@ -11,25 +12,19 @@ use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::transport::{ReadEnd, Stream, TransportError};
 
 /// Why the connection to the service ended.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum Disconnect {
     /// The service closed it: it ended, or it saw the protocol broken (its log says so then).
-    #[error("the service closed the connection")]
     Closed,
     /// The host at this address has no such service.
-    #[error("the host offers no {0}; is this the socket of the other kind of client?")]
     NoSuchService(&'static str),
     /// It turned this producer away.
-    #[error("the service rejected the producer; it has as many as it can take")]
     Rejected,
     /// The socket failed.
-    #[error(transparent)]
-    Transport(#[from] TransportError),
+    Transport(TransportError),
     /// The service sent what is no frame.
-    #[error("the service broke the protocol: {0}")]
-    Violation(#[from] Violation),
+    Violation(Violation),
     /// The service sent a message that does not decode.
-    #[error("the service sent a malformed {message}: {reason}")]
     Malformed {
         /// The message's type.
         message: &'static str,
@@ -37,19 +32,89 @@ pub enum Disconnect {
         reason: String,
     },
     /// The service sent something that makes no sense where it did.
-    #[error("the service broke the protocol: {0}")]
     Nonsense(&'static str),
 }
 
+impl fmt::Display for Disconnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Disconnect::Closed => f.write_str("the service closed the connection"),
+            Disconnect::NoSuchService(value) => write!(
+                f,
+                "the host offers no {value}; is this the socket of the other kind of client?"
+            ),
+            Disconnect::Rejected => {
+                f.write_str("the service rejected the producer; it has as many as it can take")
+            }
+            Disconnect::Transport(error) => error.fmt(f),
+            Disconnect::Violation(value) => write!(f, "the service broke the protocol: {value}"),
+            Disconnect::Malformed { message, reason } => {
+                write!(f, "the service sent a malformed {message}: {reason}")
+            }
+            Disconnect::Nonsense(value) => write!(f, "the service broke the protocol: {value}"),
+        }
+    }
+}
+
+impl std::error::Error for Disconnect {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Disconnect::Transport(error) => error.source(),
+            Disconnect::Violation(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+impl From<TransportError> for Disconnect {
+    fn from(error: TransportError) -> Self {
+        Disconnect::Transport(error)
+    }
+}
+
+impl From<Violation> for Disconnect {
+    fn from(error: Violation) -> Self {
+        Disconnect::Violation(error)
+    }
+}
+
 /// Why there is no endpoint.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum ConnectError {
     /// The service could not be reached.
-    #[error(transparent)]
-    Transport(#[from] TransportError),
+    Transport(TransportError),
     /// The first requests could not be made.
-    #[error(transparent)]
-    Handshake(#[from] InvokeError),
+    Handshake(InvokeError),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::Transport(error) => error.fmt(f),
+            ConnectError::Handshake(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ConnectError::Transport(error) => error.source(),
+            ConnectError::Handshake(error) => error.source(),
+        }
+    }
+}
+
+impl From<TransportError> for ConnectError {
+    fn from(error: TransportError) -> Self {
+        ConnectError::Transport(error)
+    }
+}
+
+impl From<InvokeError> for ConnectError {
+    fn from(error: InvokeError) -> Self {
+        ConnectError::Handshake(error)
+    }
 }
 
 /// One step of an endpoint's loop.

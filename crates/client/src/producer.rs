@@ -11,6 +11,7 @@ mod command;
 mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ferretto_ipc::client::{Call, CallError, CallId, ClientEvent, InvokeError};
@@ -102,14 +103,36 @@ pub enum ProducerEvent {
 }
 
 /// Why a request failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestError {
     /// It got no reply.
-    #[error(transparent)]
-    Call(#[from] CallError),
+    Call(CallError),
     /// The service refused to register a data source.
-    #[error("the service refused the data source: {0}")]
     DataSource(String),
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequestError::Call(error) => error.fmt(f),
+            RequestError::DataSource(value) => write!(f, "the service refused the data source: {value}"),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RequestError::Call(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<CallError> for RequestError {
+    fn from(error: CallError) -> Self {
+        RequestError::Call(error)
+    }
 }
 
 /// Whether a commit is to be answered with [`ProducerEvent::Committed`].

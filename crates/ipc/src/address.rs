@@ -38,13 +38,11 @@ pub enum Address {
 }
 
 /// Why a socket name is none.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddressError {
     /// The name has no characters.
-    #[error("the socket name is empty: give a path, @abstract-name, host:port or vsock://cid:port")]
     Empty,
     /// The name does not fit into a Unix socket address.
-    #[error("the socket name {name:?} is {len} bytes long; a Unix socket name has at most {MAX_UNIX_NAME}")]
     TooLong {
         /// The name.
         name: String,
@@ -52,15 +50,10 @@ pub enum AddressError {
         len: usize,
     },
     /// The name is not text.
-    #[error("the socket name {0:?} is not UTF-8; choose another path")]
     NotUnicode(OsString),
     /// A NUL byte inside a path.
-    #[error("the socket path {0:?} contains a NUL byte")]
     ContainsNul(String),
     /// The number after the last colon is not a port.
-    #[error(
-        "{name:?} ends in a number, so it is a TCP address, but {port} is not a port between 0 and 65535"
-    )]
     BadPort {
         /// The whole name.
         name: String,
@@ -68,12 +61,42 @@ pub enum AddressError {
         port: String,
     },
     /// Something other than `host:port` or `[v6]:port` before a port.
-    #[error("{0:?} is not a TCP address: write host:port, or [address]:port for IPv6")]
     BadHost(String),
     /// `vsock://` without two numbers.
-    #[error("{0:?} is not a vsock address: write vsock://<context id>:<port>, both decimal numbers")]
     BadVsock(String),
 }
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AddressError::Empty => f.write_str(
+                "the socket name is empty: give a path, @abstract-name, host:port or vsock://cid:port",
+            ),
+            AddressError::TooLong { name, len } => write!(
+                f,
+                "the socket name {name:?} is {len} bytes long; a Unix socket name has at most {MAX_UNIX_NAME}"
+            ),
+            AddressError::NotUnicode(value) => {
+                write!(f, "the socket name {value:?} is not UTF-8; choose another path")
+            }
+            AddressError::ContainsNul(value) => write!(f, "the socket path {value:?} contains a NUL byte"),
+            AddressError::BadPort { name, port } => write!(
+                f,
+                "{name:?} ends in a number, so it is a TCP address, but {port} is not a port between 0 and 65535"
+            ),
+            AddressError::BadHost(value) => write!(
+                f,
+                "{value:?} is not a TCP address: write host:port, or [address]:port for IPv6"
+            ),
+            AddressError::BadVsock(value) => write!(
+                f,
+                "{value:?} is not a vsock address: write vsock://<context id>:<port>, both decimal numbers"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AddressError {}
 
 impl Address {
     /// The socket file, for sockets that have one.

@@ -10,6 +10,7 @@
 //! it wants a reply or not.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
@@ -86,27 +87,53 @@ impl Call {
 }
 
 /// Why a call was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvokeError {
     /// The arguments exceed a frame.
-    #[error(transparent)]
-    TooLarge(#[from] PayloadTooLarge),
+    TooLarge(PayloadTooLarge),
     /// The service does not read.
-    #[error(transparent)]
-    Full(#[from] OutgoingFull),
+    Full(OutgoingFull),
+}
+
+impl fmt::Display for InvokeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InvokeError::TooLarge(error) => error.fmt(f),
+            InvokeError::Full(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for InvokeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            InvokeError::TooLarge(error) => error.source(),
+            InvokeError::Full(error) => error.source(),
+        }
+    }
+}
+
+impl From<PayloadTooLarge> for InvokeError {
+    fn from(error: PayloadTooLarge) -> Self {
+        InvokeError::TooLarge(error)
+    }
+}
+
+impl From<OutgoingFull> for InvokeError {
+    fn from(error: OutgoingFull) -> Self {
+        InvokeError::Full(error)
+    }
 }
 
 /// Why a call has no (further) reply.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallError {
     /// The host has no such service.
-    #[error("the service offers no {service}")]
     UnknownService {
         /// The service's name.
         service: String,
     },
     /// The service has no such method: it is older than this client.
-    #[error("the service does not know the method {service}.{method}; it may be too old")]
     UnknownMethod {
         /// The service's name.
         service: String,
@@ -114,15 +141,29 @@ pub enum CallError {
         method: &'static str,
     },
     /// The service made the call fail.
-    #[error("the service rejected the call")]
     Rejected,
     /// The host could not make sense of the call.
-    #[error("the service answered: {0}")]
     Host(String),
     /// The connection ended before the reply came.
-    #[error("the connection to the service was lost")]
     ConnectionLost,
 }
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallError::UnknownService { service } => write!(f, "the service offers no {service}"),
+            CallError::UnknownMethod { service, method } => write!(
+                f,
+                "the service does not know the method {service}.{method}; it may be too old"
+            ),
+            CallError::Rejected => f.write_str("the service rejected the call"),
+            CallError::Host(value) => write!(f, "the service answered: {value}"),
+            CallError::ConnectionLost => f.write_str("the connection to the service was lost"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
 
 /// What happened on the connection.
 #[derive(Debug)]

@@ -10,6 +10,7 @@
 //! and upstream's, start a new write for a frame with a descriptor, which makes this exact.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
@@ -38,17 +39,43 @@ const MAX_WAITING_FDS: usize = 2;
 const KEPT_CAPACITY: usize = 16 * 1024;
 
 /// The peer broke the protocol: the connection is beyond repair and must be closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Violation {
     /// The announced length exceeds the limit.
-    #[error("frame too large: its header announces {announced} bytes, the limit is {}", MAX_FRAME - HEADER)]
     FrameTooLarge {
         /// The length in the header.
         announced: u32,
     },
     /// A frame's bytes are not a protobuf message.
-    #[error("malformed frame: {0}")]
-    Malformed(#[from] WireError),
+    Malformed(WireError),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::FrameTooLarge { announced } => write!(
+                f,
+                "frame too large: its header announces {announced} bytes, the limit is {}",
+                MAX_FRAME - HEADER
+            ),
+            Violation::Malformed(reason) => write!(f, "malformed frame: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Violation {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Violation::Malformed(reason) => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+impl From<WireError> for Violation {
+    fn from(reason: WireError) -> Self {
+        Violation::Malformed(reason)
+    }
 }
 
 /// One frame, still encoded.
@@ -169,12 +196,23 @@ impl FrameDecoder {
 }
 
 /// A message that does not fit into a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a message of {size} bytes does not fit into an IPC frame, which holds {MAX_PAYLOAD}; split it")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PayloadTooLarge {
     /// Its size in bytes.
     pub size: usize,
 }
+
+impl fmt::Display for PayloadTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size } = self;
+        write!(
+            f,
+            "a message of {size} bytes does not fit into an IPC frame, which holds {MAX_PAYLOAD}; split it"
+        )
+    }
+}
+
+impl std::error::Error for PayloadTooLarge {}
 
 /// An encoded frame: header and first fields, then arguments or reply, which are not copied.
 #[derive(Debug)]

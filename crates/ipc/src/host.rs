@@ -10,6 +10,7 @@
 //! does not read its replies is not read from either. A call that cannot be made (no such service, no such method) is rejected; bytes that are
 //! no frames end the connection with a [`Violation`] that names the rule.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 
 use crate::frame::{Frame, FrameDecoder, MAX_FRAME, OutgoingFrame, PayloadTooLarge, Violation};
@@ -54,14 +55,42 @@ pub enum PeerIdentitySource {
 }
 
 /// Why a reply was not queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyError {
     /// It exceeds a frame.
-    #[error(transparent)]
-    TooLarge(#[from] PayloadTooLarge),
+    TooLarge(PayloadTooLarge),
     /// The client does not read.
-    #[error(transparent)]
-    Full(#[from] OutgoingFull),
+    Full(OutgoingFull),
+}
+
+impl fmt::Display for ReplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReplyError::TooLarge(error) => error.fmt(f),
+            ReplyError::Full(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReplyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReplyError::TooLarge(error) => error.source(),
+            ReplyError::Full(error) => error.source(),
+        }
+    }
+}
+
+impl From<PayloadTooLarge> for ReplyError {
+    fn from(error: PayloadTooLarge) -> Self {
+        ReplyError::TooLarge(error)
+    }
+}
+
+impl From<OutgoingFull> for ReplyError {
+    fn from(error: OutgoingFull) -> Self {
+        ReplyError::Full(error)
+    }
 }
 
 /// Which request a reply answers. Streaming methods keep it and use it many times.

@@ -6,6 +6,7 @@
 //! to), and that no more than the limit is ever queued.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -15,11 +16,7 @@ use crate::frame::OutgoingFrame;
 const MAX_SLICES: usize = 32;
 
 /// There is no room for a frame; it was not queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the peer does not read: {queued} bytes wait to be sent and {frame} more would exceed the limit of {limit}; \
-     wait until it catches up, or disconnect it"
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutgoingFull {
     /// Bytes queued.
     pub queued: usize,
@@ -28,6 +25,19 @@ pub struct OutgoingFull {
     /// The most that may be queued.
     pub limit: usize,
 }
+
+impl fmt::Display for OutgoingFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queued, frame, limit } = self;
+        write!(
+            f,
+            "the peer does not read: {queued} bytes wait to be sent and {frame} more would exceed the limit of {limit}; \
+     wait until it catches up, or disconnect it"
+        )
+    }
+}
+
+impl std::error::Error for OutgoingFull {}
 
 /// A bounded queue of encoded frames.
 #[derive(Debug)]

@@ -195,10 +195,9 @@ fn nanoseconds(clock: ClockId) -> u64 {
 }
 
 /// What failed in the event loop.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum ReactorError {
     /// The kernel gave us no descriptor.
-    #[error("cannot create the {what} of the event loop: {source}")]
     Create {
         /// What was to be made.
         what: &'static str,
@@ -206,10 +205,8 @@ pub enum ReactorError {
         source: std::io::Error,
     },
     /// A token that the reactor uses itself.
-    #[error("the token {} is reserved for the event loop; use a smaller one", .0.0)]
     ReservedToken(Token),
     /// A descriptor could not be watched.
-    #[error("cannot watch descriptor {}: {source}", .token.0)]
     Watch {
         /// Its token.
         token: Token,
@@ -217,14 +214,42 @@ pub enum ReactorError {
         source: Errno,
     },
     /// A signal could not be watched.
-    #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
     /// The timer could not be set.
-    #[error("cannot set the timer of the event loop: {0}")]
     Timer(Errno),
     /// Waiting failed.
-    #[error("cannot wait for events: {0}")]
     Wait(Errno),
+}
+
+impl fmt::Display for ReactorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReactorError::Create { what, source } => {
+                write!(f, "cannot create the {what} of the event loop: {source}")
+            }
+            ReactorError::ReservedToken(token) => write!(
+                f,
+                "the token {} is reserved for the event loop; use a smaller one",
+                token.0
+            ),
+            ReactorError::Watch { token, source } => {
+                write!(f, "cannot watch descriptor {}: {source}", token.0)
+            }
+            ReactorError::Signals(value) => write!(f, "cannot watch for signals: {value}"),
+            ReactorError::Timer(source) => write!(f, "cannot set the timer of the event loop: {source}"),
+            ReactorError::Wait(source) => write!(f, "cannot wait for events: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for ReactorError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReactorError::Create { source, .. } => Some(source),
+            ReactorError::Watch { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 /// What one [`Reactor::wait`] brought; reuse it.

@@ -5,6 +5,7 @@
 //! directory may be entered, and `/tmp` when not.
 
 use std::env::{self, VarError};
+use std::fmt;
 
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -21,14 +22,25 @@ pub const RELAY_SOCK_NAME: &str = "PERFETTO_RELAY_SOCK_NAME";
 const RUN_DIRECTORY: &str = "/run/perfetto/";
 
 /// A socket name from the environment that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the environment variable {variable} holds no usable socket name: {reason}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketNameError {
     /// The variable.
     pub variable: &'static str,
     /// What is wrong with its value.
     pub reason: AddressError,
 }
+
+impl fmt::Display for SocketNameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { variable, reason } = self;
+        write!(
+            f,
+            "the environment variable {variable} holds no usable socket name: {reason}"
+        )
+    }
+}
+
+impl std::error::Error for SocketNameError {}
 
 /// Whether the well-known directory for sockets can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::ToSocketAddrs;
@@ -44,10 +45,9 @@ pub struct PeerCredentials {
 }
 
 /// What failed on a socket.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum TransportError {
     /// A socket could not be made, bound or listened on.
-    #[error("cannot listen on {address}: {source}{}", listen_hint(*source))]
     Listen {
         /// Where.
         address: Address,
@@ -55,12 +55,8 @@ pub enum TransportError {
         source: Errno,
     },
     /// The path is taken by something that is no socket; it is left alone.
-    #[error(
-        "cannot listen on {0}: a file that is not a socket is in the way; remove it or choose another name"
-    )]
     NotASocket(Address),
     /// The name of a TCP host could not be looked up.
-    #[error("cannot look up the host of {address}: {reason}")]
     Lookup {
         /// The address.
         address: Address,
@@ -68,7 +64,6 @@ pub enum TransportError {
         reason: String,
     },
     /// The service could not be reached.
-    #[error("cannot connect to {address}: {source}{}", connect_hint(*source))]
     Connect {
         /// Where.
         address: Address,
@@ -76,26 +71,63 @@ pub enum TransportError {
         source: Errno,
     },
     /// Taking a connection off the queue failed.
-    #[error("cannot accept a connection: {0}")]
     Accept(Errno),
     /// Receiving failed.
-    #[error("receiving from the peer failed: {0}")]
     Receive(Errno),
     /// Descriptors beside a read got lost.
-    #[error(
-        "descriptors passed by the peer were cut off: it sent more than {MAX_FDS_PER_READ} at once, where a frame \
-         carries one, or this process may open no more (see ulimit -n)"
-    )]
     FdsCutOff,
     /// Sending failed.
-    #[error("sending to the peer failed: {0}")]
     Send(Errno),
     /// Asking the kernel about the peer failed.
-    #[error("cannot read the credentials of the peer: {0}")]
     Credentials(Errno),
     /// A descriptor handed in could not be made non-blocking.
-    #[error("cannot use the given descriptor as a socket: {0}")]
     Adopt(Errno),
+}
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TransportError::Listen { address, source } => {
+                write!(f, "cannot listen on {address}: {source}{}", listen_hint(*source))
+            }
+            TransportError::NotASocket(address) => write!(
+                f,
+                "cannot listen on {address}: a file that is not a socket is in the way; remove it or choose another name"
+            ),
+            TransportError::Lookup { address, reason } => {
+                write!(f, "cannot look up the host of {address}: {reason}")
+            }
+            TransportError::Connect { address, source } => write!(
+                f,
+                "cannot connect to {address}: {source}{}",
+                connect_hint(*source)
+            ),
+            TransportError::Accept(source) => write!(f, "cannot accept a connection: {source}"),
+            TransportError::Receive(source) => write!(f, "receiving from the peer failed: {source}"),
+            TransportError::FdsCutOff => write!(
+                f,
+                "descriptors passed by the peer were cut off: it sent more than {MAX_FDS_PER_READ} at once, where a frame \
+         carries one, or this process may open no more (see ulimit -n)"
+            ),
+            TransportError::Send(source) => write!(f, "sending to the peer failed: {source}"),
+            TransportError::Credentials(source) => {
+                write!(f, "cannot read the credentials of the peer: {source}")
+            }
+            TransportError::Adopt(source) => {
+                write!(f, "cannot use the given descriptor as a socket: {source}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TransportError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            TransportError::Listen { source, .. } => Some(source),
+            TransportError::Connect { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 impl TransportError {

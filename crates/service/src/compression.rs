@@ -112,13 +112,24 @@ pub enum Fit {
 }
 
 /// The codec could not do its work, for want of memory most likely.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot compress {bytes} bytes of packets with {codec}: {reason}")]
+#[derive(Debug)]
 pub struct CompressError {
     codec: Codec,
     bytes: usize,
     reason: String,
 }
+
+impl fmt::Display for CompressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { codec, bytes, reason } = self;
+        write!(
+            f,
+            "cannot compress {bytes} bytes of packets with {codec}: {reason}"
+        )
+    }
+}
+
+impl std::error::Error for CompressError {}
 
 /// Compresses batch after batch; kept between them for its memory (deflate: 0.3 MB; zstd: 1 to 20 MB by level).
 pub struct Compressor {
@@ -226,18 +237,29 @@ fn border_near_the_middle(trace: &[u8]) -> Option<usize> {
 }
 
 /// Why a compressed packet could not be expanded.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum ExpandError {
     /// It holds more than the limit.
-    #[error("a compressed packet holds more than {0} bytes")]
     TooLarge(usize),
     /// It is damaged.
-    #[error("a compressed packet is damaged: {0}")]
     Damaged(io::Error),
     /// It was made with a codec that is not built in.
-    #[error("a packet is compressed with a codec that this program was built without")]
     UnknownCodec,
 }
+
+impl fmt::Display for ExpandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExpandError::TooLarge(value) => write!(f, "a compressed packet holds more than {value} bytes"),
+            ExpandError::Damaged(value) => write!(f, "a compressed packet is damaged: {value}"),
+            ExpandError::UnknownCodec => {
+                f.write_str("a packet is compressed with a codec that this program was built without")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ExpandError {}
 
 /// The packets inside a compressed packet, as they stand in a trace file; `None` if the packet is not a compressed one.
 ///

@@ -6,6 +6,8 @@
 //! appends is a field of its own and not the end of the producer's last one), and none of its top-level fields
 //! is one that only the service may write. Nested messages are skipped, not looked into.
 
+use std::fmt;
+
 /// Fields of `TracePacket` that only the service writes: a producer that sets one could pass for another, or
 /// smuggle packets past this check inside a packet.
 const RESERVED_FIELDS: [u32; 12] = [
@@ -39,27 +41,45 @@ const RESERVED_SET: [u64; 3] = {
 const MAX_FIELD_LENGTH: u64 = (1 << 28) - 1;
 
 /// Why a packet was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidPacket {
     /// It sets a field that only the service may set.
-    #[error("the packet sets field {0}, which only the service may set")]
     ReservedField(u32),
     /// A tag whose field number is 0 or above 2^29 - 1, where decoders disagree about what it means.
-    #[error("the packet has a tag with an impossible field number")]
     BadFieldNumber,
     /// A wire type that is neither varint, 64-bit, length-delimited nor 32-bit.
-    #[error("the packet has a field of the unknown wire type {0}")]
     BadWireType(u8),
     /// A varint of more than ten bytes.
-    #[error("the packet has a varint of more than ten bytes")]
     BadVarint,
     /// A length-delimited field of 2^28 bytes or more.
-    #[error("the packet has a field of {0} bytes, more than a packet can hold")]
     FieldTooLong(u64),
     /// It ends in the middle of a field.
-    #[error("the packet ends in the middle of a field")]
     Truncated,
 }
+
+impl fmt::Display for InvalidPacket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InvalidPacket::ReservedField(value) => {
+                write!(f, "the packet sets field {value}, which only the service may set")
+            }
+            InvalidPacket::BadFieldNumber => {
+                f.write_str("the packet has a tag with an impossible field number")
+            }
+            InvalidPacket::BadWireType(value) => {
+                write!(f, "the packet has a field of the unknown wire type {value}")
+            }
+            InvalidPacket::BadVarint => f.write_str("the packet has a varint of more than ten bytes"),
+            InvalidPacket::FieldTooLong(value) => write!(
+                f,
+                "the packet has a field of {value} bytes, more than a packet can hold"
+            ),
+            InvalidPacket::Truncated => f.write_str("the packet ends in the middle of a field"),
+        }
+    }
+}
+
+impl std::error::Error for InvalidPacket {}
 
 /// What the next byte is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

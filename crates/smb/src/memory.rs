@@ -32,13 +32,10 @@ pub enum Peer {
 }
 
 /// Why there is no shared memory.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum SharedMemoryError {
     /// The size asked for, or that of the file received, is not possible.
-    #[error(
-        "cannot share {size} bytes: the size must be a multiple of {GRANULARITY}, not 0 and at most {max}"
-    )]
     Size {
         /// In bytes.
         size: u64,
@@ -46,27 +43,39 @@ pub enum SharedMemoryError {
         max: u64,
     },
     /// The descriptor is not of a file in memory.
-    #[error(
-        "cannot attach to the shared memory received: descriptor is of a {kind:?}, not of a regular file"
-    )]
     NotAFile {
         /// What it is.
         kind: FileType,
     },
     /// The peer could resize the file at any time.
-    #[error(
-        "cannot attach to the shared memory received: it is not a memfd sealed against shrinking, growing and unsealing"
-    )]
     NotSealed,
     /// A system call failed.
-    #[error("cannot {doing} the shared memory")]
     System {
         /// What was being done.
         doing: &'static str,
         /// Why it failed.
-        #[source]
         source: rustix::io::Errno,
     },
+}
+
+impl fmt::Display for SharedMemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SharedMemoryError::Size { size, max } => write!(f, "cannot share {size} bytes: the size must be a multiple of {GRANULARITY}, not 0 and at most {max}"),
+            SharedMemoryError::NotAFile { kind } => write!(f, "cannot attach to the shared memory received: descriptor is of a {kind:?}, not of a regular file"),
+            SharedMemoryError::NotSealed => f.write_str("cannot attach to the shared memory received: it is not a memfd sealed against shrinking, growing and unsealing"),
+            SharedMemoryError::System { doing, .. } => write!(f, "cannot {doing} the shared memory"),
+        }
+    }
+}
+
+impl std::error::Error for SharedMemoryError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SharedMemoryError::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 fn system(doing: &'static str) -> impl FnOnce(rustix::io::Errno) -> SharedMemoryError {

@@ -1,5 +1,7 @@
 //! Shared memory seen as pages and chunks: turns page and chunk numbers into positions. Both sides build on it.
 
+use std::fmt;
+
 use crate::chunk::{
     CHUNK_HEADER_SIZE, CHUNK_ID_OFFSET, ChunkHeader, ChunkId, PACKETS_OFFSET, WRITER_ID_OFFSET, WriterId,
     pack_packets, unpack_packets,
@@ -11,14 +13,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// The memory does not divide into pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a shared memory buffer of {size} bytes does not divide into pages of {} bytes; choose another page size", page_size.bytes())]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagesError {
     /// Bytes of memory.
     pub size: usize,
     /// The size of page asked for.
     pub page_size: PageSize,
 }
+
+impl fmt::Display for PagesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size, page_size } = self;
+        write!(
+            f,
+            "a shared memory buffer of {size} bytes does not divide into pages of {} bytes; choose another page size",
+            page_size.bytes()
+        )
+    }
+}
+
+impl std::error::Error for PagesError {}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {

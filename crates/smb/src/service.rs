@@ -4,6 +4,8 @@
 //! numbers are checked, words are read once, the payload is copied whole into private memory, and what is wrong is
 //! refused with the rule that was broken. Nothing here waits for the producer.
 
+use std::fmt;
+
 use crate::chunk::{CHUNK_HEADER_SIZE, ChunkFlags, ChunkHeader, ChunkId, WriterId};
 use crate::memory::SharedMemory;
 use crate::page::{ChunkState, PageHeader, PageSize};
@@ -12,33 +14,48 @@ use crate::state::{self, Won};
 use std::sync::Arc;
 
 /// Why a chunk that a producer committed was not copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkRefused {
     /// The buffer has no such page.
-    #[error("the shared memory buffer has {pages} pages only")]
     NoSuchPage {
         /// How many it has.
         pages: usize,
     },
     /// The page has no such chunk.
-    #[error("the page is partitioned into {chunks} chunks only")]
     NoSuchChunk {
         /// How many it has; 0 if it is not partitioned, or by a layout that does not exist.
         chunks: usize,
     },
     /// The chunk is not there to be read.
-    #[error("the chunk is in state {state:?}, not Complete")]
     NotComplete {
         /// The state it is in.
         state: ChunkState,
     },
     /// The page's header changed too often to be exchanged.
-    #[error("the page's header never holds still")]
     Contended,
     /// The producer touched the state of a chunk that was being read.
-    #[error("the chunk's state was changed while it was being read")]
     ChangedWhileRead,
 }
+
+impl fmt::Display for ChunkRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChunkRefused::NoSuchPage { pages } => {
+                write!(f, "the shared memory buffer has {pages} pages only")
+            }
+            ChunkRefused::NoSuchChunk { chunks } => {
+                write!(f, "the page is partitioned into {chunks} chunks only")
+            }
+            ChunkRefused::NotComplete { state } => write!(f, "the chunk is in state {state:?}, not Complete"),
+            ChunkRefused::Contended => f.write_str("the page's header never holds still"),
+            ChunkRefused::ChangedWhileRead => {
+                f.write_str("the chunk's state was changed while it was being read")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ChunkRefused {}
 
 /// Whether a chunk that was scraped is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //! Called by daemons right after they listen. Upstream never changes modes unasked: without this, the umask
 //! decides.
 
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -16,16 +17,13 @@ pub struct SocketPermissions {
 }
 
 /// What kept a socket from getting its permissions.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum PermissionsError {
     /// The text is not `group:mode`.
-    #[error("{0:?} are no socket permissions: write <group>:<octal mode>, for example traced-consumer:0660")]
     Syntax(String),
     /// No such group.
-    #[error("the group {0:?} is not in /etc/group; create it or name another")]
     NoSuchGroup(String),
     /// `/etc/group` cannot be read.
-    #[error("cannot look up the group {group:?}: reading /etc/group failed: {source}")]
     Groups {
         /// The group looked for.
         group: String,
@@ -33,7 +31,6 @@ pub enum PermissionsError {
         source: std::io::Error,
     },
     /// `chown` failed.
-    #[error("cannot give {path} to the group {group:?}: {source}")]
     ChangeGroup {
         /// The socket.
         path: String,
@@ -43,7 +40,6 @@ pub enum PermissionsError {
         source: rustix::io::Errno,
     },
     /// `chmod` failed.
-    #[error("cannot change the mode of {path} to {mode:#o}: {source}")]
     ChangeMode {
         /// The socket.
         path: String,
@@ -52,6 +48,42 @@ pub enum PermissionsError {
         /// Why.
         source: rustix::io::Errno,
     },
+}
+
+impl fmt::Display for PermissionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PermissionsError::Syntax(value) => write!(
+                f,
+                "{value:?} are no socket permissions: write <group>:<octal mode>, for example traced-consumer:0660"
+            ),
+            PermissionsError::NoSuchGroup(value) => write!(
+                f,
+                "the group {value:?} is not in /etc/group; create it or name another"
+            ),
+            PermissionsError::Groups { group, source } => write!(
+                f,
+                "cannot look up the group {group:?}: reading /etc/group failed: {source}"
+            ),
+            PermissionsError::ChangeGroup { path, group, source } => {
+                write!(f, "cannot give {path} to the group {group:?}: {source}")
+            }
+            PermissionsError::ChangeMode { path, mode, source } => {
+                write!(f, "cannot change the mode of {path} to {mode:#o}: {source}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PermissionsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PermissionsError::Groups { source, .. } => Some(source),
+            PermissionsError::ChangeGroup { source, .. } => Some(source),
+            PermissionsError::ChangeMode { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 impl FromStr for SocketPermissions {

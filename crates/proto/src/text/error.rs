@@ -22,10 +22,9 @@ pub struct TextError {
 }
 
 /// The kinds of mistakes. Names of messages are full (`perfetto.protos.TraceConfig`).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// Something else should stand here.
-    #[error("expected {expected}, found {found}")]
     Unexpected {
         /// What should.
         expected: String,
@@ -33,7 +32,6 @@ pub enum Problem {
         found: String,
     },
     /// The message has no such field.
-    #[error("{message} has no field `{field}`")]
     UnknownField {
         /// The message.
         message: String,
@@ -41,7 +39,6 @@ pub enum Problem {
         field: String,
     },
     /// The enum of a field has no such value.
-    #[error("`{value}` is not a value of `{field}`")]
     UnknownEnumValue {
         /// The field.
         field: String,
@@ -49,7 +46,6 @@ pub enum Problem {
         value: String,
     },
     /// A number does not fit the type of its field.
-    #[error("{value} is out of range for `{field}`, {article} {type_name} ({min} to {max})", article = article(type_name))]
     OutOfRange {
         /// The field.
         field: String,
@@ -63,13 +59,11 @@ pub enum Problem {
         max: i128,
     },
     /// Escapes give a text field bytes that are no text. Receivers would refuse the whole config.
-    #[error("the value of `{field}` is not UTF-8, as text has to be")]
     NotUtf8 {
         /// The field.
         field: String,
     },
     /// A field that is not repeated is given again.
-    #[error("`{field}` takes one value, and has it since line {line}")]
     Duplicate {
         /// The field.
         field: String,
@@ -77,9 +71,6 @@ pub enum Problem {
         line: usize,
     },
     /// Only one of some fields may be given.
-    #[error(
-        "`{field}` and `{other}` (line {line}) exclude each other: at most one field of `{oneof}` may be given"
-    )]
     Exclusive {
         /// The later field.
         field: String,
@@ -91,13 +82,11 @@ pub enum Problem {
         oneof: String,
     },
     /// A list of values for a field that takes one.
-    #[error("`{field}` is not repeated: it takes one value, not a list")]
     NotRepeated {
         /// The field.
         field: String,
     },
     /// What is opened here is never closed.
-    #[error("this `{opener}` is never closed: expected `{closer}` before the end of the text")]
     NeverClosed {
         /// The opening character.
         opener: char,
@@ -105,7 +94,6 @@ pub enum Problem {
         closer: char,
     },
     /// An extension or an expanded `Any`, which configs do not have.
-    #[error("{message} has no extension `[{name}]`, and no message of a trace config has any")]
     Extension {
         /// The message.
         message: String,
@@ -113,21 +101,68 @@ pub enum Problem {
         name: String,
     },
     /// Messages are nested deeper than any schema needs.
-    #[error("messages are nested more than {limit} deep")]
     TooDeep {
         /// The greatest depth.
         limit: usize,
     },
     /// The mistakes from here on are not listed.
-    #[error("more than {limit} mistakes: correct those above first")]
     TooMany {
         /// How many are listed.
         limit: usize,
     },
     /// The type asked for is not in the schema; not a mistake in the text.
-    #[error("the embedded schema has no message {0}")]
     NoSuchMessage(String),
 }
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Unexpected { expected, found } => write!(f, "expected {expected}, found {found}"),
+            Problem::UnknownField { message, field } => write!(f, "{message} has no field `{field}`"),
+            Problem::UnknownEnumValue { field, value } => write!(f, "`{value}` is not a value of `{field}`"),
+            Problem::OutOfRange {
+                field,
+                value,
+                type_name,
+                min,
+                max,
+            } => write!(
+                f,
+                "{value} is out of range for `{field}`, {article} {type_name} ({min} to {max})",
+                article = article(type_name)
+            ),
+            Problem::NotUtf8 { field } => write!(f, "the value of `{field}` is not UTF-8, as text has to be"),
+            Problem::Duplicate { field, line } => {
+                write!(f, "`{field}` takes one value, and has it since line {line}")
+            }
+            Problem::Exclusive {
+                field,
+                other,
+                line,
+                oneof,
+            } => write!(
+                f,
+                "`{field}` and `{other}` (line {line}) exclude each other: at most one field of `{oneof}` may be given"
+            ),
+            Problem::NotRepeated { field } => {
+                write!(f, "`{field}` is not repeated: it takes one value, not a list")
+            }
+            Problem::NeverClosed { opener, closer } => write!(
+                f,
+                "this `{opener}` is never closed: expected `{closer}` before the end of the text"
+            ),
+            Problem::Extension { message, name } => write!(
+                f,
+                "{message} has no extension `[{name}]`, and no message of a trace config has any"
+            ),
+            Problem::TooDeep { limit } => write!(f, "messages are nested more than {limit} deep"),
+            Problem::TooMany { limit } => write!(f, "more than {limit} mistakes: correct those above first"),
+            Problem::NoSuchMessage(value) => write!(f, "the embedded schema has no message {value}"),
+        }
+    }
+}
+
+impl std::error::Error for Problem {}
 
 fn article(type_name: &str) -> &'static str {
     if type_name.starts_with('i') { "an" } else { "a" }

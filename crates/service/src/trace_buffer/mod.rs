@@ -119,23 +119,30 @@ pub enum Discard {
 }
 
 /// A rule of the shared memory ABI that a chunk broke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbiViolation {
     /// The fragments before the bad one are kept.
-    #[error("a fragment of the chunk is malformed or missing")]
     MalformedFragments,
     /// Nothing is kept.
-    #[error("the chunk is larger than the trace buffer or than any chunk can be")]
     TooLarge,
     /// The chunk stays as it was.
-    #[error(
-        "the chunk was committed again with fewer bytes, more than it had room for, or without a flag it had"
-    )]
     BadRecommit,
     /// Nothing is kept.
-    #[error("the chunk's id is too far from those of the other chunks of its sequence")]
     ChunkIdOutOfRange,
 }
+
+impl fmt::Display for AbiViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AbiViolation::MalformedFragments => f.write_str("a fragment of the chunk is malformed or missing"),
+            AbiViolation::TooLarge => f.write_str("the chunk is larger than the trace buffer or than any chunk can be"),
+            AbiViolation::BadRecommit => f.write_str("the chunk was committed again with fewer bytes, more than it had room for, or without a flag it had"),
+            AbiViolation::ChunkIdOutOfRange => f.write_str("the chunk's id is too far from those of the other chunks of its sequence"),
+        }
+    }
+}
+
+impl std::error::Error for AbiViolation {}
 
 /// Four bytes that a producer could not write into a chunk before committing it: the length of a nested message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,21 +298,37 @@ impl<'a> ReadPacket<'a> {
 }
 
 /// Why a trace buffer could not be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceBufferError {
     /// The system has no such amount of memory to give.
-    #[error("cannot reserve {bytes} bytes of memory for a trace buffer; ask for a smaller one")]
     OutOfMemory {
         /// The size in question.
         bytes: u64,
     },
     /// Sizes are limited to what 32-bit offsets reach.
-    #[error("a trace buffer of {bytes} bytes is too large; the limit is {limit} bytes", limit = TraceBuffer::MAX_SIZE)]
     TooLarge {
         /// The size in question.
         bytes: u64,
     },
 }
+
+impl fmt::Display for TraceBufferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TraceBufferError::OutOfMemory { bytes } => write!(
+                f,
+                "cannot reserve {bytes} bytes of memory for a trace buffer; ask for a smaller one"
+            ),
+            TraceBufferError::TooLarge { bytes } => write!(
+                f,
+                "a trace buffer of {bytes} bytes is too large; the limit is {limit} bytes",
+                limit = TraceBuffer::MAX_SIZE
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TraceBufferError {}
 
 /// A trace buffer. See the module's documentation.
 #[derive(Debug)]

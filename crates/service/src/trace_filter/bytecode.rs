@@ -10,9 +10,8 @@
 //! bytes are, parsing takes time and memory in proportion to them, up to
 //! [`MAX_FILTER_TABLE_ENTRIES`](limits::MAX_FILTER_TABLE_ENTRIES).
 
+use std::fmt;
 use std::ops::Range;
-
-use thiserror::Error;
 
 use crate::limits;
 use crate::trace_filter::message::varint_at;
@@ -32,16 +31,13 @@ pub(super) enum Action {
 }
 
 /// Why bytes are not the bytecode of a filter.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BytecodeError {
     /// There is nothing, not even a checksum.
-    #[error("it is empty; make it with proto_filter of the Perfetto tools")]
     Empty,
     /// A varint is cut off or longer than ten bytes.
-    #[error("byte {0} begins no varint: the bytecode is cut off or damaged")]
     BadVarint(usize),
     /// The last word is not the checksum of the others.
-    #[error("the checksum is {actual:#x}, that of the words is {expected:#x}: the bytecode is damaged")]
     BadChecksum {
         /// What it should be.
         expected: u32,
@@ -49,7 +45,6 @@ pub enum BytecodeError {
         actual: u32,
     },
     /// An opcode that no version has.
-    #[error("word {word} has opcode {opcode}, which this version of the service does not know")]
     UnknownOpcode {
         /// Index of the word.
         word: usize,
@@ -57,13 +52,10 @@ pub enum BytecodeError {
         opcode: u32,
     },
     /// A field has number 0.
-    #[error("word {0} is about field 0, which does not exist")]
     FieldZero(usize),
     /// The argument of the last word is missing.
-    #[error("word {0} lacks its argument: the bytecode ends there")]
     NoArgument(usize),
     /// Ranges of fields overlap, or do not come in order.
-    #[error("message {message}: the fields from {start} on come after or within the range that ends with {}", end - 1)]
     Overlap {
         /// Index of the message.
         message: usize,
@@ -73,10 +65,8 @@ pub enum BytecodeError {
         end: u32,
     },
     /// The last message has no end.
-    #[error("it does not end with the end of a message")]
     NoEnd,
     /// A nested field is of a message that does not exist.
-    #[error("a field is of message {index}, but there are only {count}")]
     NoSuchMessage {
         /// Index of the message.
         index: u32,
@@ -84,18 +74,67 @@ pub enum BytecodeError {
         count: usize,
     },
     /// The table would take too much memory.
-    #[error("it has more than {} entries", limits::MAX_FILTER_TABLE_ENTRIES)]
     TooLarge,
     /// An overlay does not consist of triples.
-    #[error("it has {0} words and not three for each entry")]
     NotTriples(usize),
     /// Entries of an overlay are not sorted by message and field.
-    #[error("the entry at word {0} does not come after the one before it, by message and field")]
     NotSorted(usize),
     /// Entries of an overlay are for messages that the bytecode does not have.
-    #[error("the overlay has an entry for message {0}, which the bytecode does not have")]
     OverlayUnused(u32),
 }
+
+impl fmt::Display for BytecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BytecodeError::Empty => {
+                f.write_str("it is empty; make it with proto_filter of the Perfetto tools")
+            }
+            BytecodeError::BadVarint(value) => write!(
+                f,
+                "byte {value} begins no varint: the bytecode is cut off or damaged"
+            ),
+            BytecodeError::BadChecksum { expected, actual } => write!(
+                f,
+                "the checksum is {actual:#x}, that of the words is {expected:#x}: the bytecode is damaged"
+            ),
+            BytecodeError::UnknownOpcode { word, opcode } => write!(
+                f,
+                "word {word} has opcode {opcode}, which this version of the service does not know"
+            ),
+            BytecodeError::FieldZero(value) => {
+                write!(f, "word {value} is about field 0, which does not exist")
+            }
+            BytecodeError::NoArgument(value) => {
+                write!(f, "word {value} lacks its argument: the bytecode ends there")
+            }
+            BytecodeError::Overlap { message, start, end } => write!(
+                f,
+                "message {message}: the fields from {start} on come after or within the range that ends with {}",
+                end - 1
+            ),
+            BytecodeError::NoEnd => f.write_str("it does not end with the end of a message"),
+            BytecodeError::NoSuchMessage { index, count } => {
+                write!(f, "a field is of message {index}, but there are only {count}")
+            }
+            BytecodeError::TooLarge => {
+                write!(f, "it has more than {} entries", limits::MAX_FILTER_TABLE_ENTRIES)
+            }
+            BytecodeError::NotTriples(value) => {
+                write!(f, "it has {value} words and not three for each entry")
+            }
+            BytecodeError::NotSorted(value) => write!(
+                f,
+                "the entry at word {value} does not come after the one before it, by message and field"
+            ),
+            BytecodeError::OverlayUnused(value) => write!(
+                f,
+                "the overlay has an entry for message {value}, which the bytecode does not have"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BytecodeError {}
 
 const OPCODE_BITS: u32 = 3;
 const END_OF_MESSAGE: u32 = 0;

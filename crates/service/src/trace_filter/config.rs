@@ -1,20 +1,19 @@
 //! From `TraceConfig.trace_filter` to a filter: everything that must hold of the config, with a reason if it does not.
 
-use ferretto_proto::messages::trace_config::TraceFilter as Config;
-use ferretto_proto::messages::trace_config::trace_filter::{StringFilterPolicy, StringFilterRule};
-use ferretto_wire::Value;
-use thiserror::Error;
+use std::fmt;
 
 use crate::limits;
 use crate::trace_filter::bytecode::{self, Action, BytecodeError, FieldTable, Overlay};
 use crate::trace_filter::pattern::PatternError;
 use crate::trace_filter::strings::{Policy, SemanticTypes, StringFilter};
+use ferretto_proto::messages::trace_config::TraceFilter as Config;
+use ferretto_proto::messages::trace_config::trace_filter::{StringFilterPolicy, StringFilterRule};
+use ferretto_wire::Value;
 
 /// Why a filter is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterError {
     /// Bytecode is not what it should be.
-    #[error("trace_filter.{field}: {error}")]
     Bytecode {
         /// The field that holds it.
         field: &'static str,
@@ -22,18 +21,10 @@ pub enum FilterError {
         error: BytecodeError,
     },
     /// The filter is not one for traces.
-    #[error(
-        "trace_filter: the root message has no nested field 1 (packet); make the filter for perfetto.protos.Trace"
-    )]
     NotForTraces,
     /// There are too many rules for strings.
-    #[error(
-        "trace_filter: more than {} rules for strings",
-        limits::MAX_STRING_FILTER_RULES
-    )]
     TooManyRules,
     /// A rule for strings is not what it should be.
-    #[error("trace_filter.{chain}.rules[{index}]{}: {error}", quoted(.name))]
     Rule {
         /// The field that holds it.
         chain: &'static str,
@@ -46,6 +37,19 @@ pub enum FilterError {
     },
 }
 
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FilterError::Bytecode { field, error } => write!(f, "trace_filter.{field}: {error}"),
+            FilterError::NotForTraces => f.write_str("trace_filter: the root message has no nested field 1 (packet); make the filter for perfetto.protos.Trace"),
+            FilterError::TooManyRules => write!(f, "trace_filter: more than {} rules for strings", limits::MAX_STRING_FILTER_RULES),
+            FilterError::Rule { chain, index, name, error } => write!(f, "trace_filter.{chain}.rules[{index}]{}: {error}", quoted(name)),
+        }
+    }
+}
+
+impl std::error::Error for FilterError {}
+
 fn quoted(name: &str) -> String {
     if name.is_empty() {
         String::new()
@@ -55,16 +59,13 @@ fn quoted(name: &str) -> String {
 }
 
 /// Why a rule for strings is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleError {
     /// It has no policy, or one that this version does not know.
-    #[error("policy is missing or not known to this version of the service")]
     NoPolicy,
     /// It names a semantic type that no field can have.
-    #[error("semantic_type {0} is no type; types are below 128")]
     BadSemanticType(i64),
     /// Its pattern cannot be used.
-    #[error("regex_pattern {pattern:?}: {error}")]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -72,6 +73,22 @@ pub enum RuleError {
         error: PatternError,
     },
 }
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleError::NoPolicy => {
+                f.write_str("policy is missing or not known to this version of the service")
+            }
+            RuleError::BadSemanticType(value) => {
+                write!(f, "semantic_type {value} is no type; types are below 128")
+            }
+            RuleError::Pattern { pattern, error } => write!(f, "regex_pattern {pattern:?}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for RuleError {}
 
 /// The rules for strings that the config has: those of the first chain, replaced and followed by those of the second.
 pub(super) fn string_filter(config: &Config) -> Result<StringFilter, FilterError> {

@@ -6,28 +6,40 @@
 //! session with a filter; total on any bytes, in time linear in them (strings: see [`StringFilter`]), without
 //! allocation once its memory is warm.
 
+use std::fmt;
 use std::ops::Range;
-
-use ferretto_wire::{MAX_FIELD_NUMBER, varint_len};
-use thiserror::Error;
 
 use crate::limits;
 use crate::trace_filter::bytecode::{Action, FieldTable};
 use crate::trace_filter::strings::{Groups, SearchTooLong, StringFilter};
+use ferretto_wire::{MAX_FIELD_NUMBER, varint_len};
 
 /// Why a packet cannot be filtered. Nothing of it may stay then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfilterable {
     /// It, or a nested message that would stay, is not a message.
-    #[error("it is no protobuf message, or holds one that is none")]
     Malformed,
     /// Messages in it are nested too deep.
-    #[error("messages are nested more than {} deep", limits::MAX_FILTER_DEPTH)]
     TooDeep,
     /// A string in it takes too long to be searched.
-    #[error("searching a string in it takes too long")]
     SearchTooLong,
 }
+
+impl fmt::Display for Unfilterable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfilterable::Malformed => f.write_str("it is no protobuf message, or holds one that is none"),
+            Unfilterable::TooDeep => write!(
+                f,
+                "messages are nested more than {} deep",
+                limits::MAX_FILTER_DEPTH
+            ),
+            Unfilterable::SearchTooLong => f.write_str("searching a string in it takes too long"),
+        }
+    }
+}
+
+impl std::error::Error for Unfilterable {}
 
 impl From<SearchTooLong> for Unfilterable {
     fn from(_: SearchTooLong) -> Self {

@@ -5,25 +5,38 @@
 //! back-references. What the crate reads otherwise than ECMAScript is translated. As with upstream's std::regex, `.` is
 //! any byte but a line feed, and classes like `\w` are of ASCII.
 
-use thiserror::Error;
+use std::fmt;
 
 use crate::expression::bytes::Regex;
 use crate::expression::bytes_regex;
 use crate::limits;
 
 /// Why a pattern is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PatternError {
     /// It is too long.
-    #[error("the pattern is longer than {} bytes", limits::MAX_REGEX_LENGTH)]
     TooLong,
     /// A bracket expression contains `[.` or `[=`.
-    #[error("the pattern has a collating element ([. or [=), which is not supported; list the characters")]
     CollatingElement,
     /// It is not a regular expression, has a construct that takes more than linear time, or too much memory.
-    #[error("{0}")]
     Invalid(String),
 }
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PatternError::TooLong => {
+                write!(f, "the pattern is longer than {} bytes", limits::MAX_REGEX_LENGTH)
+            }
+            PatternError::CollatingElement => f.write_str(
+                "the pattern has a collating element ([. or [=), which is not supported; list the characters",
+            ),
+            PatternError::Invalid(value) => write!(f, "{value}"),
+        }
+    }
+}
+
+impl std::error::Error for PatternError {}
 
 /// What a pattern is to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

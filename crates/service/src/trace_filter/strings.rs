@@ -7,7 +7,7 @@
 //! Called by the message filter; strings are bytes, whatever their encoding. Patterns take time linear in the string; only
 //! searching it repeatedly does not, and is bounded by [`MAX_FILTER_SEARCH_BYTES`](limits::MAX_FILTER_SEARCH_BYTES).
 
-use thiserror::Error;
+use std::fmt;
 
 use crate::expression::bytes::{CaptureLocations, Regex};
 use crate::limits;
@@ -83,9 +83,16 @@ pub(super) struct StringFilter {
 pub(super) struct Groups(Vec<CaptureLocations>);
 
 /// A string would have to be searched for longer than is allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a string takes too long to be searched")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SearchTooLong;
+
+impl fmt::Display for SearchTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string takes too long to be searched")
+    }
+}
+
+impl std::error::Error for SearchTooLong {}
 
 impl StringFilter {
     /// Adds a rule: in place of the one of this name, else, and always without a name, at the end.
