@@ -1,1 +1,311 @@
-//! (placeholder)
+//! Data sources of the application's own: anything that is to be recorded into a trace, as packets of any kind.
+//!
+//! A data source is a type that implements [`DataSource`], and a static [`DataSourceHandle`] by which it is registered and through which
+//! packets are written. Each session that has it in its config gets an *instance*: a value of the type, made from that config.
+//!
+//! ```
+//! use ferretto::data_source::{DataSource, DataSourceHandle, SetUp};
+//!
+//! struct Temperature {
+//!     unit: &'static str,
+//! }
+//!
+//! impl DataSource for Temperature {
+//!     const NAME: &'static str = "com.example.temperature";
+//!     type Incremental = ();
+//!     type Thread = ();
+//!
+//!     fn set_up(set_up: &SetUp<'_>) -> Self {
+//!         // What a session wants is in its config.
+//!         let in_fahrenheit = set_up.config.legacy_config.as_deref() == Some("imperial");
+//!         Temperature { unit: if in_fahrenheit { "F" } else { "C" } }
+//!     }
+//! }
+//!
+//! static TEMPERATURE: DataSourceHandle<Temperature> = DataSourceHandle::new();
+//!
+//! ferretto::initialize(ferretto::Options::system());
+//! TEMPERATURE.register();
+//! TEMPERATURE.trace(|ctx| {
+//!     let unit = ctx.instance.unit;
+//!     ctx.packet(|packet| {
+//!         packet.for_testing(|event| {
+//!             event.str(format!("21 {unit}"));
+//!         });
+//!     });
+//! });
+//! ```
+//!
+//! Where nothing is recorded, [`DataSourceHandle::trace`] costs a load and a branch. Where something is, each thread writes a sequence of
+//! packets of its own for each instance, straight into the memory shared with the service.
+
+mod instances;
+mod thread_state;
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use ferretto_client::arbiter::BufferExhaustedPolicy;
+use ferretto_client::trace_writer::TraceWriter;
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+use ferretto_proto::write::TracePacket;
+
+use crate::muxer;
+pub use crate::options::{Backend, Concurrency};
+use crate::source::{self, Acknowledge, MAX_INSTANCES};
+use instances::{Bridge, InstanceSlot};
+
+/// Who decides what happens when the shared memory is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PolicySource {
+    /// The data source.
+    DataSource,
+    /// The trace config (`buffer_exhausted_policy`), and where it does not say, the data source.
+    Config,
+}
+
+/// Something that records packets; see the [module](self). The methods are called on the SDK's thread, and should not take long: nothing
+/// else is served meanwhile.
+pub trait DataSource: Send + Sync + Sized + 'static {
+    /// By which trace configs name it: that of a domain in reverse, by custom.
+    const NAME: &'static str;
+
+    /// What each thread's sequence of packets has said so far that later ones rely on (numbers for strings, say). Begins anew whenever
+    /// what was said may be lost; the packet that is written first then should say so, with
+    /// `SEQ_INCREMENTAL_STATE_CLEARED` in its `sequence_flags`. `()` if there is none.
+    type Incremental: Default + 'static;
+
+    /// What each thread keeps for an instance, for as long as that records. `()` if nothing.
+    type Thread: Default + 'static;
+
+    /// What writers do when the shared memory is full.
+    const EXHAUSTED: BufferExhaustedPolicy = BufferExhaustedPolicy::Drop;
+
+    /// Whether the trace config may decide on that.
+    const POLICY_SOURCE: PolicySource = PolicySource::DataSource;
+
+    /// How many instances there may be at the same time.
+    const CONCURRENCY: Concurrency = Concurrency::Many;
+
+    /// What services are told of it. The SDK adds what it does for all: the id, that starting and stopping is acknowledged (stopping
+    /// only if `will_notify_on_stop` is not set to false here), and that incremental state is cleared.
+    fn descriptor() -> DataSourceDescriptor {
+        DataSourceDescriptor {
+            name: Some(Self::NAME.to_owned()),
+            ..Default::default()
+        }
+    }
+
+    /// Makes an instance, which is started soon after. What takes long should be done here.
+    fn set_up(set_up: &SetUp<'_>) -> Self;
+
+    /// It has begun to record. Dropping `start` tells the service so: at once, or, if it is kept, whenever and wherever that is.
+    fn start(&self, start: Start) {
+        drop(start);
+    }
+
+    /// It is to stop recording, which it does when `stop` is dropped: at once, or, if it is kept, whenever and wherever that is. Until
+    /// then packets can be written. It may not have been started.
+    fn stop(&self, stop: Stop<Self>) {
+        drop(stop);
+    }
+
+    /// What it holds back is to be written. Dropping `flush` tells the service that it is; if it is kept, later.
+    fn flush(&self, flush: Flush) {
+        drop(flush);
+    }
+
+    /// The incremental state of all threads is about to begin anew.
+    fn will_clear_incremental_state(&self) {}
+
+    /// Whether what was recorded [from startup on](crate::startup_tracing) by one config is what a session asks for by another. Usually
+    /// if they are equal in all that services do not fill in.
+    fn can_adopt(startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
+        source::equal_but_for_the_service(startup, session)
+    }
+}
+
+/// What an instance is made from.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct SetUp<'a> {
+    /// Whose session it is for.
+    pub backend: Backend,
+    /// The config, as far as this version of Perfetto's schema knows it.
+    pub config: &'a DataSourceConfig,
+    /// The config as the session has it, byte for byte: with fields of your own.
+    pub encoded_config: &'a [u8],
+}
+
+/// An instance has begun to record, once this is dropped.
+#[derive(Debug)]
+pub struct Start(#[allow(dead_code)] Acknowledge);
+
+/// An instance has stopped, once this is dropped.
+pub struct Stop<D: DataSource> {
+    /// Dropped last: the service is told when nothing is written any more.
+    _acknowledge: Acknowledge,
+    end: Option<instances::End<D>>,
+}
+
+impl<D: DataSource> Drop for Stop<D> {
+    fn drop(&mut self) {
+        drop(self.end.take());
+    }
+}
+
+impl<D: DataSource> fmt::Debug for Stop<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stop")
+    }
+}
+
+/// An instance has flushed, once this is dropped.
+#[derive(Debug)]
+pub struct Flush {
+    _acknowledge: Acknowledge,
+    /// Who asks for it, and why: upstream's `FlushFlags`; 0 if unknown.
+    pub flags: u64,
+}
+
+/// A data source of this process: to be a `static`, for threads to write through.
+pub struct DataSourceHandle<D: DataSource> {
+    /// A bit for each slot whose instance records.
+    active: AtomicU32,
+    slots: [InstanceSlot<D>; MAX_INSTANCES],
+    /// Where threads keep their state for it, once it is registered.
+    registered: OnceLock<Registration>,
+}
+
+/// What registration gave.
+struct Registration {
+    index: usize,
+    entry: &'static muxer::Entry,
+}
+
+impl<D: DataSource> Default for DataSourceHandle<D> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: DataSource> fmt::Debug for DataSourceHandle<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataSourceHandle")
+            .field("name", &D::NAME)
+            .field("active", &self.active)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: DataSource> DataSourceHandle<D> {
+    /// One that is not registered.
+    pub const fn new() -> Self {
+        Self {
+            active: AtomicU32::new(0),
+            slots: [const { InstanceSlot::new() }; MAX_INSTANCES],
+            registered: OnceLock::new(),
+        }
+    }
+
+    /// Offers the data source to all services, now and when they are connected to. May come before
+    /// [`initialize`](crate::initialize). Once is enough.
+    pub fn register(&'static self) {
+        self.registered.get_or_init(|| Registration {
+            index: thread_state::next_index(),
+            entry: muxer::register(std::sync::Arc::new(Bridge(self))),
+        });
+    }
+
+    /// No longer offers it; its instances are stopped. For good: it cannot be registered again.
+    pub fn unregister(&'static self) {
+        if let Some(registration) = self.registered.get() {
+            muxer::unregister(registration.entry);
+        }
+    }
+
+    /// Has services told what [`DataSource::descriptor`] says now.
+    pub fn update_descriptor(&'static self) {
+        if let Some(registration) = self.registered.get() {
+            muxer::source_changed(registration.entry);
+        }
+    }
+
+    /// Whether some session records it.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls `write` for each instance that records, if there are any: to write packets, or whatever else. What `write` traces in turn
+    /// with data sources is not recorded.
+    #[inline]
+    pub fn trace(&'static self, write: impl FnMut(&mut TraceContext<'_, D>)) {
+        let active = self.active.load(Ordering::Relaxed);
+        if active != 0 {
+            thread_state::trace(self, active, write);
+        }
+    }
+}
+
+/// An instance, and this thread's part in it, while a [`DataSourceHandle::trace`] lasts.
+#[non_exhaustive]
+pub struct TraceContext<'a, D: DataSource> {
+    /// This thread's sequence of packets.
+    pub writer: PacketWriter<'a>,
+    /// What the sequence has said that later packets rely on.
+    pub incremental: &'a mut D::Incremental,
+    /// What this thread keeps.
+    pub thread: &'a mut D::Thread,
+    /// The instance.
+    pub instance: &'a D,
+}
+
+impl<D: DataSource> TraceContext<'_, D> {
+    /// As [`PacketWriter::packet`].
+    pub fn packet<R>(&mut self, fill: impl FnOnce(&mut TracePacket<'_>) -> R) -> R {
+        self.writer.packet(fill)
+    }
+}
+
+impl<D: DataSource> fmt::Debug for TraceContext<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceContext")
+            .field("writer", &self.writer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes the packets of one thread for one instance.
+#[derive(Debug)]
+pub struct PacketWriter<'a>(&'a mut TraceWriter);
+
+impl PacketWriter<'_> {
+    /// Writes a packet: `fill` appends its fields, straight into the memory shared with the service.
+    pub fn packet<R>(&mut self, fill: impl FnOnce(&mut TracePacket<'_>) -> R) -> R {
+        self.0.packet(|writer| fill(&mut TracePacket::new(writer)))
+    }
+
+    /// Writes a packet that is encoded already, without the fields that only services write.
+    pub fn raw_packet(&mut self, packet: &[u8]) {
+        self.0.write_packet(packet);
+    }
+
+    /// Hands what was written to the service, now.
+    pub fn flush(&mut self) {
+        self.0.flush();
+    }
+
+    /// Hands what was written to the service, and has `done` called on the SDK's thread once the service has it. If the connection is
+    /// lost before, `done` is dropped.
+    pub fn flush_then(&mut self, done: impl FnOnce() + Send + 'static) {
+        self.0.flush();
+        muxer::post(muxer::Command::Sync(Box::new(done)));
+    }
+
+    /// How often packets had to be dropped, for there was no room: once for each uninterrupted row of them.
+    pub fn losses(&self) -> u64 {
+        self.0.losses()
+    }
+}

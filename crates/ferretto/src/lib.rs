@@ -22,6 +22,8 @@ pub mod track_event;
 
 pub use debug_annotation::DebugAnnotation;
 pub use ferretto_macros::{DebugAnnotation, trace_function};
+/// Perfetto's schema: messages of configs, and writers of packets.
+pub use ferretto_proto as proto;
 pub use muxer::{activate_triggers, initialize, is_initialized};
 pub use options::{Backend, BufferExhaustedPolicy, Options};
 pub use startup::startup_tracing;

@@ -15,6 +15,7 @@ mod thread;
 use std::cell::Cell;
 use std::fmt;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -66,6 +67,8 @@ pub(crate) enum Command {
     StartUp(StartupRequest),
     /// The startup session of this number is to be given up.
     AbortStartup(u64),
+    /// To be called when services have seen all that was to be sent before.
+    Sync(Box<dyn FnOnce() + Send>),
     /// To be called when all that was to be sent is sent.
     Drain(Box<dyn FnOnce() + Send>),
 }
@@ -188,9 +191,15 @@ pub(crate) fn log(level: LogLevel, line: &str) {
     }
 }
 
+/// Calls code of the application's. The SDK's thread survives its panics, whose message has gone where those of panics go.
+pub(crate) fn guarded<R>(call: impl FnOnce() -> R) -> Option<R> {
+    // What it leaves half done is its own.
+    catch_unwind(AssertUnwindSafe(call)).ok()
+}
+
 fn log_to(settings: &Settings, level: LogLevel, line: &str) {
     match &settings.log {
-        Some(log) => log(level, line),
+        Some(log) => drop(guarded(|| log(level, line))),
         // Nobody may be there to read it.
         None => drop(writeln!(std::io::stderr(), "[ferretto] {line}")),
     }
@@ -228,6 +237,11 @@ pub(crate) fn drain(patience: Duration) {
         let _ = done.try_send(());
     })));
     let _ = wait.recv_timeout(patience);
+}
+
+/// Which of the processes that were forked from one another this is. What was made in another one is not to be used.
+pub(crate) fn incarnation() -> usize {
+    INCARNATION.load(Ordering::Relaxed)
 }
 
 /// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized. Takes no lock.

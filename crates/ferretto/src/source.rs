@@ -146,7 +146,7 @@ pub(crate) fn policy_of(config: &DataSourceConfig, default: BufferExhaustedPolic
 }
 
 /// Whether two configs differ in nothing but what the service fills in.
-fn equal_but_for_the_service(one: &DataSourceConfig, other: &DataSourceConfig) -> bool {
+pub(crate) fn equal_but_for_the_service(one: &DataSourceConfig, other: &DataSourceConfig) -> bool {
     let stripped = |config: &DataSourceConfig| DataSourceConfig {
         target_buffer: None,
         tracing_session_id: None,

@@ -248,7 +248,9 @@ impl BackendState {
             #[cfg(feature = "in-process")]
             Way::InProcess(_) => Err("the service is in this process, behind no socket".to_owned()),
             Way::Transport(transport) => {
-                let fd = transport.connect(port).map_err(|error| error.to_string())?;
+                let fd = super::guarded(|| transport.connect(port))
+                    .ok_or("the transport has panicked")?
+                    .map_err(|error| error.to_string())?;
                 Stream::from_fd(fd).map_err(|error| error.to_string())
             }
         }

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use ferretto_client::arbiter::Request;
 use ferretto_client::producer::{DataSourceInstanceId, FlushRequestId, ProducerEndpoint, ProducerEvent};
+use ferretto_ipc::client::CallId;
 use ferretto_ipc::reactor::Interest;
 use ferretto_proto::messages::DataSourceDescriptor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -133,6 +134,15 @@ impl ProducerLink {
             ProducerLink::Ipc(endpoint) => drop(endpoint.notify_data_source_stopped(instance)),
             #[cfg(feature = "in-process")]
             ProducerLink::InProcess(producer) => producer.notify_data_source_stopped(instance),
+        }
+    }
+
+    /// Asks to be told when the service has seen all that came before. None if it cannot be asked.
+    pub(super) fn sync(&mut self) -> Option<CallId> {
+        match self {
+            ProducerLink::Ipc(endpoint) => endpoint.sync().ok(),
+            #[cfg(feature = "in-process")]
+            ProducerLink::InProcess(producer) => Some(producer.sync()),
         }
     }
 

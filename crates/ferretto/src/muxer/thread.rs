@@ -12,6 +12,7 @@ use ferretto_client::arbiter::{Arbiter, BufferId};
 use ferretto_client::producer::{
     DataSourceInstanceId, DataSourceSetup, Flush, ProducerCommand, ProducerEvent,
 };
+use ferretto_ipc::client::CallId;
 use ferretto_ipc::reactor::{Deadlines, Events, Reactor, Token, monotonic_now};
 use ferretto_proto::messages::DataSourceConfig;
 
@@ -49,6 +50,13 @@ struct Client {
     watch: Watch,
 }
 
+/// What waits until services have seen what was sent before.
+struct Sync {
+    /// The backends that have not answered, and what they are to answer.
+    waiting: Vec<(usize, CallId)>,
+    done: Box<dyn FnOnce() + Send>,
+}
+
 struct Thread {
     muxer: &'static Muxer,
     reactor: Reactor,
@@ -57,6 +65,7 @@ struct Thread {
     clients: Vec<Client>,
     startup: Vec<StartupSession>,
     draining: Vec<Box<dyn FnOnce() + Send>>,
+    syncs: Vec<Sync>,
     last_token: u64,
 }
 
@@ -70,6 +79,7 @@ pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
         clients: Vec::new(),
         startup: Vec::new(),
         draining: Vec::new(),
+        syncs: Vec::new(),
         last_token: 0,
     };
     let mut events = Events::new();
@@ -148,6 +158,7 @@ impl Thread {
                 }
                 Command::StartUp(request) => self.start_up(request),
                 Command::AbortStartup(number) => self.abort_startup(number),
+                Command::Sync(done) => self.sync(done),
                 Command::Drain(done) => self.draining.push(done),
             }
         }
@@ -212,7 +223,8 @@ impl Thread {
                         &format!("{backend}: {}: {reason}", method.name()),
                     );
                 }
-                ProducerEvent::Synced(_) | ProducerEvent::Committed(_) => {}
+                ProducerEvent::Synced(call) => self.synced(index, call),
+                ProducerEvent::Committed(_) => {}
                 ProducerEvent::Disconnected(reason) => {
                     self.disconnected(index, &reason.to_string());
                     return;
@@ -255,6 +267,8 @@ impl Thread {
                 session.aborting = true;
             }
         }
+        self.syncs
+            .retain(|sync| sync.waiting.iter().all(|(waiting, _)| *waiting != index));
         if let Some(reason) = news {
             self.log_disconnection(index, &reason);
         }
@@ -738,6 +752,31 @@ impl Thread {
                     log(LogLevel::Warning, &format!("in-process service: {line}"));
                 }
             }
+        }
+    }
+
+    fn sync(&mut self, done: Box<dyn FnOnce() + Send>) {
+        let mut waiting = Vec::new();
+        for (index, backend) in self.backends.iter().enumerate() {
+            backend.link.pump_now();
+            if backend.arbiter.is_some()
+                && let Some(call) = backend.link.with(ProducerLink::sync).flatten()
+            {
+                waiting.push((index, call));
+            }
+        }
+        // Without a service there is none that will have seen it.
+        if !waiting.is_empty() {
+            self.syncs.push(Sync { waiting, done });
+        }
+    }
+
+    fn synced(&mut self, index: usize, call: CallId) {
+        for sync in &mut self.syncs {
+            sync.waiting.retain(|waiting| *waiting != (index, call));
+        }
+        for sync in self.syncs.extract_if(.., |sync| sync.waiting.is_empty()) {
+            super::guarded(sync.done);
         }
     }
 

@@ -1,0 +1,183 @@
+//! What a thread has for each instance that it writes for: a sequence of packets, and what belongs to it.
+//!
+//! In a thread-local, by the number of the data source and the slot of the instance. Ends with the thread, or when the thread notices,
+//! the next time that it writes, that the instance has. What is being used is taken out of there, so that nothing is borrowed while the
+//! application's code runs.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ferretto_client::trace_writer::TraceWriter;
+
+use super::{DataSource, DataSourceHandle, PacketWriter, TraceContext};
+use crate::muxer;
+use crate::options::LogLevel;
+use crate::source::{MAX_INSTANCES, Slot};
+
+thread_local! {
+    static STATES: RefCell<States> = const { RefCell::new(States::Idle(Vec::new())) };
+}
+
+/// All that a thread has, by the number of the data source.
+enum States {
+    Idle(Vec<Option<Box<dyn Any>>>),
+    /// The thread is writing: what it traces meanwhile is not recorded.
+    Writing,
+}
+
+/// The number of one more data source.
+pub(super) fn next_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A thread's state for the instances of a data source.
+type OfSource<D> = [Option<OfInstance<D>>; MAX_INSTANCES];
+
+/// A thread's state for one instance.
+struct OfInstance<D: DataSource> {
+    serial: u32,
+    /// There until this is dropped.
+    writer: Option<TraceWriter>,
+    incremental: D::Incremental,
+    thread: D::Thread,
+    instance: Arc<D>,
+    /// As of when the incremental state began.
+    clears: u32,
+    losses: u64,
+    /// The process in which it was made.
+    incarnation: usize,
+}
+
+impl<D: DataSource> Drop for OfInstance<D> {
+    fn drop(&mut self) {
+        if self.incarnation != muxer::incarnation() {
+            // The memory that it writes into is that of the process which this one was forked from.
+            std::mem::forget(self.writer.take());
+        }
+    }
+}
+
+/// All of a thread's states, while it writes.
+struct Taken(Vec<Option<Box<dyn Any>>>);
+
+impl Taken {
+    /// What this thread has. None while it writes, or is past its thread-locals.
+    fn take() -> Option<Taken> {
+        let taken = STATES.try_with(|states| {
+            let mut states = states.borrow_mut();
+            match std::mem::replace(&mut *states, States::Writing) {
+                States::Idle(all) => Some(Taken(all)),
+                States::Writing => None,
+            }
+        });
+        taken.ok().flatten()
+    }
+
+    fn of<D: DataSource>(&mut self, index: usize) -> Option<&mut OfSource<D>> {
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, || None);
+        }
+        self.0[index]
+            .get_or_insert_with(|| Box::new(<OfSource<D>>::default()))
+            .downcast_mut()
+    }
+}
+
+impl Drop for Taken {
+    /// Puts it back, also when the application's code has panicked.
+    fn drop(&mut self) {
+        let all = std::mem::take(&mut self.0);
+        // A thread that has come to its end meanwhile needs it no more.
+        let _ = STATES.try_with(|states| *states.borrow_mut() = States::Idle(all));
+    }
+}
+
+/// Calls `write` for each active instance.
+#[cold]
+pub(super) fn trace<D: DataSource>(
+    handle: &'static DataSourceHandle<D>,
+    active: u32,
+    mut write: impl FnMut(&mut TraceContext<'_, D>),
+) {
+    let (Some(registration), Some(mut taken)) = (handle.registered.get(), Taken::take()) else {
+        return;
+    };
+    let Some(states) = taken.of::<D>(registration.index) else {
+        return;
+    };
+    for slot in Slot::all() {
+        let state = &mut states[slot.index()];
+        if active & slot.bit() == 0 {
+            // Gives back what it has, if the instance has ended.
+            *state = None;
+            continue;
+        }
+        if let Some(state) = renew(handle, slot, state) {
+            let Some(writer) = &mut state.writer else { continue };
+            write(&mut TraceContext {
+                writer: PacketWriter(writer),
+                incremental: &mut state.incremental,
+                thread: &mut state.thread,
+                instance: &state.instance,
+            });
+        }
+    }
+}
+
+/// Makes the state that of the instance which is there now, as it is now.
+fn renew<'s, D: DataSource>(
+    handle: &'static DataSourceHandle<D>,
+    slot: Slot,
+    state: &'s mut Option<OfInstance<D>>,
+) -> Option<&'s mut OfInstance<D>> {
+    let place = &handle.slots[slot.index()];
+    let serial = place.serial.load(Ordering::Relaxed);
+    let clears = place.clears.load(Ordering::Relaxed);
+    if state.as_ref().is_none_or(|state| state.serial != serial) {
+        // What it has is given back before there is more.
+        *state = None;
+        let current = place.current()?;
+        match current.output?.create_trace_writer() {
+            Ok(writer) => {
+                *state = Some(OfInstance {
+                    serial: current.serial,
+                    losses: writer.losses(),
+                    writer: Some(writer),
+                    incremental: D::Incremental::default(),
+                    thread: D::Thread::default(),
+                    instance: current.instance,
+                    clears,
+                    incarnation: muxer::incarnation(),
+                });
+            }
+            Err(error) => {
+                if !place.complained.swap(true, Ordering::Relaxed) {
+                    let line = format!("the data source {:?} loses packets: {error}", D::NAME);
+                    muxer::log(LogLevel::Warning, &line);
+                }
+            }
+        }
+        return state.as_mut();
+    }
+    let state = state.as_mut()?;
+    let losses = state.writer.as_ref()?.losses();
+    if state.clears != clears || state.losses != losses {
+        // What was said before may be lost.
+        (state.clears, state.losses) = (clears, losses);
+        state.incremental = D::Incremental::default();
+    }
+    Some(state)
+}
+
+/// Gives back what this thread has for an instance that has ended.
+pub(super) fn release<D: DataSource>(handle: &'static DataSourceHandle<D>, slot: Slot) {
+    // While the thread writes, the next time will do.
+    if let (Some(registration), Some(mut taken)) = (handle.registered.get(), Taken::take())
+        && let Some(states) = taken.of::<D>(registration.index)
+    {
+        states[slot.index()] = None;
+    }
+}
