@@ -276,7 +276,10 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
                         inbox: Mutex::default(),
                         waker: reactor.waker(),
                         settings: for_thread,
-                        status: Mutex::default(),
+                        status: Mutex::new(Status {
+                            problem: Some("starting".to_owned()),
+                            ..Status::default()
+                        }),
                     }));
                     drop(made.send(Ok(muxer)));
                     thread::run(muxer, reactor);
@@ -306,6 +309,10 @@ impl Muxer {
 
     fn take_commands(&self) -> Vec<Command> {
         std::mem::take(&mut *self.inbox())
+    }
+
+    fn has_commands(&self) -> bool {
+        !self.inbox().is_empty()
     }
 
     fn inbox(&self) -> MutexGuard<'_, Vec<Command>> {

@@ -21,7 +21,7 @@ pub struct Status {
     pub backends: Vec<BackendStatus>,
     /// The data sources of this process.
     pub data_sources: Vec<DataSourceStatus>,
-    /// Why there is no SDK at all: it was not [initialized](crate::initialize), or could not be.
+    /// Why there is no SDK at all: it was not [initialized](crate::initialize), could not be, or is just starting.
     pub problem: Option<String>,
 }
 

@@ -120,8 +120,6 @@ impl Thread {
         self.serve_in_process();
         self.update_sources();
         self.end_startup_sessions();
-        // What was done may have led to commands, of the thread to itself.
-        while self.take_commands() {}
         for backend in &mut self.backends {
             backend.acknowledge_flushes();
             backend.link.pump();
@@ -131,10 +129,8 @@ impl Thread {
         self.update_watches();
     }
 
-    fn take_commands(&mut self) -> bool {
-        let commands = self.muxer.take_commands();
-        let some = !commands.is_empty();
-        for command in commands {
+    fn take_commands(&mut self) {
+        for command in self.muxer.take_commands() {
             match command {
                 Command::AddBackends(backends, memory) => self.add_backends(backends, memory),
                 Command::LookAtSources => self.look_at_sources(),
@@ -162,7 +158,6 @@ impl Thread {
                 Command::Drain(done) => self.draining.push(done),
             }
         }
-        some
     }
 
     fn new_watch(&mut self) -> Watch {
@@ -804,6 +799,10 @@ impl Thread {
             monotonic: at,
             boot: None,
         };
+        if self.muxer.has_commands() {
+            // Of the thread to itself: nobody else will wake it for them.
+            add(monotonic(Some(0)));
+        }
         for backend in &self.backends {
             add(monotonic(backend.retry_at()));
             add(monotonic(backend.link.deadline()));
@@ -835,6 +834,10 @@ impl Thread {
     }
 
     fn publish_status(&self) {
+        if self.backends.is_empty() {
+            // They are about to be added.
+            return;
+        }
         let instances = |holds: &dyn Fn(&Running) -> bool| {
             let running = self.sources.all.iter().flat_map(|state| state.running());
             running
