@@ -198,6 +198,11 @@ impl<'a> System<'a> {
         self.start_command(program, command)
     }
 
+    /// Ends the daemon with this process id, and waits for that.
+    pub(crate) fn end(&mut self, pid: u32) {
+        self.running.retain(|running| running.pid() != pid);
+    }
+
     /// Starts our service with so many descriptors: as many at first, and as many as it may have.
     pub(crate) fn start_with_descriptors(&mut self, soft: Option<u64>, hard: Option<u64>) -> u32 {
         let text = |count: Option<u64>| count.map_or("unlimited".into(), |count| count.to_string());
