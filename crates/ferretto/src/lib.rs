@@ -13,6 +13,7 @@ pub mod debug_annotation;
 mod in_process;
 mod muxer;
 pub mod options;
+mod process_hooks;
 pub mod session;
 mod source;
 pub mod startup;

@@ -110,6 +110,10 @@ pub(crate) fn chosen() -> TraceClock {
     }
 }
 
+pub(crate) use timeline::recover_in_forked_child;
+#[cfg(test)]
+pub(crate) use timeline::{uses_counter, while_making_a_piece};
+
 /// The process already has a trace clock, and it is not the one asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadyChosen {

@@ -102,6 +102,11 @@ pub(super) fn restart() {
     }
 }
 
+/// Makes trace time work in a child that was forked while another thread of the parent was making a piece. Async-signal-safe.
+pub(crate) fn recover_in_forked_child() {
+    STATE.abandon();
+}
+
 fn without_counter() -> Renewed {
     Renewed {
         anchor: Anchor::EXPIRED,
@@ -111,7 +116,7 @@ fn without_counter() -> Renewed {
 }
 
 /// Whether there is a counter to rely on.
-pub(super) fn uses_counter() -> bool {
+pub(crate) fn uses_counter() -> bool {
     match COUNTER.load(Ordering::Relaxed) {
         UNKNOWN => {
             let found = if counter::is_reliable() { USED } else { UNUSED };
@@ -121,4 +126,15 @@ pub(super) fn uses_counter() -> bool {
         }
         known => known == USED,
     }
+}
+
+/// Does something at the moment when this thread is making a piece.
+#[cfg(test)]
+pub(crate) fn while_making_a_piece(act: impl FnOnce()) {
+    let (version, words) = STATE.read().expect("no other thread makes one");
+    let made = STATE.replace(version, || {
+        act();
+        (words, ())
+    });
+    assert!(made.is_some(), "no other thread makes one");
 }

@@ -1,0 +1,187 @@
+//! What becomes of tracing when the process ends or forks.
+//!
+//! Whoever sets tracing up calls [`install`]. Then:
+//! - **`exit`**, and so the end of `main` (by a panic too): [`Hooks::at_exit`] is called, once, on the thread that exits, which may be any.
+//!   By then this thread's thread-locals are gone; all other threads still run.
+//! - **`fork`**: the child has one thread, copies of all memory as it was, locks that others held included, and shares the parent's
+//!   shared memory, sockets and what they are waited on with. So nothing of the parent's tracing may go on there. Before `fork`
+//!   returns in the child, [`generation`] is another one, the descriptors that are [kept from children](KeptFromChildren) are no longer the
+//!   parent's, and [`Hooks::in_forked_child`] has been called. The parent notices nothing. The child may set tracing up anew. Children that
+//!   only live until `exec` are treated alike; those of `vfork`, `posix_spawn` (which `std::process::Command` uses), `_Fork` and bare `clone` call
+//!   no handlers.
+//! - **`abort`, a signal, `_exit`, a panic that aborts**: nothing is called, and nothing has to be. Events are in shared memory as soon as
+//!   they are recorded; when a producer's connection ends, the service takes what chunks have in them.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::clock;
+
+/// What is to be done.
+pub(crate) struct Hooks {
+    /// The process exits: finishes what takes no longer than this. What it waits for must not be what the calling thread holds or is,
+    /// and that may be any lock under which user's code is called, and any thread.
+    pub(crate) at_exit: fn(Duration),
+    /// The process is a child that was just forked, and this is its only thread. Has to keep to what is async-signal-safe: atomics and bare
+    /// system calls; no lock, no allocation, no destructor.
+    pub(crate) in_forked_child: fn(),
+}
+
+/// How long tracing may hold up the end of a process.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// From a `&'static Hooks`, or null.
+static HOOKS: AtomicPtr<Hooks> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether libc knows the handlers. It does in children too.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// How many forks lie between the process that first had hooks and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// One more than the generation whose exit the hook is still to be called for; 0 if for none.
+static ARMED: AtomicU32 = AtomicU32::new(0);
+
+/// Descriptors that children are not to have; [`NONE`] where there is none.
+static KEPT: [AtomicI32; 64] = [const { AtomicI32::new(NONE) }; 64];
+const NONE: RawFd = -1;
+
+/// What children have in their place: an eventfd of no meaning.
+static SUBSTITUTE: AtomicI32 = AtomicI32::new(NONE);
+
+/// Has `hooks` called in this process from now on. In a forked child that sets tracing up anew it is to be called again; otherwise
+/// calling it again changes nothing.
+///
+/// # Errors
+/// If there is no memory for libc to note the handlers, or no descriptor left. Nothing is called then.
+pub(crate) fn install(hooks: &'static Hooks) -> io::Result<()> {
+    if SUBSTITUTE.load(Ordering::Acquire) == NONE {
+        let substitute = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into_raw_fd();
+        // One that came second is left open: a descriptor is less than the trouble of closing it where a fork may come between.
+        let _ = SUBSTITUTE.compare_exchange(NONE, substitute, Ordering::AcqRel, Ordering::Acquire);
+    }
+    HOOKS.store(ptr::from_ref(hooks).cast_mut(), Ordering::Release);
+    if !REGISTERED.swap(true, Ordering::AcqRel) {
+        register().inspect_err(|_| REGISTERED.store(false, Ordering::Release))?;
+    }
+    ARMED.store(GENERATION.load(Ordering::Acquire) + 1, Ordering::Release);
+    Ok(())
+}
+
+/// Different in a forked child from what it was in the parent. Whatever writes into shared memory or to sockets when it is
+/// used or dropped remembers the generation it was made in, and does neither in another one.
+#[inline]
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Something with a descriptor that children are not to have, such as the connection to a service.
+///
+/// In a child that is forked while this is there, the number stays in use, for something of no meaning: so dropping the child's copy does
+/// no harm. Otherwise a peer would not see that the parent has gone for as long as one of its children lives. Where there are more of
+/// these than there is room for, children have the descriptor after all.
+///
+/// What is inside keeps its descriptor for life: it is not to be replaced through `DerefMut`.
+#[derive(Debug)]
+pub(crate) struct KeptFromChildren<T> {
+    fd: RawFd,
+    place: Option<&'static AtomicI32>,
+    inner: T,
+}
+
+impl<T: AsFd> KeptFromChildren<T> {
+    pub(crate) fn new(inner: T) -> Self {
+        let fd = inner.as_fd().as_raw_fd();
+        let place = KEPT.iter().find(|place| {
+            place
+                .compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        Self { fd, place, inner }
+    }
+}
+
+impl<T> Deref for KeptFromChildren<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for KeptFromChildren<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T> Drop for KeptFromChildren<T> {
+    /// Before the descriptor is closed, for then its number may be someone else's.
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            // In a child the place has been emptied, and may have been taken again for another descriptor.
+            let _ = place.compare_exchange(self.fd, NONE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+fn register() -> io::Result<()> {
+    // SAFETY: the handler is a function of this program that does only what is async-signal-safe.
+    let failed = unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+    if failed != 0 {
+        return Err(io::Error::from_raw_os_error(failed));
+    }
+    // SAFETY: the handler is a function of this program and does not unwind. If it is in a library that is unloaded, libc calls it then.
+    match unsafe { libc::atexit(at_exit) } {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::OutOfMemory.into()),
+    }
+}
+
+fn hooks() -> Option<&'static Hooks> {
+    // SAFETY: null, or from a reference that lives as long as the process.
+    unsafe { HOOKS.load(Ordering::Acquire).as_ref() }
+}
+
+extern "C" fn at_exit() {
+    // Once, whichever thread comes first, and not in a child that has the handler from its parent only.
+    let due = GENERATION.load(Ordering::Acquire) + 1;
+    if ARMED
+        .compare_exchange(due, 0, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        return;
+    }
+    if let Some(hooks) = hooks() {
+        // A panic must not make an abort out of an exit.
+        let _ = catch_unwind(AssertUnwindSafe(|| (hooks.at_exit)(PATIENCE)));
+    }
+}
+
+/// Async-signal-safe.
+extern "C" fn in_forked_child() {
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+    let substitute = SUBSTITUTE.load(Ordering::Acquire);
+    for place in &KEPT {
+        let fd = place.swap(NONE, Ordering::AcqRel);
+        if fd != NONE {
+            // SAFETY: replaces a descriptor in the child's own table only. Whoever owns the number goes on owning it.
+            unsafe { libc::dup3(substitute, fd, libc::O_CLOEXEC) };
+        }
+    }
+    clock::recover_in_forked_child();
+    if let Some(hooks) = hooks() {
+        (hooks.in_forked_child)();
+    }
+}
+
+#[cfg(test)]
+mod tests;
