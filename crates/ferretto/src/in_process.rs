@@ -28,8 +28,8 @@ use ferretto_ipc::reactor::{Deadlines, Waker};
 use ferretto_service::compression::Fit;
 use ferretto_service::{ConsumerId, LogLevel, Now, Output, ProducerId, Service, SessionId};
 
+pub(crate) use consumer::Consumer;
 use consumer::ConsumerLink;
-pub(crate) use consumer::{Consumer, Flow};
 use files::{Done, FileWriter, Files, TraceFile};
 pub(crate) use producer::Producer;
 

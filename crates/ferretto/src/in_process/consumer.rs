@@ -24,21 +24,13 @@ use ferretto_service::{
 
 use super::files::TraceFile;
 use super::{Core, lock, machine};
+use crate::session::Flow;
 
 /// Bytes of trace data in one event, about.
 const READ_BATCH: usize = 256 * 1024;
 
 /// What an answer is.
 type Answer = Result<ConsumerReply, CallError>;
-
-/// Whether trace data is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
-    /// As much as there is.
-    Open,
-    /// None for now. Other events come all the same.
-    Paused,
-}
 
 /// A consumer's end, see the [module](self). Its session ends when this is dropped, unless it was detached.
 pub(crate) struct Consumer {
@@ -148,7 +140,7 @@ impl Consumer {
         core.read(self.id)
     }
 
-    /// Whether trace data comes among the events.
+    /// Lets trace data come among the events, or keeps it back. Other events come all the same.
     pub(crate) fn set_flow(&mut self, flow: Flow) {
         if let Some(link) = lock(&self.core).consumers.get_mut(&self.id) {
             link.flow = flow;

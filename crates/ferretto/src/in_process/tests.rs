@@ -24,6 +24,7 @@ use ferretto_proto::messages::{
 use ferretto_smb::{PageLayout, PageSize, ProducerSmb};
 
 use super::*;
+use crate::session::Flow;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -1,1 +1,527 @@
-//! (placeholder)
+//! Tracing sessions that the application runs itself: configure, start, stop, read.
+//!
+//! ```
+//! # #[cfg(feature = "in-process")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use ferretto::session::{DataSource, Session, TraceConfig};
+//!
+//! ferretto::initialize(ferretto::Options::in_process());
+//!
+//! let session = Session::in_process();
+//! session.setup(
+//!     &TraceConfig::new()
+//!         .buffer_kb(4096)
+//!         .data_source(DataSource::track_event()),
+//! )?;
+//! session.start_blocking()?;
+//! // ... what is to be traced ...
+//! session.stop_blocking()?;
+//! let trace: Vec<u8> = session.read_to_end()?;
+//! // Open it at https://ui.perfetto.dev.
+//! # assert!(!trace.is_empty());
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "in-process"))]
+//! # fn main() {}
+//! ```
+
+mod config;
+mod endpoint;
+mod error;
+mod reader;
+#[cfg(all(test, feature = "in-process"))]
+mod tests;
+mod worker;
+
+use std::fmt;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+pub use ferretto_client::consumer::StateScope;
+use ferretto_ipc::Stream;
+use ferretto_ipc::reactor::Waker;
+pub use ferretto_proto::messages::observable_events::Type as ObservableEventType;
+use ferretto_proto::messages::{
+    CloneSessionRequest, ObservableEvents, TraceStats, TracingServiceCapabilities, TracingServiceState,
+    clone_session_request::Selector,
+};
+
+use crate::muxer::{self, Served};
+use crate::options::Backend;
+pub use config::{Buffer, DataSource, ExhaustedPolicy, InvalidConfig, TraceConfig, TriggerAction};
+pub(crate) use endpoint::Flow;
+pub use error::SessionError;
+pub use reader::{TraceChunk, TraceReader};
+use worker::{Answer, Command, Place, Sink, Worker};
+
+/// How long is waited for the service unless [`Session::set_patience`] says otherwise.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A tracing session, of which this process is the consumer. It ends when this is dropped, unless it was [detached](Session::detach).
+///
+/// Methods can be called on any thread. Those that wait cannot be in callbacks, which run on the SDK's thread and would wait for
+/// themselves: there they fail with [`SessionError::OnSdkThread`]. They wait no longer than [`Session::set_patience`] says. What is asked
+/// for is done in the order in which it is asked for.
+///
+/// What fails without anybody waiting for it is told to [`Session::on_error`]: above all that the session ended with an error. Once the
+/// connection to the service is over the session is too, and everything fails with the reason.
+#[must_use = "the session ends when it is dropped"]
+pub struct Session {
+    commands: Sender<Command>,
+    /// The other end, until there is a thread to serve it.
+    unserved: Mutex<Option<Box<dyn Served>>>,
+    patience: Duration,
+}
+
+impl Session {
+    fn at(place: Place) -> Session {
+        let (commands, received) = channel();
+        Session {
+            commands,
+            unserved: Mutex::new(Some(Box::new(Worker::new(place, received)))),
+            patience: PATIENCE,
+        }
+    }
+
+    /// A session of the first backend that was given to [`initialize`](crate::initialize), in this order: the system's service, the
+    /// one in this process, a custom one.
+    pub fn new() -> Session {
+        Session::at(Place::Default)
+    }
+
+    /// A session of a service that was among the backends given to [`initialize`](crate::initialize). It is connected to when the
+    /// session is used.
+    pub fn with_backend(backend: Backend) -> Session {
+        Session::at(Place::Backend(backend))
+    }
+
+    /// A session of the machine's tracing service, which records what runs on this machine, the kernel included.
+    pub fn system() -> Session {
+        Session::with_backend(Backend::System)
+    }
+
+    /// A session of the service in this process, which records this process alone.
+    #[cfg(feature = "in-process")]
+    pub fn in_process() -> Session {
+        Session::with_backend(Backend::InProcess)
+    }
+
+    /// A session of the service at the other end of a stream socket, which is connected to its consumer port: for processes that
+    /// may not connect themselves.
+    ///
+    /// # Errors
+    /// If it is no stream socket.
+    pub fn over(socket: impl Into<OwnedFd>) -> Result<Session, SessionError> {
+        Stream::from_fd(socket.into())
+            .map(|stream| Session::at(Place::Stream(Box::new(stream))))
+            .map_err(|error| SessionError::Unavailable(error.to_string()))
+    }
+
+    /// How long methods that wait do so at most, for each chunk where a trace is read: 30 s unless this says otherwise.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Says what to record. The service learns of it at the start, unless the config has
+    /// [`deferred_start`](TraceConfig::deferred_start). May be called again when the session has ended, for another one; the
+    /// trace of the one before is gone then.
+    ///
+    /// Waits until that is done, which does not take long; not in callbacks, where errors go to [`Session::on_error`].
+    ///
+    /// # Errors
+    /// If the service cannot be reached, or the session runs.
+    pub fn setup(&self, config: &TraceConfig) -> Result<(), SessionError> {
+        self.set_up(config, None)
+    }
+
+    /// As [`Session::setup`], for a config with [`write_into_file`](TraceConfig::write_into_file): the service writes into `file`,
+    /// which may be a pipe or socket as well.
+    ///
+    /// # Errors
+    /// As [`Session::setup`].
+    pub fn setup_with_file(
+        &self,
+        config: &TraceConfig,
+        file: impl Into<OwnedFd>,
+    ) -> Result<(), SessionError> {
+        self.set_up(config, Some(file.into()))
+    }
+
+    fn set_up(&self, config: &TraceConfig, file: Option<OwnedFd>) -> Result<(), SessionError> {
+        let config = config.clone();
+        if muxer::on_own_thread() {
+            self.send(Command::SetUp(config, file, None));
+            return Ok(());
+        }
+        self.wait("set up the session", |answer| {
+            Command::SetUp(config, file, Some(answer))
+        })
+    }
+
+    /// Starts recording, without waiting: [`Session::on_start`] is told when all data sources have started.
+    pub fn start(&self) {
+        self.send(Command::Start(None));
+    }
+
+    /// Starts recording, and waits until all data sources have started.
+    ///
+    /// # Errors
+    /// Why the service refuses the session, or that there is none.
+    pub fn start_blocking(&self) -> Result<(), SessionError> {
+        self.wait("start the session", |answer| Command::Start(Some(answer)))
+    }
+
+    /// Stops recording, without waiting: [`Session::on_stop`] is told when it has stopped. The trace can be read then.
+    pub fn stop(&self) {
+        self.send(Command::Stop(None));
+    }
+
+    /// Stops recording, and waits until all data sources have stopped and, if the session streams into a file, that is complete.
+    ///
+    /// # Errors
+    /// If the session ended with an error, or there is none.
+    pub fn stop_blocking(&self) -> Result<(), SessionError> {
+        self.wait("stop the session", |answer| Command::Stop(Some(answer)))
+    }
+
+    /// Waits until the session ends by itself, because its [duration](TraceConfig::duration) is over or its file is full. For this
+    /// long at most, whatever [`Session::set_patience`] says.
+    ///
+    /// # Errors
+    /// If the session ended with an error, or not in time.
+    pub fn wait_until_stopped(&self, at_most: Duration) -> Result<(), SessionError> {
+        self.wait_for(at_most, "wait for the end of the session", Command::AwaitEnd)
+    }
+
+    /// Has all data sources write out what they have, so that it can be read; `timeout` is what they have for it (milliseconds; zero
+    /// leaves it to the config, which usually leaves 5 s). `done` is called on the SDK's thread.
+    pub fn flush(&self, timeout: Duration, done: impl FnOnce(Result<(), SessionError>) + Send + 'static) {
+        self.send(Command::Flush(timeout, Answer::new(done)));
+    }
+
+    /// As [`Session::flush`], and waits for that.
+    ///
+    /// # Errors
+    /// If not all data sources did in time.
+    pub fn flush_blocking(&self, timeout: Duration) -> Result<(), SessionError> {
+        self.wait_for(self.patience.max(timeout.saturating_mul(2)), "flush", |answer| {
+            Command::Flush(timeout, answer)
+        })
+    }
+
+    /// Reads the trace, as an iterator over chunks or as the bytes of a trace file. What is read is gone from the session's buffers.
+    /// May be called while the session records, for what has arrived so far: best after a [flush](Session::flush_blocking).
+    ///
+    /// ```no_run
+    /// # use ferretto::session::Session;
+    /// # let session = Session::system();
+    /// let mut size = 0;
+    /// for chunk in session.read()? {
+    ///     size += chunk?.packets().count();
+    /// }
+    /// # Ok::<(), ferretto::session::SessionError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If this is the SDK's thread, which has [`Session::read_with`]. That the trace cannot be read, the reader tells.
+    pub fn read(&self) -> Result<TraceReader, SessionError> {
+        if muxer::on_own_thread() {
+            return Err(SessionError::OnSdkThread {
+                request: "read the trace",
+            });
+        }
+        let waker = muxer::waker().ok_or(SessionError::NotInitialized)?;
+        let (reader, writer) = reader::pipe(waker, self.patience);
+        self.send(Command::Read(Sink::Pipe(writer)));
+        Ok(reader)
+    }
+
+    /// Reads the whole trace.
+    ///
+    /// # Errors
+    /// If the service has none, or the connection to it ends.
+    pub fn read_to_end(&self) -> Result<Vec<u8>, SessionError> {
+        let mut trace = Vec::new();
+        self.write_to(&mut trace)?;
+        Ok(trace)
+    }
+
+    /// Reads the whole trace into a file, or whatever takes bytes; gives their number.
+    ///
+    /// # Errors
+    /// If the service has none, the connection to it ends, or the output takes no more.
+    pub fn write_to(&self, output: &mut (impl Write + ?Sized)) -> Result<u64, SessionError> {
+        self.read()?.write_to(output)
+    }
+
+    /// Reads the trace without waiting: `take` is called on the SDK's thread with each chunk, and with `None` or an error at the end.
+    pub fn read_with(&self, take: impl FnMut(Result<Option<TraceChunk>, SessionError>) + Send + 'static) {
+        self.send(Command::Read(Sink::Callback(Box::new(take))));
+    }
+
+    /// Changes the config while the session records. Services heed new producer filters only.
+    ///
+    /// # Errors
+    /// If there is no session, or the service refuses.
+    pub fn change_config(&self, config: &TraceConfig) -> Result<(), SessionError> {
+        let config = config.clone();
+        self.wait("change the trace config", |answer| {
+            Command::ChangeConfig(config, answer)
+        })
+    }
+
+    /// Becomes a clone of another session, which goes on: a snapshot of its buffers, to be read. Not while this one records.
+    ///
+    /// # Errors
+    /// Why there is no clone.
+    pub fn clone_session(&self, original: &CloneSource) -> Result<Cloned, SessionError> {
+        let request = original.request();
+        self.wait("clone the session", |answer| {
+            Command::Clone(request, None, answer)
+        })
+    }
+
+    /// As [`Session::clone_session`], of a session that streams into a file: the clone is `file` then, which is complete when this
+    /// returns.
+    ///
+    /// # Errors
+    /// Why there is no clone.
+    pub fn clone_session_into(
+        &self,
+        original: &CloneSource,
+        file: impl Into<OwnedFd>,
+    ) -> Result<Cloned, SessionError> {
+        let (request, file) = (original.request(), file.into());
+        self.wait("clone the session", |answer| {
+            Command::Clone(request, Some(file), answer)
+        })
+    }
+
+    /// As [`Session::clone_session`], without waiting: `done` is called on the SDK's thread.
+    pub fn clone_session_with(
+        &self,
+        original: &CloneSource,
+        done: impl FnOnce(Result<Cloned, SessionError>) + Send + 'static,
+    ) {
+        self.send(Command::Clone(original.request(), None, Answer::new(done)));
+    }
+
+    /// Leaves the session running by itself, to be attached to under `key` by any process of the same user.
+    ///
+    /// # Errors
+    /// If there is no session, or another one is detached under this key.
+    pub fn detach(&self, key: &str) -> Result<(), SessionError> {
+        let key = key.to_owned();
+        self.wait("detach from the session", |answer| Command::Detach(key, answer))
+    }
+
+    /// Takes over the session that was detached under `key`; gives its config.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn attach(&self, key: &str) -> Result<TraceConfig, SessionError> {
+        let key = key.to_owned();
+        self.wait("attach to the session", |answer| Command::Attach(key, answer))
+    }
+
+    /// What became of packets so far: written, lost, overwritten, per buffer.
+    ///
+    /// # Errors
+    /// If there is no session.
+    pub fn trace_stats(&self) -> Result<TraceStats, SessionError> {
+        self.wait("get the session's statistics", Command::Stats)
+            .map(|stats| *stats)
+    }
+
+    /// As [`Session::trace_stats`], without waiting: `done` is called on the SDK's thread.
+    pub fn trace_stats_with(&self, done: impl FnOnce(Result<TraceStats, SessionError>) + Send + 'static) {
+        let done = |stats: Result<Box<TraceStats>, _>| done(stats.map(|stats| *stats));
+        self.send(Command::Stats(Answer::new(done)));
+    }
+
+    /// The producers, data sources and sessions that the service knows.
+    ///
+    /// # Errors
+    /// If the service cannot be reached.
+    pub fn query_service_state(&self, scope: StateScope) -> Result<ServiceState, SessionError> {
+        self.wait("get the service's state", |answer| Command::State(scope, answer))
+    }
+
+    /// As [`Session::query_service_state`], without waiting: `done` is called on the SDK's thread.
+    pub fn query_service_state_with(
+        &self,
+        scope: StateScope,
+        done: impl FnOnce(Result<ServiceState, SessionError>) + Send + 'static,
+    ) {
+        self.send(Command::State(scope, Answer::new(done)));
+    }
+
+    /// What the service can do. One that is too old to say can do nothing in particular.
+    ///
+    /// # Errors
+    /// If the service cannot be reached.
+    pub fn query_capabilities(&self) -> Result<TracingServiceCapabilities, SessionError> {
+        self.wait("get the service's capabilities", Command::Capabilities)
+            .map(|capabilities| *capabilities)
+    }
+
+    /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a
+    /// clone. Another call takes its place.
+    pub fn observe(
+        &self,
+        types: &[ObservableEventType],
+        tell: impl FnMut(&ObservableEvents) + Send + 'static,
+    ) {
+        self.send(Command::Observe(types.to_vec(), Box::new(tell)));
+    }
+
+    /// Has `tell` called, on the SDK's thread, when all data sources have started; at once if they have.
+    pub fn on_start(&self, tell: impl FnOnce() + Send + 'static) {
+        self.send(Command::OnStart(Box::new(tell)));
+    }
+
+    /// Has `tell` called, on the SDK's thread, when the session has ended, for whatever reason; at once if it has.
+    pub fn on_stop(&self, tell: impl FnOnce() + Send + 'static) {
+        self.send(Command::OnStop(Box::new(tell)));
+    }
+
+    /// Has `tell` called, on the SDK's thread, with errors that nobody waits for; at once if the session has ended with one.
+    pub fn on_error(&self, tell: impl FnMut(SessionError) + Send + 'static) {
+        self.send(Command::OnError(Box::new(tell)));
+    }
+
+    fn wait<T: Send + 'static>(
+        &self,
+        request: &'static str,
+        command: impl FnOnce(Answer<T>) -> Command,
+    ) -> Result<T, SessionError> {
+        self.wait_for(self.patience, request, command)
+    }
+
+    /// Asks for something and waits for the answer.
+    fn wait_for<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        request: &'static str,
+        command: impl FnOnce(Answer<T>) -> Command,
+    ) -> Result<T, SessionError> {
+        if muxer::on_own_thread() {
+            return Err(SessionError::OnSdkThread { request });
+        }
+        let (sender, answer): (_, Receiver<Result<T, SessionError>>) = sync_channel(1);
+        self.send(command(Answer::new(move |result| {
+            // Nobody waits any more if it was too late.
+            let _ = sender.try_send(result);
+        })));
+        match answer.recv_timeout(patience) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(SessionError::TimedOut {
+                request,
+                after: patience,
+            }),
+            // Every answer is given.
+            Err(RecvTimeoutError::Disconnected) => Err(SessionError::Disconnected("it was ended".into())),
+        }
+    }
+
+    fn send(&self, command: Command) {
+        let Some(waker) = self.served() else {
+            return command.refuse(SessionError::NotInitialized);
+        };
+        match self.commands.send(command) {
+            Ok(()) => waker.wake(),
+            Err(returned) => returned
+                .0
+                .refuse(SessionError::Disconnected("it was ended".into())),
+        }
+    }
+
+    /// Has the other end served, if it is not. What wakes the thread that does so, if there is one.
+    fn served(&self) -> Option<Waker> {
+        let waker = muxer::waker()?;
+        let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(worker) = unserved.take()
+            && let Err(worker) = muxer::serve(worker)
+        {
+            *unserved = Some(worker);
+            return None;
+        }
+        Some(waker)
+    }
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session::new()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.commands.send(Command::End).is_ok()
+            && let Some(waker) = muxer::waker()
+        {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The state of a service.
+#[derive(Clone, Debug)]
+pub struct ServiceState {
+    /// As far as this version knows its fields.
+    pub state: Box<TracingServiceState>,
+    /// The encoded `TracingServiceState`, as it came.
+    pub encoded: Vec<u8>,
+}
+
+/// Which session to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloneSource {
+    /// The one with this [`unique_session_name`](TraceConfig::unique_session_name).
+    Name(String),
+    /// The one with this id, as the [service's state](Session::query_service_state) tells it.
+    Id(u64),
+    /// The one with the highest `bugreport_score`, without its filter: for a bug report.
+    Bugreport,
+}
+
+impl CloneSource {
+    fn request(&self) -> Box<CloneSessionRequest> {
+        /// By this id services know that one.
+        const BUGREPORT: u64 = u64::MAX;
+        let (selector, for_bugreport) = match self {
+            CloneSource::Name(name) => (Selector::UniqueSessionName(name.clone()), false),
+            CloneSource::Id(id) => (Selector::SessionId(*id), false),
+            CloneSource::Bugreport => (Selector::SessionId(BUGREPORT), true),
+        };
+        Box::new(CloneSessionRequest {
+            selector: Some(selector),
+            for_bugreport: for_bugreport.then_some(true),
+            skip_trace_filter: for_bugreport.then_some(true),
+            ..Default::default()
+        })
+    }
+}
+
+/// A clone of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cloned {
+    /// Names the clone's trace; the lower half is the original's.
+    pub uuid: u128,
+    /// Whether the trace went into the file given, because the original streams into one. Else it is to be read.
+    pub wrote_into_file: bool,
+}

@@ -1,0 +1,609 @@
+//! What a session is to record: [`TraceConfig`] and its parts.
+//!
+//! A config is kept as its encoding, to which every method adds. In protobuf what comes later wins, is one more of a list, or is
+//! merged: so a config that was read from somewhere can be added to and still reaches the service byte for byte, with the fields
+//! that this version does not know.
+
+use std::fmt;
+use std::time::Duration;
+
+use ferretto_proto::messages::{self, Message};
+use ferretto_wire::Writer;
+
+/// Field numbers of `TraceConfig`.
+mod field {
+    pub(super) const BUFFERS: u32 = 1;
+    pub(super) const DATA_SOURCES: u32 = 2;
+    pub(super) const DURATION_MS: u32 = 3;
+    pub(super) const WRITE_INTO_FILE: u32 = 8;
+    pub(super) const FILE_WRITE_PERIOD_MS: u32 = 9;
+    pub(super) const MAX_FILE_SIZE_BYTES: u32 = 10;
+    pub(super) const DEFERRED_START: u32 = 12;
+    pub(super) const FLUSH_PERIOD_MS: u32 = 13;
+    pub(super) const FLUSH_TIMEOUT_MS: u32 = 14;
+    pub(super) const TRIGGER_CONFIG: u32 = 17;
+    pub(super) const INCREMENTAL_STATE_CONFIG: u32 = 21;
+    pub(super) const UNIQUE_SESSION_NAME: u32 = 22;
+    pub(super) const DATA_SOURCE_STOP_TIMEOUT_MS: u32 = 23;
+    pub(super) const OUTPUT_PATH: u32 = 29;
+    pub(super) const COMPRESSION: u32 = 47;
+}
+
+/// What to record, for how long and where to: Perfetto's `TraceConfig`.
+///
+/// A config needs a buffer, and a data source to be of use:
+///
+/// ```
+/// use std::time::Duration;
+/// use ferretto::session::{DataSource, TraceConfig};
+///
+/// let config = TraceConfig::new()
+///     .buffer_kb(16 * 1024)
+///     .data_source(DataSource::track_event().enable_category("rendering"))
+///     .data_source(DataSource::ftrace(["sched/sched_switch"]).target_buffer(0))
+///     .duration(Duration::from_secs(10));
+/// ```
+///
+/// Fields that have no method here can be set in a [`messages::TraceConfig`](ferretto_proto::messages::TraceConfig), from which a
+/// config is made with `from`, or in a config that [`TraceConfig::from_encoded`] or `from_text` take.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct TraceConfig {
+    encoded: Vec<u8>,
+}
+
+impl TraceConfig {
+    /// A config that records nothing.
+    pub fn new() -> TraceConfig {
+        TraceConfig::default()
+    }
+
+    /// A config as others encoded it. It reaches the service as it is, also what this version knows nothing of.
+    ///
+    /// # Errors
+    /// If it is no `TraceConfig`.
+    pub fn from_encoded(encoded: impl Into<Vec<u8>>) -> Result<TraceConfig, InvalidConfig> {
+        let encoded = encoded.into();
+        match messages::TraceConfig::decode_from_slice(&encoded) {
+            Ok(_) => Ok(TraceConfig { encoded }),
+            Err(error) => Err(InvalidConfig(format!(
+                "the {} bytes are not an encoded TraceConfig: {error}",
+                encoded.len()
+            ))),
+        }
+    }
+
+    /// A config in protobuf's text format, as Perfetto's documentation and its UI write them.
+    ///
+    /// # Errors
+    /// Every mistake in it, with its line and column.
+    #[cfg(feature = "text-config")]
+    pub fn from_text(text: &str) -> Result<TraceConfig, InvalidConfig> {
+        use ferretto_proto::text as format;
+        match format::encode(text, format::TRACE_CONFIG) {
+            Ok(encoded) => Ok(TraceConfig { encoded }),
+            Err(errors) => Err(InvalidConfig(format!(
+                "the trace config is not valid\n{}",
+                errors.render("config")
+            ))),
+        }
+    }
+
+    /// The encoded `TraceConfig`.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.encoded
+    }
+
+    /// The config as far as this version knows its fields.
+    pub fn decode(&self) -> messages::TraceConfig {
+        // It is one: it was checked or made here.
+        messages::TraceConfig::decode_from_slice(&self.encoded).unwrap_or_default()
+    }
+
+    /// Adds a buffer of this many kilobytes that keeps the latest packets. Buffers are numbered from 0 in the order in which they
+    /// are added; data sources write into the first unless they say otherwise.
+    pub fn buffer_kb(self, size_kb: u32) -> TraceConfig {
+        self.buffer(Buffer::new(size_kb))
+    }
+
+    /// Adds a buffer.
+    pub fn buffer(self, buffer: Buffer) -> TraceConfig {
+        self.add(|config| config.bytes_field(field::BUFFERS, &buffer.encoded))
+    }
+
+    /// Adds a data source.
+    pub fn data_source(self, source: DataSource) -> TraceConfig {
+        self.add(|config| config.bytes_field(field::DATA_SOURCES, &source.encode()))
+    }
+
+    /// Ends the session after this long, counted from its start, sleep of the machine included. In milliseconds; 7 days at most.
+    pub fn duration(self, duration: Duration) -> TraceConfig {
+        self.milliseconds(field::DURATION_MS, duration)
+    }
+
+    /// Has producers write out what they have every so often. In milliseconds.
+    pub fn flush_period(self, period: Duration) -> TraceConfig {
+        self.milliseconds(field::FLUSH_PERIOD_MS, period)
+    }
+
+    /// How long producers have for a flush; usually 5 s. In milliseconds.
+    pub fn flush_timeout(self, timeout: Duration) -> TraceConfig {
+        self.milliseconds(field::FLUSH_TIMEOUT_MS, timeout)
+    }
+
+    /// How long data sources have to stop; usually 5 s. In milliseconds.
+    pub fn stop_timeout(self, timeout: Duration) -> TraceConfig {
+        self.milliseconds(field::DATA_SOURCE_STOP_TIMEOUT_MS, timeout)
+    }
+
+    /// Has producers repeat every so often what later packets refer to, so that a ring buffer can lose the beginning. In
+    /// milliseconds.
+    pub fn clear_incremental_state(self, period: Duration) -> TraceConfig {
+        const CLEAR_PERIOD_MS: u32 = 1;
+        let period = milliseconds(period);
+        self.add(|config| {
+            config.nested(field::INCREMENTAL_STATE_CONFIG, |message| {
+                message.varint_field(CLEAR_PERIOD_MS, period);
+            });
+        })
+    }
+
+    /// A name that no other session has, by which this one can be [cloned](super::Session::clone_session).
+    pub fn unique_session_name(self, name: &str) -> TraceConfig {
+        self.add(|config| config.bytes_field(field::UNIQUE_SESSION_NAME, name.as_bytes()))
+    }
+
+    /// Streams the trace into a file every so often (milliseconds, at least 100), instead of keeping it to be read. The file is
+    /// the one given to [`Session::setup_with_file`](super::Session::setup_with_file), or [`TraceConfig::output_path`]'s.
+    pub fn write_into_file(self, period: Duration) -> TraceConfig {
+        self.add(|config| config.varint_field(field::WRITE_INTO_FILE, 1))
+            .milliseconds(field::FILE_WRITE_PERIOD_MS, period)
+    }
+
+    /// Ends the session when the file has this many bytes.
+    pub fn max_file_size(self, bytes: u64) -> TraceConfig {
+        self.add(|config| config.varint_field(field::MAX_FILE_SIZE_BYTES, bytes))
+    }
+
+    /// The file to stream into, which the service makes, with its rights; it must not exist.
+    pub fn output_path(self, path: &str) -> TraceConfig {
+        self.add(|config| config.bytes_field(field::OUTPUT_PATH, path.as_bytes()))
+    }
+
+    /// Has the service prepare everything at [`Session::setup`](super::Session::setup), buffers and data sources, so that the
+    /// start is quick.
+    pub fn deferred_start(self) -> TraceConfig {
+        self.add(|config| config.varint_field(field::DEFERRED_START, 1))
+    }
+
+    /// Has a trigger of this name, which any producer may activate, do something to the session. Several are given by calling this
+    /// several times, with the same action and timeout.
+    pub fn trigger(
+        self,
+        name: &str,
+        action: TriggerAction,
+        delay: Duration,
+        timeout: Duration,
+    ) -> TraceConfig {
+        const TRIGGER_MODE: u32 = 1;
+        const TRIGGERS: u32 = 2;
+        const TRIGGER_TIMEOUT_MS: u32 = 3;
+        const NAME: u32 = 1;
+        const STOP_DELAY_MS: u32 = 3;
+        self.add(|config| {
+            config.nested(field::TRIGGER_CONFIG, |message| {
+                message.varint_field(TRIGGER_MODE, action as u64);
+                message.nested(TRIGGERS, |trigger| {
+                    trigger.bytes_field(NAME, name.as_bytes());
+                    trigger.varint_field(STOP_DELAY_MS, milliseconds(delay));
+                });
+                message.varint_field(TRIGGER_TIMEOUT_MS, milliseconds(timeout));
+            });
+        })
+    }
+
+    /// Has the service compress the trace with deflate, to about a fifth.
+    pub fn compress(self) -> TraceConfig {
+        const DEFLATE: u32 = 1;
+        self.add(|config| config.nested(field::COMPRESSION, |message| message.bytes_field(DEFLATE, &[])))
+    }
+
+    fn milliseconds(self, number: u32, duration: Duration) -> TraceConfig {
+        self.add(|config| config.varint_field(number, milliseconds(duration)))
+    }
+
+    fn add(mut self, fields: impl FnOnce(&mut Writer)) -> TraceConfig {
+        append(&mut self.encoded, fields);
+        self
+    }
+}
+
+impl fmt::Debug for TraceConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TraceConfig").field(&self.decode()).finish()
+    }
+}
+
+impl From<&messages::TraceConfig> for TraceConfig {
+    fn from(config: &messages::TraceConfig) -> TraceConfig {
+        TraceConfig {
+            encoded: config.encode_to_vec(),
+        }
+    }
+}
+
+/// A config that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidConfig(String);
+
+impl fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidConfig {}
+
+/// What a [trigger](TraceConfig::trigger) does. The numbers are the schema's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TriggerAction {
+    /// The session starts, and ends when the delay after the trigger is over. Its timeout is that for the trigger to come.
+    Start = 1,
+    /// The session ends when the delay after the trigger is over, or with its timeout, without a trace if no trigger came.
+    Stop = 2,
+}
+
+/// A buffer for packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Buffer {
+    encoded: Vec<u8>,
+}
+
+impl Buffer {
+    const SIZE_KB: u32 = 1;
+    const FILL_POLICY: u32 = 4;
+    const NAME: u32 = 7;
+    /// `DISCARD` among the policies.
+    const DISCARD: u64 = 2;
+
+    /// A buffer of this many kilobytes that keeps the latest packets.
+    pub fn new(size_kb: u32) -> Buffer {
+        Buffer { encoded: Vec::new() }.add(|buffer| buffer.varint_field(Self::SIZE_KB, size_kb.into()))
+    }
+
+    /// Keeps the first packets: when it is full, later ones are dropped.
+    pub fn keep_first(self) -> Buffer {
+        self.add(|buffer| buffer.varint_field(Self::FILL_POLICY, Self::DISCARD))
+    }
+
+    /// A name, by which data sources can say that they write into it.
+    pub fn name(self, name: &str) -> Buffer {
+        self.add(|buffer| buffer.bytes_field(Self::NAME, name.as_bytes()))
+    }
+
+    fn add(mut self, fields: impl FnOnce(&mut Writer)) -> Buffer {
+        append(&mut self.encoded, fields);
+        self
+    }
+}
+
+/// A data source to record, and of which producers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct DataSource {
+    /// Fields of `DataSourceConfig`.
+    config: Vec<u8>,
+    /// Fields of `TrackEventConfig`.
+    track_event: Vec<u8>,
+    /// Fields of `TraceConfig.DataSource` beside the config.
+    filters: Vec<u8>,
+}
+
+impl DataSource {
+    const NAME: u32 = 1;
+    const TARGET_BUFFER: u32 = 2;
+    const BUFFER_EXHAUSTED_POLICY: u32 = 9;
+    const TARGET_BUFFER_NAME: u32 = 11;
+    const FTRACE_CONFIG: u32 = 100;
+    const TRACK_EVENT_CONFIG: u32 = 113;
+
+    const DISABLED_CATEGORIES: u32 = 1;
+    const ENABLED_CATEGORIES: u32 = 2;
+    const DISABLED_TAGS: u32 = 3;
+    const ENABLED_TAGS: u32 = 4;
+    const FILTER_DEBUG_ANNOTATIONS: u32 = 7;
+    const ENABLE_THREAD_TIME_SAMPLING: u32 = 8;
+    const FILTER_DYNAMIC_EVENT_NAMES: u32 = 9;
+
+    /// The data source of this name.
+    pub fn new(name: &str) -> DataSource {
+        DataSource::default().configure(|config| config.bytes_field(Self::NAME, name.as_bytes()))
+    }
+
+    /// Track events: slices, instants, counters. Without another word about categories all are recorded but those tagged `slow` or
+    /// `debug`.
+    pub fn track_event() -> DataSource {
+        DataSource::new("track_event")
+    }
+
+    /// Events of the kernel, such as `sched/sched_switch`; recorded by `traced_probes` for sessions of the system's service.
+    pub fn ftrace(events: impl IntoIterator<Item = impl AsRef<str>>) -> DataSource {
+        const FTRACE_EVENTS: u32 = 1;
+        let mut ftrace = Vec::new();
+        for event in events {
+            append(&mut ftrace, |message| {
+                message.bytes_field(FTRACE_EVENTS, event.as_ref().as_bytes())
+            });
+        }
+        DataSource::new("linux.ftrace").configure(|config| config.bytes_field(Self::FTRACE_CONFIG, &ftrace))
+    }
+
+    /// Adds what a data source has a message of its own for: the encoded fields of a `DataSourceConfig`.
+    pub fn encoded_config(self, fields: &[u8]) -> DataSource {
+        self.configure(|config| config.raw(fields))
+    }
+
+    /// Writes into the buffer of this number; usually 0.
+    pub fn target_buffer(self, number: u32) -> DataSource {
+        self.configure(|config| config.varint_field(Self::TARGET_BUFFER, number.into()))
+    }
+
+    /// Writes into the buffer of this name.
+    pub fn target_buffer_name(self, name: &str) -> DataSource {
+        self.configure(|config| config.bytes_field(Self::TARGET_BUFFER_NAME, name.as_bytes()))
+    }
+
+    /// What its writers do when the shared memory is full; usually what the producer prefers.
+    pub fn when_exhausted(self, policy: ExhaustedPolicy) -> DataSource {
+        self.configure(|config| config.varint_field(Self::BUFFER_EXHAUSTED_POLICY, policy as u64))
+    }
+
+    /// Only of producers of this name; several may be given.
+    pub fn of_producer(mut self, name: &str) -> DataSource {
+        const PRODUCER_NAME_FILTER: u32 = 2;
+        append(&mut self.filters, |source| {
+            source.bytes_field(PRODUCER_NAME_FILTER, name.as_bytes())
+        });
+        self
+    }
+
+    /// Only of producers whose whole name this regular expression matches; several may be given.
+    pub fn of_producers_matching(mut self, expression: &str) -> DataSource {
+        const PRODUCER_NAME_REGEX_FILTER: u32 = 3;
+        append(&mut self.filters, |source| {
+            source.bytes_field(PRODUCER_NAME_REGEX_FILTER, expression.as_bytes());
+        });
+        self
+    }
+
+    /// Records track events of the categories that this names; `*` stands for any characters.
+    pub fn enable_category(self, pattern: &str) -> DataSource {
+        self.track_event_pattern(Self::ENABLED_CATEGORIES, pattern)
+    }
+
+    /// Records no track events of the categories that this names, unless they are enabled by a more exact pattern.
+    pub fn disable_category(self, pattern: &str) -> DataSource {
+        self.track_event_pattern(Self::DISABLED_CATEGORIES, pattern)
+    }
+
+    /// Records track events of the categories that have this tag.
+    pub fn enable_tag(self, pattern: &str) -> DataSource {
+        self.track_event_pattern(Self::ENABLED_TAGS, pattern)
+    }
+
+    /// Records no track events of the categories that have this tag; usually those are `slow` and `debug`.
+    pub fn disable_tag(self, pattern: &str) -> DataSource {
+        self.track_event_pattern(Self::DISABLED_TAGS, pattern)
+    }
+
+    /// Leaves debug annotations out: what they tell is nobody's business.
+    pub fn filter_debug_annotations(self) -> DataSource {
+        self.track_event_switch(Self::FILTER_DEBUG_ANNOTATIONS)
+    }
+
+    /// Leaves names out that are made at run time.
+    pub fn filter_dynamic_event_names(self) -> DataSource {
+        self.track_event_switch(Self::FILTER_DYNAMIC_EVENT_NAMES)
+    }
+
+    /// Records with each event the processor time that its thread has used.
+    pub fn thread_time(self) -> DataSource {
+        self.track_event_switch(Self::ENABLE_THREAD_TIME_SAMPLING)
+    }
+
+    fn track_event_pattern(mut self, number: u32, pattern: &str) -> DataSource {
+        append(&mut self.track_event, |config| {
+            config.bytes_field(number, pattern.as_bytes());
+        });
+        self
+    }
+
+    fn track_event_switch(mut self, number: u32) -> DataSource {
+        append(&mut self.track_event, |config| config.varint_field(number, 1));
+        self
+    }
+
+    fn configure(mut self, fields: impl FnOnce(&mut Writer)) -> DataSource {
+        append(&mut self.config, fields);
+        self
+    }
+
+    /// As a `TraceConfig.DataSource`.
+    fn encode(&self) -> Vec<u8> {
+        const CONFIG: u32 = 1;
+        let mut source = Writer::new();
+        source.nested(CONFIG, |config| {
+            config.raw(&self.config);
+            if !self.track_event.is_empty() {
+                config.bytes_field(Self::TRACK_EVENT_CONFIG, &self.track_event);
+            }
+        });
+        source.raw(&self.filters);
+        source.as_slice().to_vec()
+    }
+}
+
+/// What writers do when the shared memory is full. The numbers are the schema's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExhaustedPolicy {
+    /// They drop packets.
+    Drop = 1,
+    /// They wait; if the service is stuck for long, they drop packets after all.
+    Stall = 2,
+    /// They wait, but only once for a service that is stuck.
+    StallThenDrop = 3,
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    duration.as_millis().min(u32::MAX.into()) as u64
+}
+
+fn append(encoded: &mut Vec<u8>, fields: impl FnOnce(&mut Writer)) {
+    let mut writer = Writer::new();
+    fields(&mut writer);
+    encoded.extend_from_slice(writer.as_slice());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
+    use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
+
+    #[test]
+    fn every_method_sets_the_field_that_it_names() {
+        let ms = Duration::from_millis;
+        let config = TraceConfig::new()
+            .buffer_kb(64)
+            .buffer(Buffer::new(128).keep_first().name("small"))
+            .data_source(
+                DataSource::track_event()
+                    .enable_category("a*")
+                    .enable_category("b")
+                    .disable_category("*")
+                    .enable_tag("net")
+                    .disable_tag("slow")
+                    .filter_debug_annotations()
+                    .filter_dynamic_event_names()
+                    .thread_time()
+                    .target_buffer(1)
+                    .when_exhausted(ExhaustedPolicy::Stall)
+                    .of_producer("p")
+                    .of_producers_matching("q.*"),
+            )
+            .data_source(DataSource::ftrace(["sched/sched_switch", "power/*"]).target_buffer_name("small"))
+            .duration(ms(1))
+            .flush_period(ms(2))
+            .flush_timeout(ms(3))
+            .stop_timeout(ms(4))
+            .clear_incremental_state(ms(5))
+            .unique_session_name("unique")
+            .write_into_file(ms(600))
+            .max_file_size(7)
+            .output_path("/path")
+            .deferred_start()
+            .trigger("one", TriggerAction::Stop, ms(8), ms(9))
+            .trigger("two", TriggerAction::Stop, ms(10), ms(9))
+            .compress()
+            .decode();
+        let buffers: Vec<_> = config
+            .buffers
+            .iter()
+            .map(|buffer| (buffer.size_kb, buffer.fill_policy, buffer.name.as_deref()))
+            .collect();
+        assert_eq!(
+            buffers,
+            [
+                (Some(64), None, None),
+                (Some(128), Some(FillPolicy::DISCARD), Some("small"))
+            ]
+        );
+        let events = &config.data_sources[0];
+        assert_eq!(events.producer_name_filter, ["p"]);
+        assert_eq!(events.producer_name_regex_filter, ["q.*"]);
+        assert_eq!(events.config.name.as_deref(), Some("track_event"));
+        assert_eq!(events.config.target_buffer, Some(1));
+        assert_eq!(
+            events.config.buffer_exhausted_policy.map(|policy| policy as u64),
+            Some(2)
+        );
+        let categories = &events.config.track_event_config;
+        assert_eq!(categories.enabled_categories, ["a*", "b"]);
+        assert_eq!(categories.disabled_categories, ["*"]);
+        assert_eq!(categories.enabled_tags, ["net"]);
+        assert_eq!(categories.disabled_tags, ["slow"]);
+        assert_eq!(categories.filter_debug_annotations, Some(true));
+        assert_eq!(categories.filter_dynamic_event_names, Some(true));
+        assert_eq!(categories.enable_thread_time_sampling, Some(true));
+        let kernel = &config.data_sources[1].config;
+        assert_eq!(kernel.name.as_deref(), Some("linux.ftrace"));
+        assert_eq!(kernel.target_buffer_name.as_deref(), Some("small"));
+        assert_eq!(
+            kernel.ftrace_config.ftrace_events,
+            ["sched/sched_switch", "power/*"]
+        );
+        assert_eq!(
+            [
+                config.duration_ms,
+                config.flush_period_ms,
+                config.flush_timeout_ms,
+                config.data_source_stop_timeout_ms,
+                config.incremental_state_config.clear_period_ms,
+                config.file_write_period_ms,
+                config.trigger_config.trigger_timeout_ms,
+            ],
+            [1, 2, 3, 4, 5, 600, 9].map(Some)
+        );
+        assert_eq!(config.unique_session_name.as_deref(), Some("unique"));
+        assert_eq!(config.write_into_file, Some(true));
+        assert_eq!(config.max_file_size_bytes, Some(7));
+        assert_eq!(config.output_path.as_deref(), Some("/path"));
+        assert_eq!(config.deferred_start, Some(true));
+        assert_eq!(
+            config.trigger_config.trigger_mode,
+            Some(TriggerMode::STOP_TRACING)
+        );
+        let triggers: Vec<_> = config
+            .trigger_config
+            .triggers
+            .iter()
+            .map(|trigger| (trigger.name.as_deref(), trigger.stop_delay_ms))
+            .collect();
+        assert_eq!(triggers, [(Some("one"), Some(8)), (Some("two"), Some(10))]);
+        assert!(config.compression.deflate.is_set());
+    }
+
+    #[test]
+    fn what_was_encoded_elsewhere_stays_as_it_is_and_can_be_added_to() {
+        // A field that no version knows.
+        let mut unknown = Writer::new();
+        unknown.bytes_field(60_000, b"of the future");
+        unknown.varint_field(field::DURATION_MS, 5);
+        let config = TraceConfig::from_encoded(unknown.as_slice()).unwrap();
+        assert_eq!(config.as_bytes(), unknown.as_slice());
+        let longer = config.duration(Duration::from_secs(1));
+        assert!(longer.as_bytes().starts_with(unknown.as_slice()));
+        assert_eq!(longer.decode().duration_ms, Some(1000));
+        let error = TraceConfig::from_encoded(b"buffers {}").unwrap_err().to_string();
+        assert!(
+            error.starts_with("the 10 bytes are not an encoded TraceConfig"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn durations_beyond_the_field_are_its_largest() {
+        let config = TraceConfig::new().duration(Duration::MAX);
+        assert_eq!(config.decode().duration_ms, Some(u32::MAX));
+    }
+
+    #[cfg(feature = "text-config")]
+    #[test]
+    fn text_is_read_with_errors_that_point() {
+        let config = TraceConfig::from_text("duration_ms: 20 // short").unwrap();
+        assert_eq!(config, TraceConfig::new().duration(Duration::from_millis(20)));
+        let error = TraceConfig::from_text("duration: 20").unwrap_err().to_string();
+        assert!(error.contains("config:1:1"), "{error}");
+    }
+}

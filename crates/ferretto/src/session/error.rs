@@ -1,0 +1,109 @@
+//! Why a session did not do what it was asked for.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a session did not do what it was asked for.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// This process has no SDK running.
+    NotInitialized,
+    /// The service cannot be reached.
+    Unavailable(String),
+    /// The service does not run such a session: it finds fault with its config, or has too many others.
+    Refused(String),
+    /// The session ended before it was to, for this reason.
+    Failed(String),
+    /// The session ended before all of its data sources had started.
+    EndedEarly,
+    /// There is nothing to do this with yet.
+    NotSetUp {
+        /// What was asked for.
+        request: &'static str,
+    },
+    /// The session runs already, or is somebody's clone: it cannot be set up as another one.
+    InUse,
+    /// The trace is in the file that the session streams into, and not to be read from the service.
+    WritesIntoFile,
+    /// Some data source had not written out what it had when the time for that was over; or there was none.
+    NotFlushed,
+    /// There is no clone, for this reason.
+    NotCloned(String),
+    /// The service did not do what was asked for.
+    Rejected {
+        /// What was asked for.
+        request: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The connection to the service ended, and the session with it.
+    Disconnected(String),
+    /// The service took too long.
+    TimedOut {
+        /// What was asked for.
+        request: &'static str,
+        /// For how long it was waited.
+        after: Duration,
+    },
+    /// The SDK's thread, on which callbacks run, cannot wait for what only it can do.
+    OnSdkThread {
+        /// What was asked for.
+        request: &'static str,
+    },
+    /// The trace could not be written where it was to go.
+    Output(Arc<io::Error>),
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SessionError::NotInitialized => {
+                f.write_str("there is no tracing in this process: call ferretto::initialize first")
+            }
+            SessionError::Unavailable(reason) => write!(f, "cannot reach the tracing service: {reason}"),
+            SessionError::Refused(reason) => write!(f, "the tracing service refused the session: {reason}"),
+            SessionError::Failed(reason) => write!(f, "the tracing session ended: {reason}"),
+            SessionError::EndedEarly => {
+                f.write_str("the tracing session ended before all of its data sources had started")
+            }
+            SessionError::NotSetUp { request } => write!(
+                f,
+                "cannot {request}: the session has no config; give it one with Session::setup"
+            ),
+            SessionError::InUse => f.write_str(
+                "cannot set up the session: it is one already; stop it first, or make another Session",
+            ),
+            SessionError::WritesIntoFile => f.write_str(
+                "cannot read the trace from the session: it streams into its file; stop the session and read that",
+            ),
+            SessionError::NotFlushed => {
+                f.write_str("not all data sources of the session wrote out what they had in time")
+            }
+            SessionError::NotCloned(reason) => write!(f, "cannot clone the session: {reason}"),
+            SessionError::Rejected { request, reason } => write!(f, "cannot {request}: {reason}"),
+            SessionError::Disconnected(reason) => write!(f, "the tracing session is over: {reason}"),
+            SessionError::TimedOut { request, after } => write!(
+                f,
+                "cannot {request}: the service has not answered within {} s",
+                after.as_secs_f32()
+            ),
+            SessionError::OnSdkThread { request } => write!(
+                f,
+                "cannot {request} and wait for it in a callback: it runs on the thread that is to do it; use what does not wait"
+            ),
+            SessionError::Output(error) => write!(f, "cannot write the trace: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SessionError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SessionError::Output(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Trace data on its way from the SDK's thread to the application.
+//!
+//! A pipe of a few megabytes: when the application reads more slowly than the service gives, the service waits. The writing end is
+//! the session's on the SDK's thread, which never waits; the reading end is a [`TraceReader`].
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::iter::FusedIterator;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ferretto_client::consumer::Packets;
+use ferretto_ipc::reactor::Waker;
+use ferretto_wire::{Reader, Writer};
+
+use super::error::SessionError;
+
+/// Bytes that wait to be read, about.
+const CAPACITY: usize = 4 * 1024 * 1024;
+
+/// Packets of a trace, as they stand in a trace file: chunks in a row are one.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct TraceChunk {
+    bytes: Vec<u8>,
+}
+
+impl TraceChunk {
+    /// Packets as a service gives them.
+    pub(super) fn new(packets: &Packets) -> TraceChunk {
+        /// Tag of `Trace.packet`.
+        const PACKET: u64 = 1 << 3 | 2;
+        // Tag and length take up to six bytes.
+        let mut bytes = Vec::with_capacity(packets.size() + 6 * packets.len());
+        let mut head = Writer::new();
+        for packet in packets.iter() {
+            head.clear();
+            head.varint(PACKET);
+            head.varint(packet.len() as u64);
+            bytes.extend_from_slice(head.as_slice());
+            bytes.extend_from_slice(packet);
+        }
+        TraceChunk { bytes }
+    }
+
+    /// The bytes, for a trace file.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes, for a trace file.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Each packet, an encoded `TracePacket`.
+    pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
+        Reader::new(&self.bytes)
+            .flatten()
+            .filter_map(|field| field.value.as_bytes())
+    }
+}
+
+impl fmt::Debug for TraceChunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceChunk")
+            .field("bytes", &self.bytes.len())
+            .finish()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    chunks: VecDeque<TraceChunk>,
+    /// Of all chunks.
+    bytes: usize,
+    end: Option<Result<(), SessionError>>,
+    reader_is_gone: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The end that is written. When it is dropped early, the reader is told that the connection is over.
+pub(super) struct PipeWriter(Arc<Shared>);
+
+/// The reading end and the writing end of a pipe. `waker` is woken when there is room again in one that was full; the reader waits for
+/// each chunk no longer than `patience`.
+pub(super) fn pipe(waker: Waker, patience: Duration) -> (TraceReader, PipeWriter) {
+    let shared = Arc::new(Shared::default());
+    let reader = TraceReader {
+        shared: shared.clone(),
+        waker,
+        patience,
+        current: TraceChunk::default(),
+        position: 0,
+    };
+    (reader, PipeWriter(shared))
+}
+
+impl PipeWriter {
+    /// Adds a chunk, full or not.
+    pub(super) fn push(&self, chunk: TraceChunk) {
+        let mut state = self.0.lock();
+        if !state.reader_is_gone {
+            state.bytes += chunk.bytes.len();
+            state.chunks.push_back(chunk);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Whether enough waits to be read.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.lock().bytes >= CAPACITY
+    }
+
+    /// Says that this was all, or why it was not.
+    pub(super) fn end(self, result: Result<(), SessionError>) {
+        self.0.lock().end = Some(result);
+    }
+}
+
+impl Drop for PipeWriter {
+    fn drop(&mut self) {
+        let over = || {
+            Err(SessionError::Disconnected(
+                "it was ended while it was read".into(),
+            ))
+        };
+        self.0.lock().end.get_or_insert_with(over);
+        self.0.changed.notify_one();
+    }
+}
+
+/// Reads a trace: an iterator of [`TraceChunk`]s, and a [`Read`] of the bytes of a trace file.
+///
+/// Waits for the service; when it is slower than the service, the service waits. What has been read is gone from the session's
+/// buffers: if this is dropped before its end, the rest of what this read would have given is lost.
+pub struct TraceReader {
+    shared: Arc<Shared>,
+    waker: Waker,
+    patience: Duration,
+    /// What is being read as bytes.
+    current: TraceChunk,
+    position: usize,
+}
+
+impl TraceReader {
+    /// The next chunk; `None` at the end, and for ever after.
+    ///
+    /// # Errors
+    /// If the connection ends before, or the service gives nothing for too long.
+    pub fn next_chunk(&mut self) -> Result<Option<TraceChunk>, SessionError> {
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(chunk) = state.chunks.pop_front() {
+                let was_full = state.bytes >= CAPACITY;
+                state.bytes -= chunk.bytes.len();
+                if was_full && state.bytes < CAPACITY {
+                    self.waker.wake();
+                }
+                return Ok(Some(chunk));
+            }
+            if let Some(end) = &state.end {
+                return end.clone().map(|()| None);
+            }
+            let waited = self
+                .shared
+                .changed
+                .wait_timeout_while(state, self.patience, |state| {
+                    state.chunks.is_empty() && state.end.is_none()
+                })
+                .unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            if waited.1.timed_out() {
+                return Err(SessionError::TimedOut {
+                    request: "read the trace",
+                    after: self.patience,
+                });
+            }
+        }
+    }
+
+    /// Bytes that wait to be read.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.shared.lock().bytes
+    }
+
+    /// All packets, each an encoded `TracePacket`.
+    pub fn packets(self) -> impl Iterator<Item = Result<Vec<u8>, SessionError>> {
+        self.flat_map(|chunk| {
+            let packets: Vec<_> = match chunk {
+                Ok(chunk) => chunk.packets().map(|packet| Ok(packet.to_vec())).collect(),
+                Err(error) => vec![Err(error)],
+            };
+            packets
+        })
+    }
+
+    /// Writes everything into `output`; gives the number of bytes.
+    ///
+    /// # Errors
+    /// As [`TraceReader::next_chunk`], and what the output has.
+    pub fn write_to(mut self, output: &mut (impl Write + ?Sized)) -> Result<u64, SessionError> {
+        let failed = |error| SessionError::Output(Arc::new(error));
+        let mut bytes = 0;
+        while let Some(chunk) = self.next_chunk()? {
+            output.write_all(chunk.as_bytes()).map_err(failed)?;
+            bytes += chunk.bytes.len() as u64;
+        }
+        output.flush().map_err(failed)?;
+        Ok(bytes)
+    }
+}
+
+impl Iterator for TraceReader {
+    type Item = Result<TraceChunk, SessionError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.next_chunk().transpose();
+        if matches!(next, Some(Err(_))) {
+            // The error once, then the end.
+            self.shared.lock().end = Some(Ok(()));
+        }
+        next
+    }
+}
+
+impl FusedIterator for TraceReader {}
+
+impl Read for TraceReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.position == self.current.bytes.len() {
+            self.position = 0;
+            self.current = match self.next_chunk() {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => {
+                    self.current = TraceChunk::default();
+                    return Ok(0);
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            };
+        }
+        let count = (&self.current.bytes[self.position..]).read(buffer)?;
+        self.position += count;
+        Ok(count)
+    }
+}
+
+impl Drop for TraceReader {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.reader_is_gone = true;
+        state.chunks = VecDeque::new();
+        state.bytes = 0;
+        // Who writes may wait for room.
+        self.waker.wake();
+    }
+}
+
+impl fmt::Debug for TraceReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TraceReader")
+    }
+}

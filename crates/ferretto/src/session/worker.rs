@@ -1,0 +1,879 @@
+//! A session on the SDK's thread: does what the application asks for, in order, and tells what comes of it.
+//!
+//! Made by [`Session`](super::Session), served by the muxer until the application drops its end or the connection is over. Everything that the
+//! application waits for is an [`Answer`], which is given exactly once, whatever happens.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, Packets, StateScope};
+use ferretto_ipc::Stream;
+use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
+use ferretto_ipc::ports::ConsumerMethod;
+use ferretto_ipc::reactor::{Deadline, Deadlines, Interest};
+use ferretto_proto::messages::observable_events::Type as ObservableEventType;
+use ferretto_proto::messages::{
+    CloneSessionRequest, CloneSessionResponse, ObservableEvents, TraceStats, TracingServiceCapabilities,
+};
+
+use super::config::TraceConfig;
+use super::endpoint::{Endpoint, Flow};
+use super::error::SessionError;
+use super::reader::{PipeWriter, TraceChunk};
+use super::{Cloned, ServiceState};
+use crate::muxer::{Readiness, Served, Services, Turn};
+use crate::options::Backend;
+
+/// Bytes of trace data that one turn moves, lest the thread's other work waits.
+const TURN_BYTES: usize = 1024 * 1024;
+
+/// Who asks for a flush and why, for producers: the SDK's user, explicitly. Numbers of upstream's `FlushFlags`.
+const FLUSH_FLAGS: u64 = 3 << 4 | 4;
+
+/// Called with what came of a request.
+type Callback<T> = Box<dyn FnOnce(Result<T, SessionError>) + Send>;
+
+/// What came of a request, yet to be told. Dropped, it tells that the session is over.
+pub(super) struct Answer<T>(Option<Callback<T>>);
+
+impl<T> Answer<T> {
+    pub(super) fn new(tell: impl FnOnce(Result<T, SessionError>) + Send + 'static) -> Answer<T> {
+        Answer(Some(Box::new(tell)))
+    }
+
+    fn give(mut self, result: Result<T, SessionError>) {
+        if let Some(tell) = self.0.take() {
+            tell(result);
+        }
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            tell(Err(SessionError::Disconnected("it was ended".into())));
+        }
+    }
+}
+
+/// Where trace data goes.
+pub(super) enum Sink {
+    /// To an application thread that reads.
+    Pipe(PipeWriter),
+    /// To a function of the application's.
+    Callback(Box<dyn FnMut(Result<Option<TraceChunk>, SessionError>) + Send>),
+}
+
+impl Sink {
+    fn push(&mut self, packets: &Packets) {
+        if packets.is_empty() {
+            return;
+        }
+        let chunk = TraceChunk::new(packets);
+        match self {
+            Sink::Pipe(pipe) => pipe.push(chunk),
+            Sink::Callback(tell) => tell(Ok(Some(chunk))),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        match self {
+            Sink::Pipe(pipe) => pipe.is_full(),
+            Sink::Callback(_) => false,
+        }
+    }
+
+    fn end(self, result: Result<(), SessionError>) {
+        match self {
+            Sink::Pipe(pipe) => pipe.end(result),
+            Sink::Callback(mut tell) => tell(result.map(|()| None)),
+        }
+    }
+}
+
+/// Who is to be told what came of something: whoever waits for it, else who is told of errors.
+pub(super) type Waiting = Option<Answer<()>>;
+
+/// What the application asks for.
+pub(super) enum Command {
+    SetUp(TraceConfig, Option<OwnedFd>, Waiting),
+    Start(Waiting),
+    Stop(Waiting),
+    /// Tell when the session has ended.
+    AwaitEnd(Answer<()>),
+    Flush(Duration, Answer<()>),
+    Read(Sink),
+    ChangeConfig(TraceConfig, Answer<()>),
+    Clone(Box<CloneSessionRequest>, Option<OwnedFd>, Answer<Cloned>),
+    Detach(String, Answer<()>),
+    Attach(String, Answer<TraceConfig>),
+    Stats(Answer<Box<TraceStats>>),
+    State(StateScope, Answer<ServiceState>),
+    Capabilities(Answer<Box<TracingServiceCapabilities>>),
+    Observe(Vec<ObservableEventType>, Box<dyn FnMut(&ObservableEvents) + Send>),
+    OnStart(Box<dyn FnOnce() + Send>),
+    OnStop(Box<dyn FnOnce() + Send>),
+    OnError(Box<dyn FnMut(SessionError) + Send>),
+    /// Drop the session.
+    End,
+}
+
+impl Command {
+    /// Tells whoever asked that it will not be done.
+    pub(super) fn refuse(self, error: SessionError) {
+        match self {
+            Command::SetUp(_, _, waiting) | Command::Start(waiting) | Command::Stop(waiting) => {
+                if let Some(answer) = waiting {
+                    answer.give(Err(error));
+                }
+            }
+            Command::AwaitEnd(answer)
+            | Command::Flush(_, answer)
+            | Command::ChangeConfig(_, answer)
+            | Command::Detach(_, answer) => answer.give(Err(error)),
+            Command::Read(sink) => sink.end(Err(error)),
+            Command::Clone(_, _, answer) => answer.give(Err(error)),
+            Command::Attach(_, answer) => answer.give(Err(error)),
+            Command::Stats(answer) => answer.give(Err(error)),
+            Command::State(_, answer) => answer.give(Err(error)),
+            Command::Capabilities(answer) => answer.give(Err(error)),
+            Command::OnError(mut tell) => tell(error),
+            Command::OnStop(tell) => tell(),
+            Command::Observe(..) | Command::OnStart(_) | Command::End => {}
+        }
+    }
+}
+
+/// Where to find the service.
+pub(super) enum Place {
+    /// The process's own backend of this kind.
+    Backend(Backend),
+    /// The first of its backends.
+    Default,
+    /// At the other end of this stream.
+    Stream(Box<Stream>),
+}
+
+/// What waits for a reply of the service.
+enum Pending {
+    /// Nobody, but it may fail.
+    Unawaited(&'static str),
+    Done(&'static str, Answer<()>),
+    Flush(Answer<()>),
+    Clone(Answer<Cloned>),
+    Detach(Answer<()>),
+    Attach(Answer<TraceConfig>),
+    Stats(Answer<Box<TraceStats>>),
+    State(Answer<ServiceState>),
+    Capabilities(Answer<Box<TracingServiceCapabilities>>),
+}
+
+impl Pending {
+    fn fail(self, why: &dyn Fn(&'static str) -> SessionError) {
+        match self {
+            Pending::Unawaited(_) => {}
+            Pending::Done(request, answer) => answer.give(Err(why(request))),
+            Pending::Flush(answer) => answer.give(Err(why("flush"))),
+            Pending::Clone(answer) => answer.give(Err(why("clone the session"))),
+            Pending::Detach(answer) => answer.give(Err(why("detach from the session"))),
+            Pending::Attach(answer) => answer.give(Err(why("attach to the session"))),
+            Pending::Stats(answer) => answer.give(Err(why("get the session's statistics"))),
+            Pending::State(answer) => answer.give(Err(why("get the service's state"))),
+            Pending::Capabilities(answer) => answer.give(Err(why("get the service's capabilities"))),
+        }
+    }
+}
+
+/// How far the session is.
+enum Phase {
+    /// It has no config.
+    Idle,
+    /// The service has not seen its config.
+    SetUp(TraceConfig, Option<OwnedFd>),
+    /// The service waits for its start.
+    Prepared,
+    /// Not all data sources have started.
+    Starting,
+    Started,
+    /// It recorded, or was refused. Its buffers may still be read.
+    Ended(Result<(), SessionError>),
+    /// It is a clone, which does not record.
+    Clone,
+}
+
+/// A connection to a service.
+enum Connection {
+    /// Made in the next turn.
+    Wanted(Place),
+    Open(Endpoint),
+    /// It ended for this reason.
+    Over(SessionError),
+}
+
+/// See the [module](self).
+pub(super) struct Worker {
+    commands: Receiver<Command>,
+    connection: Connection,
+    /// The service has closed its end: what it said before is little, and is read all at once.
+    hung_up: bool,
+    flow: Flow,
+    /// There is more to do than one turn may.
+    unfinished: bool,
+    phase: Phase,
+    /// The trace goes into a file, and is not to be read.
+    streams: bool,
+    /// The requests whose answers tell the ends of sessions that were given up.
+    given_up: Vec<CallId>,
+    /// The request whose answer tells the end of this one, if it is known.
+    enabled: Option<CallId>,
+    pending: HashMap<CallId, Pending>,
+    awaiting_start: Vec<Answer<()>>,
+    awaiting_end: Vec<Answer<()>>,
+    /// The first one is being served, by this request.
+    reads: VecDeque<Sink>,
+    reading: Option<CallId>,
+    observer: Option<(Vec<ObservableEventType>, Box<dyn FnMut(&ObservableEvents) + Send>)>,
+    on_start: Option<Box<dyn FnOnce() + Send>>,
+    on_stop: Option<Box<dyn FnOnce() + Send>>,
+    on_error: Option<Box<dyn FnMut(SessionError) + Send>>,
+}
+
+impl Worker {
+    pub(super) fn new(place: Place, commands: Receiver<Command>) -> Worker {
+        Worker {
+            commands,
+            connection: Connection::Wanted(place),
+            hung_up: false,
+            flow: Flow::Open,
+            unfinished: false,
+            phase: Phase::Idle,
+            streams: false,
+            given_up: Vec::new(),
+            enabled: None,
+            pending: HashMap::new(),
+            awaiting_start: Vec::new(),
+            awaiting_end: Vec::new(),
+            reads: VecDeque::new(),
+            reading: None,
+            observer: None,
+            on_start: None,
+            on_stop: None,
+            on_error: None,
+        }
+    }
+
+    fn connect(place: Place, services: &mut Services<'_>) -> Result<Endpoint, SessionError> {
+        let backend = match place {
+            Place::Stream(stream) => {
+                return ConsumerEndpoint::over(*stream)
+                    .map(Endpoint::over)
+                    .map_err(|error| SessionError::Unavailable(error.to_string()));
+            }
+            Place::Backend(backend) => backend,
+            Place::Default => services.default_backend().ok_or(SessionError::NotInitialized)?,
+        };
+        #[cfg(feature = "in-process")]
+        if backend == Backend::InProcess
+            && let Some(service) = services.in_process()
+        {
+            return Ok(Endpoint::InProcess(service.connect_consumer()));
+        }
+        services
+            .connect_consumer(backend)
+            .map(Endpoint::over)
+            .map_err(|error| SessionError::Unavailable(error.0))
+    }
+
+    /// The endpoint; there is one whenever a command or an event is dealt with.
+    fn endpoint(&mut self) -> Option<&mut Endpoint> {
+        match &mut self.connection {
+            Connection::Open(endpoint) => Some(endpoint),
+            Connection::Wanted(_) | Connection::Over(_) => None,
+        }
+    }
+
+    /// Makes a request, to which `pending` gets the reply.
+    fn request(
+        &mut self,
+        pending: Pending,
+        make: impl FnOnce(&mut Endpoint) -> Result<CallId, InvokeError>,
+    ) -> Option<CallId> {
+        match make(self.endpoint()?) {
+            Ok(call) => {
+                self.pending.insert(call, pending);
+                Some(call)
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                pending.fail(&|request| SessionError::Rejected {
+                    request,
+                    reason: reason.clone(),
+                });
+                None
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::SetUp(config, file, waiting) => {
+                let result = self.set_up(config, file);
+                self.tell(waiting, result);
+            }
+            Command::Start(waiting) => self.start(waiting),
+            Command::Stop(waiting) => self.stop(waiting),
+            Command::AwaitEnd(answer) => match &self.phase {
+                Phase::Ended(result) => {
+                    let result = result.clone();
+                    answer.give(result);
+                }
+                _ => self.awaiting_end.push(answer),
+            },
+            Command::Flush(timeout, answer) => {
+                let timeout_ms = timeout.as_millis().min(u32::MAX.into()) as u32;
+                match self.phase {
+                    Phase::Idle | Phase::SetUp(..) => answer.give(Err(not_set_up("flush"))),
+                    _ => drop(self.request(Pending::Flush(answer), |endpoint| {
+                        endpoint.flush_producers(timeout_ms, FLUSH_FLAGS)
+                    })),
+                }
+            }
+            Command::Read(sink) => self.read(sink),
+            Command::ChangeConfig(config, answer) => {
+                const REQUEST: &str = "change the trace config";
+                match &mut self.phase {
+                    Phase::SetUp(current, _) => {
+                        *current = config;
+                        answer.give(Ok(()));
+                    }
+                    Phase::Prepared | Phase::Starting | Phase::Started => {
+                        self.request(Pending::Done(REQUEST, answer), |endpoint| {
+                            endpoint.change_trace_config(config.as_bytes())
+                        });
+                    }
+                    Phase::Idle | Phase::Ended(_) | Phase::Clone => answer.give(Err(not_set_up(REQUEST))),
+                }
+            }
+            Command::Clone(request, file, answer) => {
+                if self.is_active() {
+                    return answer.give(Err(SessionError::InUse));
+                }
+                self.give_up();
+                self.request(Pending::Clone(answer), |endpoint| {
+                    endpoint.clone_session(&request, file)
+                });
+            }
+            Command::Detach(key, answer) => {
+                if !self.is_active() {
+                    return answer.give(Err(not_set_up("detach from the session")));
+                }
+                self.request(Pending::Detach(answer), |endpoint| endpoint.detach(&key));
+            }
+            Command::Attach(key, answer) => {
+                if self.is_active() {
+                    return answer.give(Err(SessionError::InUse));
+                }
+                self.give_up();
+                self.request(Pending::Attach(answer), |endpoint| endpoint.attach(&key));
+            }
+            Command::Stats(answer) => {
+                self.request(Pending::Stats(answer), Endpoint::trace_stats);
+            }
+            Command::State(scope, answer) => {
+                self.request(Pending::State(answer), |endpoint| {
+                    endpoint.query_service_state(scope)
+                });
+            }
+            Command::Capabilities(answer) => {
+                self.request(Pending::Capabilities(answer), Endpoint::query_capabilities);
+            }
+            Command::Observe(types, tell) => {
+                self.observer = Some((types, tell));
+                self.observe();
+            }
+            Command::OnStart(tell) => match self.phase {
+                Phase::Started => tell(),
+                _ => self.on_start = Some(tell),
+            },
+            Command::OnStop(tell) => match self.phase {
+                Phase::Ended(_) => tell(),
+                _ => self.on_stop = Some(tell),
+            },
+            Command::OnError(mut tell) => {
+                if let Phase::Ended(Err(error)) = &self.phase {
+                    tell(error.clone());
+                }
+                self.on_error = Some(tell);
+            }
+            Command::End => {}
+        }
+    }
+
+    /// Tells whoever waits, or else whoever is told of errors.
+    fn tell(&mut self, waiting: Waiting, result: Result<(), SessionError>) {
+        match (waiting, result, &mut self.on_error) {
+            (Some(answer), result, _) => answer.give(result),
+            (None, Err(error), Some(tell)) => tell(error),
+            (None, _, _) => {}
+        }
+    }
+
+    /// Whether the service has a session of ours that has not ended.
+    fn is_active(&self) -> bool {
+        matches!(self.phase, Phase::Prepared | Phase::Starting | Phase::Started)
+    }
+
+    /// Frees what the service keeps of a session that has ended.
+    fn give_up(&mut self) {
+        if matches!(self.phase, Phase::Ended(_) | Phase::Clone) {
+            self.request(Pending::Unawaited("free the buffers"), Endpoint::free_buffers);
+        }
+        self.given_up.extend(self.enabled.take());
+        self.phase = Phase::Idle;
+        self.streams = false;
+    }
+
+    fn set_up(&mut self, config: TraceConfig, file: Option<OwnedFd>) -> Result<(), SessionError> {
+        if self.is_active() {
+            return Err(SessionError::InUse);
+        }
+        self.give_up();
+        let decoded = config.decode();
+        self.streams = decoded.write_into_file.unwrap_or_default();
+        if file.is_some() && !self.streams {
+            return Err(SessionError::Refused(
+                "there is a file to write into, but the config does not say so; set write_into_file".into(),
+            ));
+        }
+        if decoded.deferred_start.unwrap_or_default() {
+            self.enable(&config, file)?;
+            self.phase = Phase::Prepared;
+        } else {
+            self.phase = Phase::SetUp(config, file);
+        }
+        Ok(())
+    }
+
+    fn enable(&mut self, config: &TraceConfig, file: Option<OwnedFd>) -> Result<(), SessionError> {
+        let Some(endpoint) = self.endpoint() else {
+            return Ok(());
+        };
+        match endpoint.enable_tracing(config.as_bytes(), file) {
+            Ok(call) => {
+                self.enabled = Some(call);
+                Ok(())
+            }
+            Err(error) => Err(SessionError::Refused(error.to_string())),
+        }
+    }
+
+    fn start(&mut self, waiting: Waiting) {
+        match std::mem::replace(&mut self.phase, Phase::Starting) {
+            Phase::SetUp(config, file) => {
+                self.awaiting_start.extend(waiting);
+                if let Err(error) = self.enable(&config, file) {
+                    self.ended(Err(error));
+                }
+            }
+            Phase::Prepared => {
+                self.awaiting_start.extend(waiting);
+                self.request(Pending::Unawaited("start the session"), Endpoint::start_tracing);
+            }
+            Phase::Starting => self.awaiting_start.extend(waiting),
+            phase @ Phase::Started => {
+                self.phase = phase;
+                self.tell(waiting, Ok(()));
+            }
+            Phase::Ended(result) => {
+                let error = result.clone().err().unwrap_or(SessionError::EndedEarly);
+                self.phase = Phase::Ended(result);
+                self.tell(waiting, Err(error));
+            }
+            phase @ (Phase::Idle | Phase::Clone) => {
+                self.phase = phase;
+                self.tell(waiting, Err(not_set_up("start the session")));
+            }
+        }
+    }
+
+    fn stop(&mut self, waiting: Waiting) {
+        match &self.phase {
+            Phase::Idle | Phase::Clone => self.tell(waiting, Err(not_set_up("stop the session"))),
+            Phase::SetUp(..) => {
+                self.awaiting_end.extend(waiting);
+                self.ended(Ok(()));
+            }
+            Phase::Prepared | Phase::Starting | Phase::Started => {
+                self.awaiting_end.extend(waiting);
+                self.request(Pending::Unawaited("stop the session"), Endpoint::disable_tracing);
+            }
+            Phase::Ended(result) => {
+                let result = result.clone();
+                // Who is told of errors knows this one.
+                if let Some(answer) = waiting {
+                    answer.give(result);
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, sink: Sink) {
+        match self.phase {
+            Phase::Idle | Phase::SetUp(..) => sink.end(Err(not_set_up("read the trace"))),
+            _ if self.streams => sink.end(Err(SessionError::WritesIntoFile)),
+            _ => {
+                self.reads.push_back(sink);
+                self.read_next();
+            }
+        }
+    }
+
+    /// Begins the first of the reads that wait, if none is being served.
+    fn read_next(&mut self) {
+        if self.reading.is_some() || self.reads.is_empty() {
+            return;
+        }
+        let Some(endpoint) = self.endpoint() else { return };
+        match endpoint.read_buffers() {
+            Ok(call) => self.reading = Some(call),
+            Err(error) => self.read_ended(Err(SessionError::Rejected {
+                request: "read the trace",
+                reason: error.to_string(),
+            })),
+        }
+    }
+
+    fn read_ended(&mut self, result: Result<(), SessionError>) {
+        self.reading = None;
+        if let Some(sink) = self.reads.pop_front() {
+            sink.end(result);
+        }
+        self.read_next();
+    }
+
+    /// Has the service tell what is of interest.
+    fn observe(&mut self) {
+        let mut types = vec![ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED];
+        types.extend(self.observer.iter().flat_map(|(types, _)| types));
+        self.request(Pending::Unawaited("observe events"), |endpoint| {
+            endpoint.observe_events(&types)
+        });
+    }
+
+    fn started(&mut self) {
+        if !matches!(self.phase, Phase::Starting) {
+            return;
+        }
+        self.phase = Phase::Started;
+        self.awaiting_start
+            .drain(..)
+            .for_each(|answer| answer.give(Ok(())));
+        if let Some(tell) = self.on_start.take() {
+            tell();
+        }
+    }
+
+    /// The session does not record any more.
+    fn ended(&mut self, result: Result<(), SessionError>) {
+        self.phase = Phase::Ended(result.clone());
+        let not_started = result.clone().err().unwrap_or(SessionError::EndedEarly);
+        for answer in self.awaiting_start.drain(..) {
+            answer.give(Err(not_started.clone()));
+        }
+        for answer in self.awaiting_end.drain(..) {
+            answer.give(result.clone());
+        }
+        if let (Err(error), Some(tell)) = (&result, &mut self.on_error) {
+            tell(error.clone());
+        }
+        if let Some(tell) = self.on_stop.take() {
+            tell();
+        }
+    }
+
+    /// Takes an event; gives the number of bytes of trace data in it.
+    fn event(&mut self, event: ConsumerEvent) -> Result<usize, SessionError> {
+        match event {
+            ConsumerEvent::Connected => Ok(0),
+            ConsumerEvent::Disconnected(reason) => Err(SessionError::Disconnected(reason.to_string())),
+            // What ended the connection is told last.
+            ConsumerEvent::Reply {
+                reply: Err(CallError::ConnectionLost),
+                ..
+            } => Ok(0),
+            ConsumerEvent::Reply {
+                request,
+                method: ConsumerMethod::EnableTracing,
+                reply,
+            } => {
+                self.tracing_ended(request, reply);
+                Ok(0)
+            }
+            ConsumerEvent::Reply {
+                request,
+                method: ConsumerMethod::ReadBuffers,
+                reply,
+            } => Ok(self.trace_data(request, reply)),
+            ConsumerEvent::Reply {
+                reply: Ok(ConsumerReply::Observed(events)),
+                ..
+            } => {
+                self.observed(&events);
+                Ok(0)
+            }
+            ConsumerEvent::Reply { request, reply, .. } => {
+                if let Some(pending) = self.pending.remove(&request) {
+                    self.reply(pending, reply);
+                }
+                Ok(0)
+            }
+        }
+    }
+
+    fn tracing_ended(&mut self, request: CallId, reply: Result<ConsumerReply, CallError>) {
+        if let Some(position) = self.given_up.iter().position(|call| *call == request) {
+            self.given_up.swap_remove(position);
+            return;
+        }
+        if !self.is_active() {
+            return;
+        }
+        let wrong = match self.phase {
+            Phase::Started => SessionError::Failed,
+            _ => SessionError::Refused,
+        };
+        self.ended(match reply {
+            Ok(ConsumerReply::TracingDisabled { error }) => error.map_or(Ok(()), |error| Err(wrong(error))),
+            Ok(_) => Ok(()),
+            Err(error) => Err(wrong(error.to_string())),
+        });
+    }
+
+    fn trace_data(&mut self, request: CallId, reply: Result<ConsumerReply, CallError>) -> usize {
+        if self.reading != Some(request) {
+            return 0;
+        }
+        match reply {
+            Ok(ConsumerReply::TraceData { packets, more }) => {
+                if let Some(sink) = self.reads.front_mut() {
+                    sink.push(&packets);
+                }
+                if more == More::Last {
+                    self.read_ended(Ok(()));
+                }
+                packets.size()
+            }
+            Ok(_) => 0,
+            Err(error) => {
+                self.read_ended(Err(SessionError::Rejected {
+                    request: "read the trace",
+                    reason: error.to_string(),
+                }));
+                0
+            }
+        }
+    }
+
+    fn observed(&mut self, events: &ObservableEvents) {
+        if events.all_data_sources_started.unwrap_or_default() {
+            self.started();
+        }
+        if let Some((types, tell)) = &mut self.observer {
+            let of_interest = |kind, is_there: bool| is_there && types.contains(&kind);
+            if of_interest(
+                ObservableEventType::TYPE_DATA_SOURCES_INSTANCES,
+                !events.instance_state_changes.is_empty(),
+            ) || of_interest(
+                ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED,
+                events.all_data_sources_started.is_some(),
+            ) || of_interest(
+                ObservableEventType::TYPE_CLONE_TRIGGER_HIT,
+                events.clone_trigger_hit.is_set(),
+            ) {
+                tell(events);
+            }
+        }
+    }
+
+    fn reply(&mut self, pending: Pending, reply: Result<ConsumerReply, CallError>) {
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(_) if matches!(pending, Pending::Flush(_)) => {
+                return pending.fail(&|_| SessionError::NotFlushed);
+            }
+            Err(error) => {
+                return pending.fail(&|request| SessionError::Rejected {
+                    request,
+                    reason: error.to_string(),
+                });
+            }
+        };
+        match (pending, reply) {
+            (Pending::Done(_, answer) | Pending::Flush(answer), ConsumerReply::Done) => answer.give(Ok(())),
+            (Pending::Detach(answer), ConsumerReply::Done) => {
+                // It ends without us.
+                self.given_up.extend(self.enabled.take());
+                self.phase = Phase::Idle;
+                self.streams = false;
+                for waiting in self.awaiting_start.drain(..).chain(self.awaiting_end.drain(..)) {
+                    waiting.give(Err(not_set_up("wait for the session")));
+                }
+                answer.give(Ok(()));
+            }
+            (Pending::Attach(answer), ConsumerReply::Attached { trace_config }) => {
+                let config = TraceConfig::from_encoded(trace_config).unwrap_or_default();
+                self.streams = config.decode().write_into_file.unwrap_or_default();
+                self.phase = Phase::Started;
+                answer.give(Ok(config));
+            }
+            (Pending::Clone(answer), ConsumerReply::SessionCloned(response)) => {
+                let result = cloned(&response);
+                if let Ok(cloned) = &result {
+                    self.phase = Phase::Clone;
+                    self.streams = cloned.wrote_into_file;
+                }
+                answer.give(result);
+            }
+            (Pending::Stats(answer), ConsumerReply::TraceStats(stats)) => answer.give(Ok(stats)),
+            (Pending::State(answer), ConsumerReply::ServiceState { state, encoded }) => {
+                answer.give(Ok(ServiceState { state, encoded }));
+            }
+            (Pending::Capabilities(answer), ConsumerReply::Capabilities(capabilities)) => {
+                answer.give(Ok(capabilities));
+            }
+            // Its answer, if anyone waits for one, is that the session was ended; a service does not do that.
+            (_, _) => {}
+        }
+    }
+
+    /// Lets trace data come as far as it is read.
+    fn adjust_flow(&mut self) {
+        let reads_slowly = self.reading.is_some() && self.reads.front().is_some_and(Sink::is_full);
+        let full = reads_slowly && !self.hung_up;
+        let flow = if full { Flow::Paused } else { Flow::Open };
+        if flow != self.flow {
+            self.flow = flow;
+            if let Some(endpoint) = self.endpoint() {
+                endpoint.set_flow(flow);
+            }
+        }
+    }
+
+    /// Takes events until there are none, or enough for one turn.
+    fn take_events(&mut self) -> Result<(), SessionError> {
+        let mut bytes = 0;
+        loop {
+            self.adjust_flow();
+            let Some(event) = self.endpoint().and_then(Endpoint::next_event) else {
+                return Ok(());
+            };
+            bytes += self.event(event)?;
+            if bytes >= TURN_BYTES {
+                self.unfinished = true;
+                return Ok(());
+            }
+        }
+    }
+
+    /// The connection is over, or there is none: everybody is told why.
+    fn over(&mut self, error: &SessionError) {
+        self.connection = Connection::Over(error.clone());
+        self.unfinished = false;
+        for (_, pending) in self.pending.drain() {
+            pending.fail(&|_| error.clone());
+        }
+        self.reading = None;
+        for sink in std::mem::take(&mut self.reads) {
+            sink.end(Err(error.clone()));
+        }
+        self.ended(Err(error.clone()));
+    }
+
+    /// Connects if that was not done, and lets the connection progress. An error is the end of it.
+    fn advance(&mut self, ready: Readiness, services: &mut Services<'_>) -> Result<Turn, SessionError> {
+        self.unfinished = false;
+        if let Connection::Wanted(place) = &mut self.connection {
+            let place = std::mem::replace(place, Place::Default);
+            self.connection = Connection::Open(Self::connect(place, services)?);
+            self.observe();
+        }
+        if ready.readable
+            && let Some(endpoint) = self.endpoint()
+        {
+            endpoint.on_readable();
+            self.hung_up |= self.flow == Flow::Paused;
+        }
+        while let Some(command) = self.next_command() {
+            match command {
+                Command::End => return Ok(Turn::Done),
+                command => self.command(command),
+            }
+        }
+        self.take_events()?;
+        if let Some(endpoint) = self.endpoint() {
+            endpoint.flush();
+        }
+        Ok(Turn::Keep)
+    }
+
+    fn next_command(&self) -> Option<Command> {
+        match self.commands.try_recv() {
+            Ok(command) => Some(command),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Command::End),
+        }
+    }
+
+    /// There is no connection for the commands that came since.
+    fn refuse_commands(&self, error: &SessionError) -> Turn {
+        while let Some(command) = self.next_command() {
+            match command {
+                Command::End => return Turn::Done,
+                command => command.refuse(error.clone()),
+            }
+        }
+        Turn::Keep
+    }
+}
+
+impl Served for Worker {
+    fn interest(&self) -> Option<(BorrowedFd<'_>, Interest)> {
+        match &self.connection {
+            Connection::Open(endpoint) => endpoint.interest(),
+            Connection::Wanted(_) | Connection::Over(_) => None,
+        }
+    }
+
+    fn deadlines(&self) -> Deadlines {
+        self.unfinished.then_some(Deadline::Monotonic(0)).into()
+    }
+
+    fn turn(&mut self, ready: Readiness, services: &mut Services<'_>) -> Turn {
+        if let Connection::Over(error) = &self.connection {
+            return self.refuse_commands(error);
+        }
+        self.advance(ready, services).unwrap_or_else(|error| {
+            self.over(&error);
+            self.refuse_commands(&error)
+        })
+    }
+}
+
+fn not_set_up(request: &'static str) -> SessionError {
+    SessionError::NotSetUp { request }
+}
+
+fn cloned(response: &CloneSessionResponse) -> Result<Cloned, SessionError> {
+    if response.success != Some(true) {
+        let reason = response.error.clone().filter(|reason| !reason.is_empty());
+        let reason = reason.unwrap_or_else(|| "the service does not say why".into());
+        return Err(SessionError::NotCloned(reason));
+    }
+    let half = |half: Option<i64>| u128::from(half.unwrap_or_default() as u64);
+    Ok(Cloned {
+        uuid: half(response.uuid_msb) << 64 | half(response.uuid_lsb),
+        wrote_into_file: response.was_write_into_file.unwrap_or_default(),
+    })
+}
