@@ -158,17 +158,17 @@ impl Core {
                     session,
                     error,
                 } => {
-                    self.to_consumer(consumer, |link| link.tracing_disabled(session, error));
+                    self.tell_consumer(consumer, |link| link.tracing_disabled(session, error));
                 }
                 Output::FlushDone {
                     consumer,
                     token,
                     outcome,
                 } => {
-                    self.to_consumer(consumer, |link| link.flush_done(token, outcome));
+                    self.tell_consumer(consumer, |link| link.flush_done(token, outcome));
                 }
                 Output::Observed { consumer, events } => {
-                    self.to_consumer(consumer, |link| link.observed(events));
+                    self.tell_consumer(consumer, |link| link.observed(events));
                 }
                 Output::FileDue(session) => self.write_file(session, now),
                 Output::SyncFile(session) => {
@@ -195,7 +195,7 @@ impl Core {
                     result,
                 } => {
                     self.files_of_clones.remove(&clone);
-                    self.to_consumer(consumer, |link| link.session_cloned(clone, result));
+                    self.tell_consumer(consumer, |link| link.session_cloned(clone, result));
                 }
                 Output::CopyFile { from, to } => match self.writers.get(&from) {
                     Some(original) => original.share(to),
@@ -211,13 +211,13 @@ impl Core {
         self.log.push((LogLevel::Warning, line));
     }
 
-    fn to_consumer(&mut self, id: ConsumerId, tell: impl FnOnce(&mut ConsumerLink)) {
+    fn tell_consumer(&mut self, id: ConsumerId, tell: impl FnOnce(&mut ConsumerLink)) {
         if let Some(link) = self.consumers.get_mut(&id) {
             tell(link);
         }
     }
 
-    fn to_producer(&mut self, id: ProducerId, event: ProducerEvent) {
+    fn tell_producer(&mut self, id: ProducerId, event: ProducerEvent) {
         if let Some(events) = self.producers.get_mut(&id) {
             events.push_back(event);
         }
@@ -226,7 +226,7 @@ impl Core {
     /// Ends a producer's connection; the producer is told.
     fn close_producer(&mut self, id: ProducerId, why: String, now: &Now) {
         self.warn(why);
-        self.to_producer(id, ProducerEvent::Disconnected(Disconnect::Closed));
+        self.tell_producer(id, ProducerEvent::Disconnected(Disconnect::Closed));
         self.service.disconnect_producer(id, now);
     }
 

@@ -27,6 +27,7 @@ pub use ferretto_macros::{DebugAnnotation, trace_function};
 pub use ferretto_proto as proto;
 pub use muxer::{activate_triggers, initialize, is_initialized};
 pub use options::{Backend, BufferExhaustedPolicy, Options};
+pub use session::{Session, TraceConfig};
 pub use startup::startup_tracing;
 pub use status::{Status, status};
 #[doc(hidden)]

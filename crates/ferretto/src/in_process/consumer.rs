@@ -161,7 +161,7 @@ impl Consumer {
                 .enable_tracing(id, input, &output, machine::random_uuid(), now)
             {
                 Ok(session) => {
-                    core.to_consumer(id, |link| link.enable.push((session, call)));
+                    core.tell_consumer(id, |link| link.enable.push((session, call)));
                     if let Some(file) = file {
                         core.open_file(session, file);
                     }
@@ -215,7 +215,7 @@ impl Consumer {
     /// Reads the session's buffers to their end: a stream of [`ConsumerReply::TraceData`].
     pub(crate) fn read_buffers(&mut self) -> CallId {
         self.request(ConsumerMethod::ReadBuffers, |core, id, call, _| {
-            core.to_consumer(id, |link| {
+            core.tell_consumer(id, |link| {
                 // A new request takes over from the one before.
                 if let Some(earlier) = link.read.replace(call) {
                     link.answer(earlier, ConsumerMethod::ReadBuffers, Err(CallError::Rejected));
@@ -249,14 +249,14 @@ impl Consumer {
                 Ok(config) => config,
                 Err(error) => return Some(Err(CallError::Host(error))),
             };
-            core.to_consumer(id, |link| {
+            core.tell_consumer(id, |link| {
                 let reply = ConsumerReply::Attached {
                     trace_config: config.to_vec(),
                 };
                 link.answer(call, ConsumerMethod::Attach, Ok(reply));
             });
             if let Some(session) = core.service.await_disabled(id) {
-                core.to_consumer(id, |link| link.enable.push((session, call)));
+                core.tell_consumer(id, |link| link.enable.push((session, call)));
             }
             None
         })
@@ -279,7 +279,7 @@ impl Consumer {
     pub(crate) fn observe_events(&mut self, types: &[ObservableEventType]) -> CallId {
         let kinds = types.iter().fold(0, |kinds, kind| kinds | *kind as u32);
         self.request(ConsumerMethod::ObserveEvents, |core, id, call, now| {
-            core.to_consumer(id, |link| {
+            core.tell_consumer(id, |link| {
                 let earlier = std::mem::replace(&mut link.observe, (kinds != 0).then_some(call));
                 if let Some(earlier) = earlier {
                     let ended = Ok(ConsumerReply::ObservationEnded);
@@ -333,7 +333,7 @@ impl Consumer {
             });
             match cloned {
                 Ok((clone, file)) => {
-                    core.to_consumer(id, |link| link.clones.push((clone, call)));
+                    core.tell_consumer(id, |link| link.clones.push((clone, call)));
                     core.files_of_clones.extend(file.map(|file| (clone, file)));
                     None
                 }
@@ -356,7 +356,7 @@ impl Consumer {
         });
         let call = CallId::new(number);
         if let Some(reply) = handle(&mut core, self.id, call, &now) {
-            core.to_consumer(self.id, |link| link.answer(call, method, reply));
+            core.tell_consumer(self.id, |link| link.answer(call, method, reply));
         }
         core.carry_out(&now);
         call

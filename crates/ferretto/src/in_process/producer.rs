@@ -11,7 +11,6 @@ use ferretto_client::producer::{
     self, ConnectionFeatures, DataSourceInstanceId, DataSourceSetup, Disconnect, Flush, FlushRequestId,
     ProducerEvent, ProducerOptions, SharedMemoryOffer,
 };
-use ferretto_ipc::client::CallId;
 use ferretto_proto::messages::{CommitDataRequest, DataSourceConfig, DataSourceDescriptor};
 use ferretto_service::{
     Credentials, Introduction, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, SmbOrigin,
@@ -34,7 +33,6 @@ pub(crate) struct Producer {
     id: Option<ProducerId>,
     /// What happens to one that was turned away.
     turned_away: VecDeque<ProducerEvent>,
-    last_call: u64,
 }
 
 impl fmt::Debug for Producer {
@@ -80,7 +78,6 @@ impl Producer {
             core,
             id,
             turned_away,
-            last_call: 0,
         }
     }
 
@@ -90,11 +87,6 @@ impl Producer {
             Some(id) => lock(&self.core).producers.get_mut(&id)?.pop_front(),
             None => self.turned_away.pop_front(),
         }
-    }
-
-    /// Whether the service accepted us, and what it agreed to.
-    pub(crate) fn features(&self) -> Option<ConnectionFeatures> {
-        self.id.map(|_| FEATURES)
     }
 
     /// Offers a data source.
@@ -149,14 +141,6 @@ impl Producer {
     /// Activates triggers by name, in whatever sessions wait for them.
     pub(crate) fn activate_triggers(&mut self, names: &[impl AsRef<str>]) {
         self.input(|core, id, now| core.service.activate_triggers(id, names, machine::random(), now));
-    }
-
-    /// Asks for [`ProducerEvent::Synced`] once the service has seen all earlier requests. It has.
-    pub(crate) fn sync(&mut self) -> CallId {
-        self.last_call += 1;
-        let call = CallId::new(self.last_call);
-        self.input(|core, id, _| core.to_producer(id, ProducerEvent::Synced(call)));
-        call
     }
 
     /// Has the service take an input, and all of what follows done.
@@ -221,7 +205,7 @@ impl Core {
                 producer::ProducerCommand::ClearIncrementalState(instances)
             }
         };
-        self.to_producer(id, ProducerEvent::Command(command));
+        self.tell_producer(id, ProducerEvent::Command(command));
     }
 }
 

@@ -32,6 +32,10 @@ const UPDATE_DELAY: Duration = Duration::from_millis(20);
 /// How long to wait when the event loop fails, which should not happen: lest it take all of a processor.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
+/// How long files that sessions of this process stream into may take for their last data when the process ends.
+#[cfg(feature = "in-process")]
+const LAST_WRITE_PATIENCE: Duration = Duration::from_secs(8);
+
 /// A startup session that no session has taken over as a whole.
 struct StartupSession {
     number: u64,
@@ -742,11 +746,14 @@ impl Thread {
     #[cfg(feature = "in-process")]
     fn serve_in_process(&mut self) {
         for service in self.backends.iter().filter_map(BackendState::in_process) {
-            for (level, line) in service.handle_timeout() {
-                if level == ferretto_service::LogLevel::Warning {
-                    log(LogLevel::Warning, &format!("in-process service: {line}"));
-                }
-            }
+            log_in_process(service.handle_timeout());
+        }
+    }
+
+    #[cfg(feature = "in-process")]
+    fn end_in_process(&self) {
+        for service in self.backends.iter().filter_map(BackendState::in_process) {
+            log_in_process(service.end(LAST_WRITE_PATIENCE));
         }
     }
 
@@ -783,6 +790,8 @@ impl Thread {
             backend.link.pump_now();
         }
         if self.backends.iter().all(|backend| backend.link.is_idle()) {
+            #[cfg(feature = "in-process")]
+            self.end_in_process();
             for done in self.draining.drain(..) {
                 done();
             }
@@ -866,5 +875,14 @@ impl Thread {
             data_sources: data_sources.collect(),
             problem: None,
         };
+    }
+}
+
+#[cfg(feature = "in-process")]
+fn log_in_process(lines: Vec<(ferretto_service::LogLevel, String)>) {
+    for (level, line) in lines {
+        if level == ferretto_service::LogLevel::Warning {
+            log(LogLevel::Warning, &format!("in-process service: {line}"));
+        }
     }
 }

@@ -29,7 +29,7 @@ mod config;
 mod endpoint;
 mod error;
 mod reader;
-#[cfg(all(test, feature = "in-process"))]
+#[cfg(test)]
 mod tests;
 mod worker;
 
@@ -55,7 +55,7 @@ pub use config::{Buffer, DataSource, ExhaustedPolicy, InvalidConfig, TraceConfig
 pub(crate) use endpoint::Flow;
 pub use error::SessionError;
 pub use reader::{TraceChunk, TraceReader};
-use worker::{Answer, Command, Place, Sink, Worker};
+use worker::{Answer, Command, Observer, Place, Sink, Worker};
 
 /// How long is waited for the service unless [`Session::set_patience`] says otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -375,7 +375,10 @@ impl Session {
         types: &[ObservableEventType],
         tell: impl FnMut(&ObservableEvents) + Send + 'static,
     ) {
-        self.send(Command::Observe(types.to_vec(), Box::new(tell)));
+        self.send(Command::Observe(Observer {
+            types: types.to_vec(),
+            tell: Box::new(tell),
+        }));
     }
 
     /// Has `tell` called, on the SDK's thread, when all data sources have started; at once if they have.

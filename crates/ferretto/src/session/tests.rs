@@ -1,4 +1,5 @@
 //! Sessions of the service in this process, as an application runs them, with a data source that writes what it is told to.
+#![cfg(feature = "in-process")]
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};

@@ -93,6 +93,12 @@ impl Sink {
     }
 }
 
+/// Who observes events, and of which types.
+pub(super) struct Observer {
+    pub(super) types: Vec<ObservableEventType>,
+    pub(super) tell: Box<dyn FnMut(&ObservableEvents) + Send>,
+}
+
 /// Who is to be told what came of something: whoever waits for it, else who is told of errors.
 pub(super) type Waiting = Option<Answer<()>>;
 
@@ -112,7 +118,7 @@ pub(super) enum Command {
     Stats(Answer<Box<TraceStats>>),
     State(StateScope, Answer<ServiceState>),
     Capabilities(Answer<Box<TracingServiceCapabilities>>),
-    Observe(Vec<ObservableEventType>, Box<dyn FnMut(&ObservableEvents) + Send>),
+    Observe(Observer),
     OnStart(Box<dyn FnOnce() + Send>),
     OnStop(Box<dyn FnOnce() + Send>),
     OnError(Box<dyn FnMut(SessionError) + Send>),
@@ -141,7 +147,7 @@ impl Command {
             Command::Capabilities(answer) => answer.give(Err(error)),
             Command::OnError(mut tell) => tell(error),
             Command::OnStop(tell) => tell(),
-            Command::Observe(..) | Command::OnStart(_) | Command::End => {}
+            Command::Observe(_) | Command::OnStart(_) | Command::End => {}
         }
     }
 }
@@ -158,8 +164,8 @@ pub(super) enum Place {
 
 /// What waits for a reply of the service.
 enum Pending {
-    /// Nobody, but it may fail.
-    Unawaited(&'static str),
+    /// Nobody: what comes of it is told otherwise, or makes no difference.
+    Unawaited,
     Done(&'static str, Answer<()>),
     Flush(Answer<()>),
     Clone(Answer<Cloned>),
@@ -173,7 +179,7 @@ enum Pending {
 impl Pending {
     fn fail(self, why: &dyn Fn(&'static str) -> SessionError) {
         match self {
-            Pending::Unawaited(_) => {}
+            Pending::Unawaited => {}
             Pending::Done(request, answer) => answer.give(Err(why(request))),
             Pending::Flush(answer) => answer.give(Err(why("flush"))),
             Pending::Clone(answer) => answer.give(Err(why("clone the session"))),
@@ -234,7 +240,7 @@ pub(super) struct Worker {
     /// The first one is being served, by this request.
     reads: VecDeque<Sink>,
     reading: Option<CallId>,
-    observer: Option<(Vec<ObservableEventType>, Box<dyn FnMut(&ObservableEvents) + Send>)>,
+    observer: Option<Observer>,
     on_start: Option<Box<dyn FnOnce() + Send>>,
     on_stop: Option<Box<dyn FnOnce() + Send>>,
     on_error: Option<Box<dyn FnMut(SessionError) + Send>>,
@@ -389,8 +395,8 @@ impl Worker {
             Command::Capabilities(answer) => {
                 self.request(Pending::Capabilities(answer), Endpoint::query_capabilities);
             }
-            Command::Observe(types, tell) => {
-                self.observer = Some((types, tell));
+            Command::Observe(observer) => {
+                self.observer = Some(observer);
                 self.observe();
             }
             Command::OnStart(tell) => match self.phase {
@@ -428,7 +434,7 @@ impl Worker {
     /// Frees what the service keeps of a session that has ended.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Ended(_) | Phase::Clone) {
-            self.request(Pending::Unawaited("free the buffers"), Endpoint::free_buffers);
+            self.request(Pending::Unawaited, Endpoint::free_buffers);
         }
         self.given_up.extend(self.enabled.take());
         self.phase = Phase::Idle;
@@ -479,7 +485,7 @@ impl Worker {
             }
             Phase::Prepared => {
                 self.awaiting_start.extend(waiting);
-                self.request(Pending::Unawaited("start the session"), Endpoint::start_tracing);
+                self.request(Pending::Unawaited, Endpoint::start_tracing);
             }
             Phase::Starting => self.awaiting_start.extend(waiting),
             phase @ Phase::Started => {
@@ -507,7 +513,7 @@ impl Worker {
             }
             Phase::Prepared | Phase::Starting | Phase::Started => {
                 self.awaiting_end.extend(waiting);
-                self.request(Pending::Unawaited("stop the session"), Endpoint::disable_tracing);
+                self.request(Pending::Unawaited, Endpoint::disable_tracing);
             }
             Phase::Ended(result) => {
                 let result = result.clone();
@@ -556,10 +562,8 @@ impl Worker {
     /// Has the service tell what is of interest.
     fn observe(&mut self) {
         let mut types = vec![ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED];
-        types.extend(self.observer.iter().flat_map(|(types, _)| types));
-        self.request(Pending::Unawaited("observe events"), |endpoint| {
-            endpoint.observe_events(&types)
-        });
+        types.extend(self.observer.iter().flat_map(|observer| &observer.types));
+        self.request(Pending::Unawaited, |endpoint| endpoint.observe_events(&types));
     }
 
     fn started(&mut self) {
@@ -680,7 +684,7 @@ impl Worker {
         if events.all_data_sources_started.unwrap_or_default() {
             self.started();
         }
-        if let Some((types, tell)) = &mut self.observer {
+        if let Some(Observer { types, tell }) = &mut self.observer {
             let of_interest = |kind, is_there: bool| is_there && types.contains(&kind);
             if of_interest(
                 ObservableEventType::TYPE_DATA_SOURCES_INSTANCES,
