@@ -27,18 +27,24 @@ const MIN_BASELINE_NS: u64 = 100_000;
 /// older than this is relied on.
 pub(super) const WINDOW_NS: u64 = 1_000_000_000;
 
-/// A reading that took so many times the shortest one so far was interrupted, and is not used.
-const MAX_READING: u64 = 4;
+/// A reading that took so many times the shortest one was interrupted, and is not used. It is off by half of what it took at most.
+const MAX_READING: u64 = 2;
 
 /// How often a reading is tried.
 const TRIES: usize = 3;
 
-/// Time that is further off than can be explained costs so many good readings' worth of trust, ...
-const JUMP: u64 = 16;
+/// When all were interrupted, the shortest one is taken for longer by one part in so many: the processor may have become slower.
+const SLOWER: u64 = 4;
 
-/// ... of which there is so much: a counter that keeps jumping, or that the kernel no longer reads its time from (so that readings
-/// take longer), is given up. A machine that is suspended now and then is far from that.
-const TRUST: u64 = 16 * JUMP;
+/// Readings that take longer than this, in nanoseconds, are not of a clock that the kernel computes from the counter.
+const MAX_READING_NS: u64 = 1_000;
+
+/// Time that is further off than can be explained, or takes too long to read, costs so many good readings' worth of trust, ...
+const MISTRUST: u64 = 16;
+
+/// ... of which there is so much: a counter that keeps jumping, or that the kernel has given up, is given up here. A machine that is
+/// suspended now and then is far from that.
+const TRUST: u64 = 16 * MISTRUST;
 
 /// The counter and the kernel's clock at the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +80,7 @@ impl Discipline {
         let mut best: Option<(u64, Reading)> = None;
         for _ in 0..TRIES {
             let (before, ns, after) = take();
-            let took = after.wrapping_sub(before);
+            let took = after.wrapping_sub(before).max(1);
             if best.is_none_or(|(least, _)| took < least) {
                 best = Some((
                     took,
@@ -84,20 +90,23 @@ impl Discipline {
                     },
                 ));
             }
-            if took <= self.shortest.saturating_mul(2) {
+            if took <= self.longest() {
                 break;
             }
         }
         let (took, reading) = best?;
         if self.shortest == 0 || took < self.shortest {
-            self.shortest = took.max(1);
+            self.shortest = took;
+        } else if took > self.longest() {
+            self.shortest += (self.shortest / SLOWER).max(1);
+            return None;
         }
-        (took <= self.shortest.saturating_mul(MAX_READING)).then_some(reading)
+        Some(reading)
     }
 
-    /// Notes that no reading could be had.
-    pub(super) fn fail(&mut self) {
-        self.mistrust += JUMP;
+    /// How many ticks a reading may take.
+    fn longest(&self) -> u64 {
+        self.shortest.saturating_mul(MAX_READING)
     }
 
     /// Whether the counter has shown itself unfit for telling the time.
@@ -118,7 +127,13 @@ impl Discipline {
 
         match self.judge(reading) {
             Judgement::Consistent => {
-                self.mistrust = self.mistrust.saturating_sub(1);
+                // A counter with long ticks shows up to one more than it took.
+                let took = self.longest().saturating_sub(MAX_READING);
+                let takes_long = self.rate().is_some_and(|rate| rate.to_ns(took) > MAX_READING_NS);
+                self.mistrust = match takes_long {
+                    true => self.mistrust + MISTRUST,
+                    false => self.mistrust.saturating_sub(1),
+                };
                 if reading.ns - self.middle.ns >= WINDOW_NS / 2 {
                     self.oldest = self.middle;
                     self.middle = reading;
@@ -126,7 +141,7 @@ impl Discipline {
             }
             Judgement::LongAgo => (self.oldest, self.middle) = (reading, reading),
             Judgement::Jumped => {
-                self.mistrust += JUMP;
+                self.mistrust += MISTRUST;
                 (self.oldest, self.middle) = (reading, reading);
             }
         }
@@ -159,7 +174,7 @@ impl Discipline {
         };
         // Off may be: each reading, by as long as it took; the rate, by what the readings of its baseline were off; the speed of the
         // kernel's clock, for which 1000 ppm is more than time synchronisation usually dares.
-        let readings = 500 + rate.to_ns(self.shortest * MAX_READING);
+        let readings = 500 + rate.to_ns(self.longest());
         let allowed = readings + ns / 1024 + readings * ns / rate.baseline_ns;
         if rate.to_ns(ticks).abs_diff(ns) <= allowed {
             Judgement::Consistent

@@ -36,8 +36,9 @@ const UNUSED: u8 = 2;
 /// The piece of trace time that is now, made if need be.
 pub(super) fn renew() -> Renewed {
     if !uses_counter() {
-        return without_counter();
+        return without_counter(0);
     }
+    let mut used = 0;
     for _ in 0..LOOKS {
         let Some((version, words)) = STATE.read() else {
             hint::spin_loop();
@@ -52,15 +53,15 @@ pub(super) fn renew() -> Renewed {
                 ns,
             };
         }
+        used = discipline.anchor.end();
         let renewed = STATE.replace(version, || {
             let reading = discipline.read(|| {
                 let before = counter::read_in_order();
                 let ns = chosen().read();
                 (before, ns, counter::read_in_order())
             });
-            match reading {
-                Some(reading) => discipline.advance(reading),
-                None => discipline.fail(),
+            if let Some(reading) = reading {
+                discipline.advance(reading);
             }
             if discipline.is_hopeless() {
                 COUNTER.store(UNUSED, Ordering::Relaxed);
@@ -82,7 +83,7 @@ pub(super) fn renew() -> Renewed {
             None => hint::spin_loop(),
         }
     }
-    without_counter()
+    without_counter(used)
 }
 
 /// Forgets what is known of a clock that is not the trace clock any more, and finds out whether the counter can be used.
@@ -107,11 +108,12 @@ pub(crate) fn recover_in_forked_child() {
     STATE.abandon();
 }
 
-fn without_counter() -> Renewed {
+/// The kernel's time, but not before what may have been `used`.
+fn without_counter(used: u64) -> Renewed {
     Renewed {
         anchor: Anchor::EXPIRED,
         counter: 0,
-        ns: chosen().read(),
+        ns: chosen().read().max(used),
     }
 }
 
