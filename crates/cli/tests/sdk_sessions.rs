@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use buffa::Message;
+use ferretto_proto::messages::Message;
 use ferretto::options::{Address, Port};
 use ferretto::session::{
     CloneSource, DataSource, ExhaustedPolicy, ObservableEventType, Session, SessionError, StateScope,

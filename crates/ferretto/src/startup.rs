@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use buffa::Message;
+use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{DataSourceConfig, TraceConfig};
 use ferretto_wire::Reader;
 

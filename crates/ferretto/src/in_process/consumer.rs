@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use buffa::Message;
+use ferretto_proto::messages::Message;
 use ferretto_client::consumer::{ConsumerEvent, ConsumerReply, Packets, StateScope};
 use ferretto_ipc::client::{CallError, CallId, More};
 use ferretto_ipc::ports::ConsumerMethod;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use buffa::Message;
+use ferretto_proto::messages::Message;
 use ferretto_client::arbiter::Request;
 use ferretto_client::producer::{
     self, ConnectionFeatures, DataSourceInstanceId, DataSourceSetup, Disconnect, Flush, FlushRequestId,

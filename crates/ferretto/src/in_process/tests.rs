@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::time::{Duration, Instant};
 
-use buffa::Message;
+use ferretto_proto::messages::Message;
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Wake};
 use ferretto_client::consumer::{ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{

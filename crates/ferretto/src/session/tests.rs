@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
-use buffa::Message;
+use ferretto_proto::messages::Message;
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_proto::messages::{
     DataSourceConfig, DataSourceDescriptor, TestEvent, Trace, TracePacket, trace_packet,

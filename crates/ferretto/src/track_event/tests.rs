@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use buffa::Message;
+use ferretto_proto::messages::Message;
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Request, Wake};
 use ferretto_proto::messages::track_event::Type;
 use ferretto_proto::messages::{DebugAnnotation, TracePacket, TrackDescriptor, TrackEvent, TrackEventConfig};

@@ -99,7 +99,7 @@ pub(super) fn head(track_event: &mut TrackEvent<'_>, event: EventType, categorie
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buffa::Message;
+    use ferretto_proto::messages::Message;
     use ferretto_client::trace_writer::PreparedPacket;
 
     #[test]
