@@ -20,6 +20,7 @@ use super::local_strings::LocalStrings;
 use super::registry::{self, EPOCHS};
 use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE, ShortFront};
 use crate::clock::{self, Anchor};
+use crate::process_hooks;
 use crate::source::{MAX_INSTANCES, Slot};
 use crate::track::{self, BuiltinCounter, CounterTrack, DescriptorSink, SeenTracks, Track, TrackLike};
 
@@ -86,12 +87,29 @@ pub(super) enum Name<'a> {
 /// What a thread has for all instances.
 pub(super) struct ThreadState {
     sequences: [Option<Box<Sequence>>; MAX_INSTANCES],
+    /// Of which process: a forked child has a copy.
+    process: u32,
+}
+
+impl Drop for ThreadState {
+    fn drop(&mut self) {
+        self.leave_parents_memory();
+    }
 }
 
 impl ThreadState {
     pub(super) fn new() -> Self {
         Self {
             sequences: [const { None }; MAX_INSTANCES],
+            process: process_hooks::generation(),
+        }
+    }
+
+    /// In a forked child: sequences are the parent's. To drop them would give back chunks that it is still writing.
+    fn leave_parents_memory(&mut self) {
+        if self.process != process_hooks::generation() {
+            std::mem::forget(std::mem::take(&mut self.sequences));
+            self.process = process_hooks::generation();
         }
     }
 
@@ -187,12 +205,14 @@ impl ThreadState {
 
     /// The sequence of a slot, ready to be written to; `None` if nobody records there any more.
     fn sequence(&mut self, slot: usize) -> Option<&mut Sequence> {
-        let entry = self.sequences.get_mut(slot)?;
         let epoch = EPOCHS[slot].load(Ordering::Relaxed);
-        if entry.as_ref().is_none_or(|sequence| sequence.epoch != epoch) {
-            Self::renew(entry, slot);
+        let is_ready = |sequence: &Box<Sequence>| sequence.epoch == epoch;
+        if !self.sequences.get(slot)?.as_ref().is_some_and(is_ready) {
+            // The epochs of a child are not those of its parent.
+            self.leave_parents_memory();
+            Self::renew(&mut self.sequences[slot], slot);
         }
-        entry.as_deref_mut()
+        self.sequences[slot].as_deref_mut()
     }
 
     #[cold]
