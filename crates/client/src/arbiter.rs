@@ -500,6 +500,9 @@ fn take_along(service_end: &ServiceSmb, chunks: &mut [ChunksToMove]) {
         // They are complete, for nobody else writes this memory.
         if let Ok(header) = service_end.copy_chunk(page, index, &mut payload) {
             chunk.data = Some(header.join(&payload));
+            // It tells nothing where the bytes come along, but services up to v56 drop chunks of pages that their own memory, which
+            // is smaller, does not have.
+            chunk.page = Some(0);
         }
     }
 }

@@ -28,10 +28,11 @@ pub(crate) use registry::Entry;
 pub(crate) use served::{Readiness, Served, Services, Turn, Unavailable};
 
 use crate::options::{BackendOptions, LogLevel, MemoryOptions, Options, Settings};
+use crate::process_hooks::Hooks;
 use crate::source::Source;
 use crate::startup::StartupRequest;
 use crate::status::Status;
-use crate::{clock, track, track_event};
+use crate::{clock, process_hooks, track, track_event};
 
 /// How often a process may fork, and the child initialize tracing, fork again, and so on.
 const MAX_INCARNATIONS: usize = 16;
@@ -226,8 +227,15 @@ pub fn activate_triggers(names: &[impl AsRef<str>], time_to_live: Duration) {
     });
 }
 
-/// Sends what is left to send, and waits for that, but no longer than `patience`: for the end of the process.
-pub(crate) fn drain(patience: Duration) {
+/// For the end of the process.
+static HOOKS: Hooks = Hooks {
+    at_exit: drain,
+    in_forked_child: forked,
+};
+
+/// Sends what is left to send, and waits for that, but no longer than `patience`. What threads have not handed over, the service takes
+/// out of the shared memory.
+fn drain(patience: Duration) {
     let Some(muxer) = current() else { return };
     if on_own_thread() {
         return;
@@ -239,15 +247,18 @@ pub(crate) fn drain(patience: Duration) {
     let _ = wait.recv_timeout(patience);
 }
 
-/// Which of the processes that were forked from one another this is. What was made in another one is not to be used.
-pub(crate) fn incarnation() -> usize {
-    INCARNATION.load(Ordering::Relaxed)
-}
-
-/// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized. Takes no lock.
-pub(crate) fn forked() {
-    INCARNATION.fetch_add(1, Ordering::AcqRel);
-    OWN_THREAD.with(|own| own.set(false));
+/// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized.
+fn forked() {
+    let incarnation = INCARNATION.load(Ordering::Acquire);
+    let has_thread = INCARNATIONS
+        .get(incarnation)
+        .is_some_and(|place| place.get().is_some());
+    if has_thread {
+        INCARNATION.store(incarnation + 1, Ordering::Release);
+    }
+    // The one that forked may have been that.
+    let _ = OWN_THREAD.try_with(|own| own.set(false));
+    track::reset_after_fork();
     for entry in registry::entries() {
         entry.forget_instances();
     }
@@ -262,6 +273,10 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
         track::set_process_uuid(uuid);
     }
     track_event::register();
+    if let Err(error) = process_hooks::install(&HOOKS) {
+        let line = format!("tracing will not notice that this process forks or exits: {error}");
+        log_to(&settings, LogLevel::Warning, &line);
+    }
     let (made, is_made) = sync_channel(1);
     let for_thread = settings.clone();
     let spawned = std::thread::Builder::new()
@@ -282,7 +297,9 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
                         }),
                     }));
                     drop(made.send(Ok(muxer)));
-                    thread::run(muxer, reactor);
+                    if guarded(|| thread::run(muxer, reactor)).is_none() {
+                        muxer.published().problem = Some("the SDK's thread has panicked".to_owned());
+                    }
                 }
             }
         });

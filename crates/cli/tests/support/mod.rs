@@ -203,6 +203,11 @@ impl<'a> System<'a> {
         self.running.retain(|running| running.pid() != pid);
     }
 
+    /// Ends all daemons.
+    pub(crate) fn end_all(&mut self) {
+        self.running.clear();
+    }
+
     /// Starts our service with so many descriptors: as many at first, and as many as it may have.
     pub(crate) fn start_with_descriptors(&mut self, soft: Option<u64>, hard: Option<u64>) -> u32 {
         let text = |count: Option<u64>| count.map_or("unlimited".into(), |count| count.to_string());

@@ -14,6 +14,7 @@ use ferretto_client::trace_writer::TraceWriter;
 use super::{DataSource, DataSourceHandle, PacketWriter, TraceContext};
 use crate::muxer;
 use crate::options::LogLevel;
+use crate::process_hooks;
 use crate::source::{MAX_INSTANCES, Slot};
 
 thread_local! {
@@ -47,13 +48,13 @@ struct OfInstance<D: DataSource> {
     /// As of when the incremental state began.
     clears: u32,
     losses: u64,
-    /// The process in which it was made.
-    incarnation: usize,
+    /// In which process it was made: see [`process_hooks::generation`].
+    generation: u32,
 }
 
 impl<D: DataSource> Drop for OfInstance<D> {
     fn drop(&mut self) {
-        if self.incarnation != muxer::incarnation() {
+        if self.generation != process_hooks::generation() {
             // The memory that it writes into is that of the process which this one was forked from.
             std::mem::forget(self.writer.take());
         }
@@ -150,7 +151,7 @@ fn renew<'s, D: DataSource>(
                     thread: D::Thread::default(),
                     instance: current.instance,
                     clears,
-                    incarnation: muxer::incarnation(),
+                    generation: process_hooks::generation(),
                 });
             }
             Err(error) => {

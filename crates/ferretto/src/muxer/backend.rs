@@ -23,6 +23,7 @@ use super::served::Watch;
 #[cfg(feature = "in-process")]
 use crate::in_process::InProcess;
 use crate::options::{Backend, BackendOptions, MemoryOptions, Port, Transport};
+use crate::process_hooks::KeptFromChildren;
 use crate::status::ConnectionStatus;
 
 /// The first wait before connecting again. Each further one is twice as long.
@@ -162,12 +163,9 @@ impl BackendState {
         }
     }
 
-    /// Connects, if it is time to. Says why not, if that is news.
-    pub(super) fn connect_if_due(&mut self, producer_name: &str) -> Option<String> {
-        if self.retry_at().is_none_or(|at| at > monotonic_now()) {
-            return None;
-        }
-        match self.connect(producer_name) {
+    /// Connects. Says why not, if that is news.
+    pub(super) fn connect(&mut self, producer_name: &str) -> Option<String> {
+        match self.try_to_connect(producer_name) {
             Ok(endpoint) => {
                 self.link.attach(endpoint);
                 self.phase = Phase::Connecting;
@@ -184,7 +182,7 @@ impl BackendState {
         }
     }
 
-    fn connect(&mut self, producer_name: &str) -> Result<ProducerLink, String> {
+    fn try_to_connect(&mut self, producer_name: &str) -> Result<ProducerLink, String> {
         let offered = match &self.offered {
             Some(memory) => Some(
                 memory
@@ -212,7 +210,7 @@ impl BackendState {
         }
         let stream = self.stream(Port::Producer)?;
         let endpoint = ProducerEndpoint::over(stream, options).map_err(|error| error.to_string())?;
-        Ok(ProducerLink::Ipc(Box::new(endpoint)))
+        Ok(ProducerLink::Ipc(KeptFromChildren::new(Box::new(endpoint))))
     }
 
     /// The service, if it is in this process.

@@ -11,12 +11,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 #[cfg(feature = "in-process")]
 use crate::in_process;
+use crate::process_hooks::KeptFromChildren;
 
 /// Requests to a service, and its events. A request over a socket that cannot be queued is dropped: then the connection is over, of
 /// which there is an event to come.
 #[derive(Debug)]
 pub(super) enum ProducerLink {
-    Ipc(Box<ProducerEndpoint>),
+    Ipc(KeptFromChildren<Box<ProducerEndpoint>>),
     #[cfg(feature = "in-process")]
     InProcess(in_process::Producer),
 }

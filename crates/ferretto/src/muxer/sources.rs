@@ -3,6 +3,7 @@
 //! Kept by [`super::thread`] alone.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ferretto_client::arbiter::{Arbiter, BufferId};
 use ferretto_client::producer::DataSourceInstanceId;
@@ -109,7 +110,6 @@ pub(super) struct Place {
 #[derive(Default)]
 pub(super) struct Sources {
     pub(super) all: Vec<SourceState>,
-    last_serial: u32,
 }
 
 impl Sources {
@@ -194,10 +194,16 @@ impl Sources {
         make: impl FnOnce(Slot, u32) -> Running,
     ) -> Result<Place, &'static str> {
         let slot = self.all[source].free_slot(concurrency)?;
-        self.last_serial = self.last_serial.wrapping_add(1).max(1);
-        self.all[source].slots[slot.index()] = Some(make(slot, self.last_serial));
+        self.all[source].slots[slot.index()] = Some(make(slot, next_serial()));
         Ok(Place { source, slot })
     }
+}
+
+/// The serial number of one more instance. A forked child goes on counting: what its threads still have of its parent's instances is
+/// not to be mistaken for that of its own.
+fn next_serial() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
 }
 
 /// Why no data source was found.

@@ -4,7 +4,7 @@
 //! sends what is to be sent; then it sleeps until a descriptor, a deadline or a [`Waker`](ferretto_ipc::reactor::Waker) ends that. All
 //! of it is cheap, and nothing of it blocks, but for what data sources do when they are called.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use ferretto_client::producer::{
     DataSourceInstanceId, DataSourceSetup, Flush, ProducerCommand, ProducerEvent,
 };
 use ferretto_ipc::client::CallId;
-use ferretto_ipc::reactor::{Deadlines, Events, Reactor, Token, monotonic_now};
+use ferretto_ipc::reactor::{Deadlines, Event, Events, Reactor, Token, monotonic_now};
 use ferretto_proto::messages::DataSourceConfig;
 
 use super::backend::{BackendState, OwnMemory};
@@ -70,6 +70,8 @@ struct Thread {
     startup: Vec<StartupSession>,
     draining: Vec<Box<dyn FnOnce() + Send>>,
     syncs: Vec<Sync>,
+    /// Something that the status tells has changed since it was published.
+    status_changed: bool,
     last_token: u64,
 }
 
@@ -84,22 +86,12 @@ pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
         startup: Vec::new(),
         draining: Vec::new(),
         syncs: Vec::new(),
+        status_changed: false,
         last_token: 0,
     };
     let mut events = Events::new();
     loop {
-        let ready: HashMap<Token, Readiness> = events
-            .ready()
-            .iter()
-            .map(|event| {
-                let readiness = Readiness {
-                    readable: event.readable,
-                    writable: event.writable,
-                };
-                (event.token, readiness)
-            })
-            .collect();
-        thread.turn(&ready);
+        thread.turn(events.ready());
         let deadlines = thread.deadlines();
         if let Err(error) = thread.reactor.wait(&mut events, deadlines) {
             log(LogLevel::Warning, &error.to_string());
@@ -108,16 +100,27 @@ pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
     }
 }
 
+/// What the descriptor watched so is ready for.
+fn readiness(ready: &[Event], watch: &Watch) -> Readiness {
+    let event = ready.iter().find(|event| event.token == watch.token());
+    event.map_or_else(Readiness::default, |event| Readiness {
+        readable: event.readable,
+        writable: event.writable,
+    })
+}
+
 impl Thread {
-    fn turn(&mut self, ready: &HashMap<Token, Readiness>) {
+    fn turn(&mut self, ready: &[Event]) {
         self.take_commands();
         for index in 0..self.backends.len() {
-            let name = &self.muxer.settings.producer_name;
-            if let Some(reason) = self.backends[index].connect_if_due(name) {
-                self.log_disconnection(index, &reason);
+            if self.backends[index]
+                .retry_at()
+                .is_some_and(|at| at <= monotonic_now())
+            {
+                self.connect(index);
             }
-            let token = self.backends[index].watch.token();
-            self.serve_backend(index, ready.get(&token).copied().unwrap_or_default());
+            let readiness = readiness(ready, &self.backends[index].watch);
+            self.serve_backend(index, readiness);
         }
         self.serve_clients(ready);
         #[cfg(feature = "in-process")]
@@ -170,6 +173,7 @@ impl Thread {
     }
 
     fn add_backends(&mut self, backends: Vec<BackendOptions>, memory: MemoryOptions) {
+        self.status_changed = true;
         for options in backends {
             let known = self
                 .backends
@@ -191,6 +195,13 @@ impl Thread {
     }
 
     // --- Services. ---
+
+    fn connect(&mut self, index: usize) {
+        self.status_changed = true;
+        if let Some(reason) = self.backends[index].connect(&self.muxer.settings.producer_name) {
+            self.log_disconnection(index, &reason);
+        }
+    }
 
     fn serve_backend(&mut self, index: usize, ready: Readiness) {
         if ready.readable {
@@ -233,6 +244,7 @@ impl Thread {
     }
 
     fn connected(&mut self, index: usize) {
+        self.status_changed = true;
         log(
             LogLevel::Info,
             &format!("{}: connected", self.backends[index].backend()),
@@ -252,6 +264,7 @@ impl Thread {
     }
 
     fn disconnected(&mut self, index: usize, reason: &str) {
+        self.status_changed = true;
         let generation = self.backends[index].generation;
         // First nothing is written there any more.
         let news = self.backends[index].lost(reason.to_owned());
@@ -408,6 +421,7 @@ impl Thread {
             return;
         };
         running.phase = Phase::Started;
+        self.status_changed = true;
         let serial = running.instance.serial;
         let instance = running.instance.clone();
         let backend = running.backend;
@@ -435,6 +449,7 @@ impl Thread {
             return;
         }
         running.phase = Phase::Stopping;
+        self.status_changed = true;
         let stopped = Command::Stopped(running.instance.serial);
         let source = &self.sources.all[place.source].entry.source;
         source.stop(place.slot, self.acknowledge(stopped));
@@ -511,6 +526,7 @@ impl Thread {
 
     /// Tells services of data sources that were registered, withdrawn or have changed.
     fn look_at_sources(&mut self) {
+        self.status_changed = true;
         self.sources.discover();
         let later = monotonic_now() + UPDATE_DELAY.as_nanos() as u64;
         let mut withdrawn = Vec::new();
@@ -733,12 +749,12 @@ impl Thread {
 
     // --- Sessions, and the loop. ---
 
-    fn serve_clients(&mut self, ready: &HashMap<Token, Readiness>) {
+    fn serve_clients(&mut self, ready: &[Event]) {
         let mut services = Services {
             backends: &mut self.backends,
         };
         self.clients.retain_mut(|client| {
-            let ready = ready.get(&client.watch.token()).copied().unwrap_or_default();
+            let ready = readiness(ready, &client.watch);
             client.served.turn(ready, &mut services) == Turn::Keep
         });
     }
@@ -842,9 +858,8 @@ impl Thread {
         }
     }
 
-    fn publish_status(&self) {
-        if self.backends.is_empty() {
-            // They are about to be added.
+    fn publish_status(&mut self) {
+        if !std::mem::take(&mut self.status_changed) {
             return;
         }
         let instances = |holds: &dyn Fn(&Running) -> bool| {

@@ -1,0 +1,118 @@
+//! Startup tracing: what was recorded before a session has asked for it.
+
+use buffa::Message;
+use ferretto_ipc::host::Reply;
+use ferretto_ipc::ports::{PRODUCER_PORT, ProducerMethod, ServiceDescriptor};
+use ferretto_proto::messages::InitializeConnectionResponse;
+
+use super::application::Application;
+use super::support::service::ScriptedService;
+use super::support::{Program, Programs, Side, System};
+use super::{
+    CONFIG, assert_numbers, await_registration, config_with, events, numbers, registered, with_each_service,
+};
+
+#[test]
+fn startup_tracing_is_taken_over_by_the_session_that_asks_for_the_same() {
+    with_each_service(|system, side| {
+        let mut application = Application::start(system);
+        application.does("initialize");
+        assert_eq!(application.does(&format!("startup {CONFIG}")), "");
+        application.does("threads 4 100");
+        application.does("write 400 100");
+        system.start(side, Program::Traced);
+        await_registration(system);
+        let recording = system.record(Side::Ours, CONFIG);
+        assert_eq!(application.does("startup_outcome"), "Adopted");
+        application.does("write 500 100");
+        let trace = recording.interrupt();
+        assert_numbers(&trace, 0..600);
+        assert_eq!(events(&trace).len(), 5, "sequences: those begun at startup go on");
+        // And the next session is one as any other.
+        application.does("await_inactive");
+        let recording = system.record(Side::Ours, CONFIG);
+        application.does("write 0 7");
+        assert_eq!(numbers(&recording.interrupt()).len(), 7);
+        application.ends();
+    });
+}
+
+#[test]
+fn startup_tracing_with_a_connected_service_is_kept_apart_from_other_sessions() {
+    with_each_service(|system, side| {
+        let mut application = registered(system, side);
+        let other = system.record(Side::Ours, &config_with(r#"legacy_config: "other""#));
+        assert_eq!(application.does(&format!("startup {CONFIG}")), "");
+        application.does("write 0 100");
+        // Another config is not what was expected.
+        assert_eq!(numbers(&other.interrupt()).len(), 100);
+        let recording = system.record(Side::Ours, CONFIG);
+        assert_eq!(application.does("startup_outcome"), "Adopted");
+        application.does("write 100 100");
+        assert_numbers(&recording.interrupt(), 0..200);
+        application.ends();
+    });
+}
+
+#[test]
+fn what_was_recorded_for_a_session_that_never_came_is_thrown_away() {
+    with_each_service(|system, side| {
+        let mut application = registered(system, side);
+        assert_eq!(application.does(&format!("startup {CONFIG}")), "");
+        application.does("write 0 20000");
+        application.does("startup_abort");
+        assert_eq!(application.does("startup_outcome"), "Aborted");
+        application.does("await_inactive");
+        await_registration(system);
+        // And it does not take up memory that those to come need.
+        let recording = system.record(Side::Ours, CONFIG);
+        application.does("write 0 5000");
+        assert_eq!(numbers(&recording.interrupt()).len(), 5000);
+        application.ends();
+    });
+}
+
+#[test]
+fn nothing_can_be_recorded_from_startup_on_for_a_data_source_that_there_is_none_of() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let mut application = Application::start(&system);
+    application.does("initialize");
+    let said = application.does(r#"startup data_sources { config { name: "another" } }"#);
+    assert!(said.contains("no data source"), "{said}");
+    application.ends();
+}
+
+#[test]
+fn a_service_that_will_not_have_the_applications_memory_is_recorded_for_later() {
+    static SERVICES: [&ServiceDescriptor; 1] = [&PRODUCER_PORT];
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let service = ScriptedService::listen(&system.producer_socket());
+    let mut application = Application::start(&system);
+    application.does("initialize");
+    assert_eq!(application.does(&format!("startup {CONFIG}")), "");
+    application.does("write 0 100");
+    let mut offers = Vec::new();
+    // The application may have been connected already, and comes again with memory; then it comes without.
+    while !offers.ends_with(&[true, false]) {
+        service.serve(&SERVICES, |asked| {
+            if asked.method != ProducerMethod::InitializeConnection.name() {
+                return Some(Vec::new());
+            }
+            offers.push(asked.fd.is_some());
+            let answer = InitializeConnectionResponse::default();
+            let refused = offers.ends_with(&[true]);
+            refused.then(|| vec![(asked.to, Reply::last(answer.encode_to_vec()))])
+        });
+    }
+    assert_eq!(application.does("startup_outcome"), "Aborted");
+    drop(service);
+    std::fs::remove_file(system.producer_socket()).unwrap();
+    system.start(Side::Ours, Program::Traced);
+    await_registration(&system);
+    let recording = system.record(Side::Ours, CONFIG);
+    application.does("write 0 10");
+    assert_numbers(&recording.interrupt(), 0..10);
+    application.ends();
+}
