@@ -2,6 +2,7 @@
 //!
 //! Each sequence of events holds one and asks it for every timestamp. No call, no lock, one multiplication.
 
+use super::discipline::MAX_LEAD_NS;
 use super::{counter, timeline};
 
 /// A linear piece of the function from the counter's ticks to trace time: what it shows at `counter`, and how fast it goes
@@ -42,7 +43,8 @@ impl Anchor {
     }
 
     /// Replaces an anchor that could not tell the time, and tells it. Neither this time nor any that the anchor tells until the
-    /// next renewal is before `at_least`, which is the last time the caller used.
+    /// next renewal is before `at_least`, which is the last time that the caller had from it; one that is further ahead than that can be
+    /// ([`MAX_LEAD_NS`]) is ignored.
     ///
     /// About once in [`MAX_PIECE_NS`](super::discipline::MAX_PIECE_NS) one thread of the process asks the kernel's clock here,
     /// the others copy what it found. Never waits, never allocates.
@@ -50,6 +52,8 @@ impl Anchor {
     #[inline(never)]
     pub(crate) fn renew(&mut self, at_least: u64) -> u64 {
         let renewed = timeline::renew();
+        let is_own = at_least.saturating_sub(renewed.ns) <= MAX_LEAD_NS;
+        let at_least = if is_own { at_least } else { 0 };
         *self = renewed.anchor.not_before(at_least, renewed.counter);
         renewed.ns.max(at_least)
     }

@@ -16,6 +16,10 @@ use super::anchor::Anchor;
 /// function follows sooner when the kernel's clock changes speed.
 pub(super) const MAX_PIECE_NS: u64 = 4_000_000;
 
+/// How far times that were used may be ahead of the kernel's clock and are still waited for, in nanoseconds. Trace time does not run ahead by
+/// more: then it is the kernel's clock that was set back, as when a process goes on from a checkpoint.
+pub(super) const MAX_LEAD_NS: u64 = 2 * MAX_PIECE_NS;
+
 /// A piece is at most one part in so many of the baseline that its rate is from.
 const BASELINE_PER_PIECE: u64 = 4;
 
@@ -117,9 +121,10 @@ impl Discipline {
     /// Begins the next piece with this reading. It has no length, and the kernel's clock is to be asked for the next time too,
     /// if little is known yet.
     pub(super) fn advance(&mut self, reading: Reading) {
-        // Times up to here may have been used. But if the kernel's clock itself was set back, it is followed.
+        // Times up to here may have been used.
         let used = self.anchor.end();
-        let begin = if used.saturating_sub(reading.ns) <= 2 * MAX_PIECE_NS {
+        let is_waited_for = used.saturating_sub(reading.ns) <= MAX_LEAD_NS;
+        let begin = if is_waited_for {
             used.max(reading.ns)
         } else {
             reading.ns

@@ -202,6 +202,17 @@ fn threads_have_the_same_time() {
     );
 }
 
+#[test]
+fn a_time_that_is_far_ahead_is_not_waited_for() {
+    let mut anchor = Anchor::EXPIRED;
+    let far = now() + 3_600_000_000_000;
+    let ns = anchor.renew(far);
+    assert!(ns < far, "{ns}");
+    let near = ns + 1_000_000;
+    let ns = anchor.renew(near);
+    assert!(ns >= near, "{ns} after {near}");
+}
+
 prop_compose! {
     fn piece()(
         counter in any::<u64>(),
