@@ -8,9 +8,9 @@
 //! [`timeline`] keeps the process's current piece in a [`seqlock`]. [`anchor`] is a thread's copy of that piece.
 //!
 //! What is guaranteed of times from anchors:
-//! - A thread's times never go backwards, and all threads compute with the same function, which never decreases: what happened
-//!   before is stamped before, as far as the processor reads its counter in program order, which it may do some tens of
-//!   nanoseconds early.
+//! - A thread's times never go backwards, and all threads compute with the same function, which never decreases: what happened before
+//!   is stamped before. But a processor may read its counter before earlier loads are done: if a thread waits for a cache line
+//!   that another one writes, some hundreds of nanoseconds early. A fence would prevent that, and double what a timestamp costs.
 //! - They differ from the kernel's clock by tens of nanoseconds. Where someone turns the kernel's clock faster or slower
 //!   (`adjtimex`), by that much of [`discipline::MAX_PIECE_NS`] more, until the piece is over.
 //! - After a jump (the machine was suspended, a virtual machine moved) they are right again with the next piece.

@@ -142,8 +142,12 @@ fn a_panic_at_exit_changes_nothing() {
 /// Where [`HOOKS_THAT_ASK`] asks another thread.
 static ASK: Mutex<Option<Sender<SyncSender<()>>>> = Mutex::new(None);
 
+/// How long it waits for the answer instead of the hook's patience, which a busy machine may use up.
+static WAIT: Mutex<Option<Duration>> = Mutex::new(None);
+
 static HOOKS_THAT_ASK: Hooks = Hooks {
     at_exit: |patience| {
+        let patience = WAIT.lock().expect("not poisoned").unwrap_or(patience);
         let (done, wait) = sync_channel(1);
         let asked = ASK
             .lock()
