@@ -76,6 +76,12 @@ pub fn now() -> u64 {
     chosen().read()
 }
 
+/// The processor's time-stamp counter in ticks, on processors that call it so: for clock snapshots.
+#[cfg(feature = "in-process")]
+pub(crate) fn time_stamp_counter() -> Option<u64> {
+    cfg!(target_arch = "x86_64").then(counter::read)
+}
+
 /// The processor time that the calling thread has used so far, in nanoseconds. A system call.
 pub(crate) fn thread_time_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)

@@ -8,6 +8,8 @@ use ferretto_service::{Identity, Now, SystemFacts};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock;
+
 /// The time, on every clock that traces refer to.
 pub(super) fn now() -> Now {
     let read = |clock| {
@@ -21,7 +23,7 @@ pub(super) fn now() -> Now {
         realtime: read(ClockId::Realtime),
         monotonic: read(ClockId::Monotonic),
         monotonic_raw: read(ClockId::MonotonicRaw),
-        tsc: None,
+        tsc: clock::time_stamp_counter(),
     }
 }
 

@@ -11,6 +11,7 @@ use ferretto_client::producer::{
     self, ConnectionFeatures, DataSourceInstanceId, DataSourceSetup, Disconnect, Flush, FlushRequestId,
     ProducerEvent, ProducerOptions, SharedMemoryOffer,
 };
+use ferretto_ipc::client::CallId;
 use ferretto_proto::messages::{CommitDataRequest, DataSourceConfig, DataSourceDescriptor};
 use ferretto_service::{
     Credentials, Introduction, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, SmbOrigin,
@@ -33,6 +34,7 @@ pub(crate) struct Producer {
     id: Option<ProducerId>,
     /// What happens to one that was turned away.
     turned_away: VecDeque<ProducerEvent>,
+    last_call: u64,
 }
 
 impl fmt::Debug for Producer {
@@ -78,6 +80,7 @@ impl Producer {
             core,
             id,
             turned_away,
+            last_call: 0,
         }
     }
 
@@ -141,6 +144,14 @@ impl Producer {
     /// Activates triggers by name, in whatever sessions wait for them.
     pub(crate) fn activate_triggers(&mut self, names: &[impl AsRef<str>]) {
         self.input(|core, id, now| core.service.activate_triggers(id, names, machine::random(), now));
+    }
+
+    /// Asks for [`ProducerEvent::Synced`] once the service has seen all earlier requests. It has.
+    pub(crate) fn sync(&mut self) -> CallId {
+        self.last_call += 1;
+        let call = CallId::new(self.last_call);
+        self.input(|core, id, _| core.tell_producer(id, ProducerEvent::Synced(call)));
+        call
     }
 
     /// Has the service take an input, and all of what follows done.

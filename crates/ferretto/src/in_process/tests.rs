@@ -301,7 +301,24 @@ fn a_session_records_what_a_producer_writes() {
             .filter_map(|packet| packet.data.as_ref())
             .any(what)
     };
-    assert!(has(|data| matches!(data, trace_packet::Data::ClockSnapshot(_))));
+    /// `BuiltinClock` from real time to boot time, and the time-stamp counter.
+    const CLOCKS: &[u32] = if cfg!(target_arch = "x86_64") {
+        &[1, 2, 3, 4, 5, 6, 9]
+    } else {
+        &[1, 2, 3, 4, 5, 6]
+    };
+    assert!(has(|data| {
+        let trace_packet::Data::ClockSnapshot(snapshot) = data else {
+            return false;
+        };
+        let mut clocks: Vec<u32> = snapshot
+            .clocks
+            .iter()
+            .filter_map(|clock| clock.clock_id)
+            .collect();
+        clocks.sort_unstable();
+        clocks == CLOCKS
+    }));
     assert!(has(|data| matches!(data, trace_packet::Data::SystemInfo(_))));
     assert!(has(|data| matches!(data, trace_packet::Data::TraceConfig(_))));
     assert!(has(|data| matches!(data, trace_packet::Data::TraceUuid(_))));
@@ -568,9 +585,14 @@ fn questions_are_answered() {
 }
 
 #[test]
-fn triggers_arrive() {
+fn sync_and_triggers_arrive() {
     let mut machine = Machine::new();
     let mut recorder = Recorder::new(&machine.service, "p");
+    let call = recorder.producer.sync();
+    assert!(
+        std::iter::from_fn(|| recorder.producer.next_event())
+            .any(|event| matches!(event, ProducerEvent::Synced(synced) if synced == call))
+    );
     let mut consumer = machine.consumer();
     let mut config = config();
     let trigger = ferretto_proto::messages::trace_config::trigger_config::Trigger {

@@ -215,6 +215,9 @@ impl Session {
     /// Reads the trace, as an iterator over chunks or as the bytes of a trace file. What is read is gone from the session's buffers.
     /// May be called while the session records, for what has arrived so far: best after a [flush](Session::flush_blocking).
     ///
+    /// While the reader is there and not read, a service behind a socket is kept waiting, and with it everything else that this session
+    /// is asked for.
+    ///
     /// ```no_run
     /// # use ferretto::session::Session;
     /// # let session = Session::system();

@@ -230,6 +230,8 @@ pub(super) struct Worker {
     phase: Phase,
     /// The trace goes into a file, and is not to be read.
     streams: bool,
+    /// The service keeps something for us.
+    holds_buffers: bool,
     /// The requests whose answers tell the ends of sessions that were given up.
     given_up: Vec<CallId>,
     /// The request whose answer tells the end of this one, if it is known.
@@ -256,6 +258,7 @@ impl Worker {
             unfinished: false,
             phase: Phase::Idle,
             streams: false,
+            holds_buffers: false,
             given_up: Vec::new(),
             enabled: None,
             pending: HashMap::new(),
@@ -331,6 +334,7 @@ impl Worker {
             Command::Start(waiting) => self.start(waiting),
             Command::Stop(waiting) => self.stop(waiting),
             Command::AwaitEnd(answer) => match &self.phase {
+                Phase::Idle | Phase::Clone => answer.give(Err(not_set_up("wait for the end of the session"))),
                 Phase::Ended(result) => {
                     let result = result.clone();
                     answer.give(result);
@@ -431,9 +435,9 @@ impl Worker {
         matches!(self.phase, Phase::Prepared | Phase::Starting | Phase::Started)
     }
 
-    /// Frees what the service keeps of a session that has ended.
+    /// Frees what the service keeps of a session that has ended or is a clone.
     fn give_up(&mut self) {
-        if matches!(self.phase, Phase::Ended(_) | Phase::Clone) {
+        if std::mem::take(&mut self.holds_buffers) {
             self.request(Pending::Unawaited, Endpoint::free_buffers);
         }
         self.given_up.extend(self.enabled.take());
@@ -469,6 +473,7 @@ impl Worker {
         match endpoint.enable_tracing(config.as_bytes(), file) {
             Ok(call) => {
                 self.enabled = Some(call);
+                self.holds_buffers = true;
                 Ok(())
             }
             Err(error) => Err(SessionError::Refused(error.to_string())),
@@ -718,6 +723,7 @@ impl Worker {
             (Pending::Done(_, answer) | Pending::Flush(answer), ConsumerReply::Done) => answer.give(Ok(())),
             (Pending::Detach(answer), ConsumerReply::Done) => {
                 // It ends without us.
+                self.holds_buffers = false;
                 self.given_up.extend(self.enabled.take());
                 self.phase = Phase::Idle;
                 self.streams = false;
@@ -730,12 +736,14 @@ impl Worker {
                 let config = TraceConfig::from_encoded(trace_config).unwrap_or_default();
                 self.streams = config.decode().write_into_file.unwrap_or_default();
                 self.phase = Phase::Started;
+                self.holds_buffers = true;
                 answer.give(Ok(config));
             }
             (Pending::Clone(answer), ConsumerReply::SessionCloned(response)) => {
                 let result = cloned(&response);
                 if let Ok(cloned) = &result {
                     self.phase = Phase::Clone;
+                    self.holds_buffers = true;
                     self.streams = cloned.wrote_into_file;
                 }
                 answer.give(result);
