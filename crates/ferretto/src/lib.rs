@@ -22,9 +22,46 @@ pub mod track;
 pub mod track_event;
 
 pub use debug_annotation::DebugAnnotation;
-pub use ferretto_macros::{DebugAnnotation, trace_function};
 /// Perfetto's schema: messages of configs, and writers of packets.
 pub use ferretto_proto as proto;
+/// ```
+/// use ferretto::DebugAnnotation;
+///
+/// #[derive(DebugAnnotation)]
+/// struct Request<'a> {
+///     url: &'a str,
+///     #[annotation(rename = "bytes")]
+///     length: Option<u64>,
+///     #[annotation(debug)]
+///     method: Method,
+///     #[annotation(skip)]
+///     body: Vec<u8>,
+/// }
+///
+/// #[derive(Debug)]
+/// enum Method { Get, Post }
+/// # let request = Request { url: "", length: None, method: Method::Get, body: vec![] };
+/// # fn annotate(_: impl DebugAnnotation) {}
+/// # annotate(&request);
+/// # let (_, _) = (Method::Post, request.body);
+/// ```
+pub use ferretto_macros::DebugAnnotation;
+/// ```
+/// use ferretto::trace_function;
+///
+/// struct Cache { hits: u64 }
+///
+/// impl Cache {
+///     #[trace_function("net", name = "Cache::get", args(key, self.hits))]
+///     fn get(&mut self, key: u32) -> Option<&str> {
+///         // …
+/// #       let _ = key;
+///         None
+///     }
+/// }
+/// # Cache { hits: 0 }.get(1);
+/// ```
+pub use ferretto_macros::trace_function;
 pub use muxer::{activate_triggers, initialize, is_initialized};
 pub use options::{Backend, BufferExhaustedPolicy, Options};
 pub use session::{Session, TraceConfig};

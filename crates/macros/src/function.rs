@@ -279,10 +279,13 @@ impl Recorded {
     }
 }
 
-/// `, "name" => &value`.
 fn argument(name: &Ident, value: TokenStream) -> TokenStream {
-    let label = TokenTree::from(Literal::string(&name_of(name))).into();
-    fill(", $label => &$value", &[("label", &label), ("value", &value)])
+    labelled(&TokenTree::from(Literal::string(&name_of(name))).into(), &value)
+}
+
+/// `, "name" => value`. The macros take a reference to the value by themselves.
+fn labelled(label: &TokenStream, value: &TokenStream) -> TokenStream {
+    fill(", $label => $value", &[("label", label), ("value", value)])
 }
 
 /// Parses `a, self.b, "c" => expression`.

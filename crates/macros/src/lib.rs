@@ -1,4 +1,4 @@
-//! The procedural macros of the crate `ferretto`, which re-exports them. Do not depend on this crate by itself.
+//! The procedural macros of the crate `ferretto`, which re-exports them, with examples. Do not depend on this crate by itself.
 //!
 //! It reads tokens by hand and depends on nothing: what a parser for all of Rust takes to compile would be a good part of the
 //! time that all of `ferretto` takes. Types and expressions pass through as they are; only their ends have to be found.
@@ -32,26 +32,6 @@ mod template;
 ///
 /// Without `bound`, each type parameter that occurs in a recorded field has to implement `DebugAnnotation`, or `Display` or
 /// `Debug` where the field says so.
-///
-/// ```
-/// use ferretto::DebugAnnotation;
-///
-/// #[derive(DebugAnnotation)]
-/// struct Request<'a> {
-///     url: &'a str,
-///     #[annotation(rename = "bytes")]
-///     length: Option<u64>,
-///     #[annotation(debug)]
-///     method: Method,
-///     #[annotation(skip)]
-///     body: Vec<u8>,
-/// }
-///
-/// #[derive(Debug)]
-/// enum Method { Get, Post }
-/// # let _ = Request { url: "", length: None, method: Method::Get, body: vec![] }.body;
-/// # let _ = Method::Post;
-/// ```
 #[proc_macro_derive(DebugAnnotation, attributes(annotation))]
 pub fn derive_debug_annotation(item: TokenStream) -> TokenStream {
     derive::expand(item).unwrap_or_else(error::Error::into_tokens)
@@ -69,27 +49,6 @@ pub fn derive_debug_annotation(item: TokenStream) -> TokenStream {
 /// - `args` records all parameters as arguments (not `self`), and `skip(a, b)` all but those.
 /// - `args(a, self.b, "c" => expression)` records these: `a`, `b` and `c`.
 /// - `option = expression` passes on what else `trace_event!` takes.
-///
-/// ```
-/// # ferretto::define_categories! { "net" }
-/// use ferretto::trace_function;
-///
-/// #[trace_function("net", args(url, "bytes" => body.len()))]
-/// async fn send(url: &str, body: Vec<u8>) -> std::io::Result<()> {
-///     // ...
-///     Ok(())
-/// }
-///
-/// struct Cache { hits: u64 }
-///
-/// impl Cache {
-///     #[trace_function("net", name = "Cache::get", args(key, self.hits))]
-///     fn get(&mut self, key: u32) -> Option<&str> {
-///         // ...
-/// #       None
-///     }
-/// }
-/// ```
 #[proc_macro_attribute]
 pub fn trace_function(arguments: TokenStream, item: TokenStream) -> TokenStream {
     function::expand(arguments, item)
