@@ -9,6 +9,7 @@ extern crate self as ferretto;
 pub mod clock;
 pub mod data_source;
 pub mod debug_annotation;
+pub mod future;
 #[cfg(feature = "in-process")]
 mod in_process;
 mod muxer;
@@ -49,6 +50,12 @@ pub use ferretto_macros::DebugAnnotation;
 /// ```
 /// use ferretto::trace_function;
 ///
+/// #[trace_function("net", args(url, "bytes" => body.len()))]
+/// async fn send(url: &str, body: Vec<u8>) -> std::io::Result<()> {
+///     // …
+///     Ok(())
+/// }
+///
 /// struct Cache { hits: u64 }
 ///
 /// impl Cache {
@@ -60,6 +67,7 @@ pub use ferretto_macros::DebugAnnotation;
 ///     }
 /// }
 /// # Cache { hits: 0 }.get(1);
+/// # let _ = send("", vec![]);
 /// ```
 pub use ferretto_macros::trace_function;
 pub use muxer::{activate_triggers, initialize, is_initialized};

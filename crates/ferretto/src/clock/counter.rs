@@ -31,6 +31,13 @@ pub(super) fn read() -> u64 {
 
 /// The counter in ticks, read when everything before in program order is done.
 pub(super) fn read_in_order() -> u64 {
+    finish_earlier_instructions();
+    read()
+}
+
+/// Waits until everything before in program order is done, so that whatever time is read next is after it: some nanoseconds.
+#[inline]
+pub(crate) fn finish_earlier_instructions() {
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: part of every x86-64 processor's instruction set. Linux has AMD's wait as Intel's do.
@@ -41,7 +48,6 @@ pub(super) fn read_in_order() -> u64 {
         // SAFETY: a barrier, without any other effect.
         unsafe { core::arch::asm!("isb", options(nostack, preserves_flags)) };
     }
-    read()
 }
 
 /// Whether the counter goes at one speed whatever the processor does, and alike on all processors.

@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) use anchor::Anchor;
+pub(crate) use counter::finish_earlier_instructions;
 
 /// The clock that a process stamps its events with.
 ///

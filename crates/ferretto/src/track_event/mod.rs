@@ -17,7 +17,7 @@ mod registry;
 mod sequence;
 mod source;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod thread;
 mod wire;
 

@@ -32,7 +32,7 @@ impl Notify for Silent {
 }
 
 /// An instance whose packets are kept.
-struct Recording {
+pub(crate) struct Recording {
     slot: Slot,
     arbiter: Arc<Arbiter>,
     _alone: Option<MutexGuard<'static, ()>>,
@@ -73,7 +73,7 @@ impl Recording {
     }
 
     /// Records what `events` does, on a thread of its own.
-    fn of(config: TrackEventConfig, events: impl FnOnce() + Send) -> Vec<TracePacket> {
+    pub(crate) fn of(config: TrackEventConfig, events: impl FnOnce() + Send) -> Vec<TracePacket> {
         let recording = Self::start(config);
         on_a_thread(events);
         recording.finish()
@@ -130,16 +130,16 @@ fn on_a_thread(events: impl FnOnce() + Send) {
 
 /// The events among packets, with their strings resolved.
 #[derive(Debug, Default)]
-struct Events {
+pub(crate) struct Events {
     names: BTreeMap<u64, String>,
     categories: BTreeMap<u64, String>,
     annotations: BTreeMap<u64, String>,
-    events: Vec<(u64, TrackEvent)>,
+    pub(crate) events: Vec<(u64, TrackEvent)>,
     tracks: Vec<TrackDescriptor>,
 }
 
 impl Events {
-    fn of(packets: &[TracePacket]) -> Self {
+    pub(crate) fn of(packets: &[TracePacket]) -> Self {
         let mut all = Self::default();
         let mut clocks = BTreeMap::new();
         for packet in packets {
@@ -217,12 +217,12 @@ impl Events {
         summary.collect()
     }
 
-    fn track(&self, uuid: u64) -> &TrackDescriptor {
+    pub(crate) fn track(&self, uuid: u64) -> &TrackDescriptor {
         self.tracks.iter().find(|track| track.uuid == Some(uuid)).unwrap()
     }
 }
 
-fn name(event: &TrackEvent) -> &str {
+pub(crate) fn name(event: &TrackEvent) -> &str {
     match &event.name_field {
         Some(track_event::NameField::Name(name)) => name,
         _ => "",
