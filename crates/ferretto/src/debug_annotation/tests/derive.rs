@@ -1,7 +1,6 @@
 //! What `#[derive(DebugAnnotation)]` writes.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
