@@ -343,7 +343,7 @@ impl<'a> Parent<'a> {
     fn parent(self) -> Option<Parent<'a>> {
         match self.0 {
             ParentKind::Track(track) => track.known_parent().map(Parent::track),
-            ParentKind::Named(track) => Some(track.label.parent),
+            ParentKind::Named(track) => Some(track.label.parent()),
         }
     }
 

@@ -1,12 +1,12 @@
 //! What all tracks with a name have in common: the name, the place in the hierarchy, and how they are displayed.
 //!
-//! [`NamedTrack`], [`CounterTrack`](super::CounterTrack) and [`StateTrack`](super::StateTrack) each hold a [`Label`] and get their
+//! [`NamedTrack`](super::NamedTrack), [`CounterTrack`](super::CounterTrack) and [`StateTrack`](super::StateTrack) each hold a [`Label`] and get their
 //! methods for it from [`labelled_track`].
 
 use ferretto_proto::messages::track_descriptor::{ChildTracksOrdering, SiblingMergeBehavior};
 use ferretto_proto::write;
 
-use super::{NamedTrack, Parent, Track, TrackLike, identity};
+use super::{Parent, Track, identity};
 
 /// How viewers order the tracks right below one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,8 +47,10 @@ pub(super) struct Label<'a> {
     name: Name<'a>,
     /// Of name and type, before the id comes in.
     hash: u64,
-    pub(super) id: u64,
-    pub(super) parent: Parent<'a>,
+    id: u64,
+    parent: Parent<'a>,
+    /// What follows from these three, worked out when they are set.
+    track: Track,
     pub(super) description: Option<&'a str>,
     pub(super) sibling_order_rank: Option<i32>,
     pub(super) child_ordering: Option<ChildOrdering>,
@@ -66,11 +68,13 @@ impl<'a> Label<'a> {
     }
 
     const fn with_name(name: Name<'a>, text: &str, magic: u64) -> Self {
+        let hash = identity::fnv1a(text.as_bytes()) ^ magic;
         Self {
             name,
-            hash: identity::fnv1a(text.as_bytes()) ^ magic,
+            hash,
             id: 0,
             parent: Parent::track(Track::process()),
+            track: Track::new(hash),
             description: None,
             sibling_order_rank: None,
             child_ordering: None,
@@ -78,14 +82,28 @@ impl<'a> Label<'a> {
         }
     }
 
+    pub(super) const fn set_id(&mut self, id: u64) {
+        self.id = id;
+        self.track = Track::with_parent(self.hash ^ self.id, self.parent.identity());
+    }
+
+    pub(super) const fn set_parent(&mut self, parent: Parent<'a>) {
+        self.parent = parent;
+        self.track = Track::with_parent(self.hash ^ self.id, self.parent.identity());
+    }
+
+    pub(super) const fn parent(&self) -> Parent<'a> {
+        self.parent
+    }
+
     #[inline]
     pub(super) const fn identity(&self) -> Track {
-        Track::with_parent(self.hash ^ self.id, self.parent.identity())
+        self.track
     }
 
     /// Writes everything but what is particular to the type of the track.
     pub(super) fn write(&self, descriptor: &mut write::TrackDescriptor<'_>) {
-        super::write_identity(&self.identity(), descriptor);
+        super::write_identity(&self.track, descriptor);
         match self.name {
             Name::Static(name) => descriptor.static_name(name),
             Name::Dynamic(name) => descriptor.name(name),
@@ -131,7 +149,7 @@ macro_rules! labelled_track {
         impl<'a> $Track<'a> {
             /// With a number that tells it from other tracks of the same name and parent.
             pub const fn id(mut self, id: u64) -> Self {
-                self.label.id = id;
+                self.label.set_id(id);
                 self
             }
 
@@ -142,13 +160,13 @@ macro_rules! labelled_track {
 
             /// Below `parent`.
             pub const fn parent(mut self, parent: $crate::track::Track) -> Self {
-                self.label.parent = $crate::track::Parent::track(parent);
+                self.label.set_parent($crate::track::Parent::track(parent));
                 self
             }
 
             /// Below `parent`, which is described in the trace whenever this track is.
             pub const fn child_of(mut self, parent: &'a $crate::track::NamedTrack<'a>) -> Self {
-                self.label.parent = $crate::track::Parent::named(parent);
+                self.label.set_parent($crate::track::Parent::named(parent));
                 self
             }
 
@@ -201,7 +219,7 @@ macro_rules! labelled_track {
             }
 
             fn parent(&self) -> Option<$crate::track::Parent<'_>> {
-                Some(self.label.parent)
+                Some(self.label.parent())
             }
         }
     };

@@ -13,6 +13,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod truth;
+
 /// Runs `body`, of the test `name`, in a process of its own: for what would be seen by other tests.
 pub(super) fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
     const CHILD: &str = "FERRETTO_TEST_CHILD";
