@@ -225,7 +225,7 @@ impl Track {
     }
 
     /// The parent, if what it stands for is known.
-    fn known_parent(&self) -> Option<Track> {
+    fn parent_track(&self) -> Option<Track> {
         match self.parent_kind {
             Kind::Custom => None,
             Kind::Process => Some(Self::process()),
@@ -252,8 +252,8 @@ pub trait TrackLike {
     fn write_descriptor(&self, descriptor: &mut write::TrackDescriptor<'_>);
 
     /// The parent, if it is to be described too whenever this track is.
-    fn parent(&self) -> Option<Parent<'_>> {
-        self.track().known_parent().map(Parent::track)
+    fn known_parent(&self) -> Option<Parent<'_>> {
+        self.track().parent_track().map(Parent::track)
     }
 
     /// What events say to be on this track.
@@ -279,8 +279,8 @@ impl<T: TrackLike + ?Sized> TrackLike for &T {
         (**self).write_descriptor(descriptor);
     }
 
-    fn parent(&self) -> Option<Parent<'_>> {
-        (**self).parent()
+    fn known_parent(&self) -> Option<Parent<'_>> {
+        (**self).known_parent()
     }
 }
 
@@ -342,7 +342,7 @@ impl<'a> Parent<'a> {
     /// The next one up.
     fn parent(self) -> Option<Parent<'a>> {
         match self.0 {
-            ParentKind::Track(track) => track.known_parent().map(Parent::track),
+            ParentKind::Track(track) => track.parent_track().map(Parent::track),
             ParentKind::Named(track) => Some(track.label.parent()),
         }
     }
@@ -391,7 +391,7 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
         None if uuid == 0 => {}
         None => sequence.emit(&mut |descriptor| track.write_descriptor(descriptor)),
     }
-    let mut known = track.parent();
+    let mut known = track.known_parent();
     let mut child = uuid;
     let mut uuid = registered.map_or_else(|| track.parent_uuid(), |registered| registered.parent);
     while child != 0 {

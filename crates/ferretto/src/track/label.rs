@@ -218,7 +218,7 @@ macro_rules! labelled_track {
                 self.write_particulars(descriptor);
             }
 
-            fn parent(&self) -> Option<$crate::track::Parent<'_>> {
+            fn known_parent(&self) -> Option<$crate::track::Parent<'_>> {
                 Some(self.label.parent())
             }
         }
