@@ -25,21 +25,21 @@
 //!
 //! # Identity
 //!
-//! A track is known in a trace by its *uuid*, which is the number (or the hash of the name) combined with the uuid of its parent;
-//! unless said otherwise the parent is the process. Uuids are those that Perfetto's C++ library computes, so if both are in one
-//! process, events that either records for "the same" track land on one line.
+//! A track is known in a trace by its *uuid*, which is the number (or the hash of the name) combined with the uuid of
+//! its parent; unless said otherwise the parent is the process. Uuids are those that Perfetto's C++ library computes,
+//! so if both are in one process, events that either records for "the same" track land on one line.
 //!
-//! A `const` track cannot hold the process's uuid, which is known at run time only. So tracks hold how to get from it to their own,
-//! and [`TrackLike::uuid`] does that step: a load and an exclusive or.
+//! A `const` track cannot hold the process's uuid, which is known at run time only. So tracks hold how to get from it
+//! to their own, and [`TrackLike::uuid`] does that step: a load and an exclusive or.
 //!
-//! Exclusive or is also why plain numbers below threads are to be chosen with care: 6 below the thread 7 is 1 below the process, for 6 ^ 7 = 1. Addresses,
-//! and names with numbers that are no thread's, do not meet.
+//! Exclusive or is also why plain numbers below threads are to be chosen with care: 6 below the thread 7 is 1 below the
+//! process, for 6 ^ 7 = 1. Addresses, and names with numbers that are no thread's, do not meet.
 //!
 //! # Descriptors
 //!
-//! A track's *descriptor* says what its uuid stands for: name, parent, unit. The SDK writes it before the first event on the track, and
-//! again when the trace buffer may have lost it. Parents that the track knows are described with it. [`set_track_descriptor`]
-//! replaces what would be written, for any track.
+//! A track's *descriptor* says what its uuid stands for: name, parent, unit. The SDK writes it before the first event
+//! on the track, and again when the trace buffer may have lost it. Parents that the track knows are described with it.
+//! [`set_track_descriptor`] replaces what would be written, for any track.
 
 use ferretto_proto::messages::{Message, TrackDescriptor};
 use ferretto_proto::write;
@@ -371,7 +371,8 @@ pub(crate) trait DescriptorSink {
     fn emit(&mut self, fill: &mut dyn FnMut(&mut write::TrackDescriptor<'_>));
 }
 
-/// Emits the descriptors that `sequence` lacks for an event on `track`: its own, then those of its parents as far as they are known.
+/// Emits the descriptors that `sequence` lacks for an event on `track`: its own, then those of its parents as far as
+/// they are known.
 ///
 /// Called before each event with a track; when there is nothing to do it costs one [`DescriptorSink::first_mention`].
 #[inline]
@@ -418,8 +419,9 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
     }
 }
 
-/// Emits the descriptors that were registered since `version`, as far as `sequence` has described the tracks in another way before.
-/// Returns the version to come with next time; a sequence that has described nothing yet begins with [`descriptors_version`].
+/// Emits the descriptors that were registered since `version`, as far as `sequence` has described the tracks in another
+/// way before. Returns the version to come with next time; a sequence that has described nothing yet begins with
+/// [`descriptors_version`].
 ///
 /// Costs one load and a comparison when nothing was registered.
 #[inline]
@@ -464,11 +466,12 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
     })
 }
 
-/// Has `descriptor` written for `track` from now on, in this session and later ones, on whatever thread, instead of what the track
-/// itself says.
+/// Has `descriptor` written for `track` from now on, in this session and later ones, on whatever thread, instead of
+/// what the track itself says.
 ///
-/// So can threads and processes be named, and processes and threads be ordered (by the descriptor of [`Track::root`]). The uuid is filled in, and
-/// the parent if `descriptor` names none. What is registered takes memory until [`erase_track_descriptor`].
+/// So can threads and processes be named, and processes and threads be ordered (by the descriptor of [`Track::root`]).
+/// The uuid is filled in, and the parent if `descriptor` names none. What is registered takes memory until
+/// [`erase_track_descriptor`].
 ///
 /// ```
 /// use ferretto::track::{Track, set_track_descriptor, track_descriptor};

@@ -102,7 +102,8 @@ impl<'a> CounterTrack<'a> {
 
     /// Has values written as differences, which takes fewer bytes where they are large and change little.
     ///
-    /// The track must then be one thread's: values that several threads record are differences to each thread's own last one, and mean nothing together.
+    /// The track must then be one thread's: values that several threads record are differences to each thread's own
+    /// last one, and mean nothing together.
     pub const fn incremental(mut self) -> Self {
         self.encoding = Encoding::Incremental;
         self

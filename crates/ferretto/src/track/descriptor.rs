@@ -1,7 +1,7 @@
 //! What the kernel knows of this process and its threads, for the descriptors of their tracks.
 //!
-//! Called when a sequence begins. Names are made UTF-8 where they are not: the kernel cuts the names of threads at 15 bytes, also
-//! in the middle of a character.
+//! Called when a sequence begins. Names are made UTF-8 where they are not: the kernel cuts the names of threads at 15
+//! bytes, also in the middle of a character.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,7 +35,8 @@ pub(super) fn write_process(descriptor: &mut write::TrackDescriptor<'_>) {
     });
 }
 
-/// Writes `cmdline`, arguments of which each ends with a zero byte, the first being the name. Empty ones are left out, as upstream does.
+/// Writes `cmdline`, arguments of which each ends with a zero byte, the first being the name. Empty ones are left out,
+/// as upstream does.
 pub(super) fn write_cmdline(cmdline: &[u8], process: &mut write::ProcessDescriptor<'_>) {
     if let Some(name) = cmdline
         .split(|&byte| byte == 0)

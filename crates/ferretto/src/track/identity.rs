@@ -52,8 +52,8 @@ fn compute_process_uuid() -> u64 {
     uuid
 }
 
-/// The hash of both numbers as they are in memory (of 64 and 32 bits): unique on this machine until it is started again, and the same for
-/// every copy of Perfetto in this process.
+/// The hash of both numbers as they are in memory (of 64 and 32 bits): unique on this machine until it is started
+/// again, and the same for every copy of Perfetto in this process.
 pub(super) fn uuid_of_process(start_time: u64, pid: i32) -> u64 {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&start_time.to_ne_bytes());
@@ -66,8 +66,8 @@ fn start_time() -> Option<u64> {
     parse_start_time(&std::fs::read("/proc/self/stat").ok()?)
 }
 
-/// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`), if it is not 0. Fields are counted from the end of field 2, the name in parentheses, which
-/// may itself contain any bytes.
+/// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`), if it is not 0. Fields are counted from the end of field 2, the
+/// name in parentheses, which may itself contain any bytes.
 pub(super) fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let name_end = stat.windows(2).rposition(|pair| pair == b") ")?;
     let field = stat[name_end + 2..].split(|&byte| byte == b' ').nth(22 - 3)?;
@@ -78,7 +78,8 @@ pub(super) fn parse_start_time(stat: &[u8]) -> Option<u64> {
         .filter(|&ticks| ticks != 0)
 }
 
-/// A random number in place of the start time, where there is no `/proc`. Then other copies of Perfetto in this process have another.
+/// A random number in place of the start time, where there is no `/proc`. Then other copies of Perfetto in this process
+/// have another.
 fn substitute_start_time() -> u64 {
     static RANDOM: OnceLock<u64> = OnceLock::new();
     *RANDOM.get_or_init(|| RandomState::new().build_hasher().finish())
@@ -105,9 +106,11 @@ fn ask_for_thread_id() -> u32 {
     tid
 }
 
-/// Makes a forked child a process of its own: its uuids are other ones, and nothing that its parent had registered for tracks holds.
+/// Makes a forked child a process of its own: its uuids are other ones, and nothing that its parent had registered for
+/// tracks holds.
 ///
-/// To be called in the child by its only thread, the one that forked, before it records anything. Takes no lock and does not allocate.
+/// To be called in the child by its only thread, the one that forked, before it records anything. Takes no lock and
+/// does not allocate.
 pub(crate) fn reset_after_fork() {
     PROCESS_UUID.store(0, Ordering::Relaxed);
     THREAD_ID.set(0);

@@ -1,7 +1,7 @@
 //! What all tracks with a name have in common: the name, the place in the hierarchy, and how they are displayed.
 //!
-//! [`NamedTrack`](super::NamedTrack), [`CounterTrack`](super::CounterTrack) and [`StateTrack`](super::StateTrack) each hold a [`Label`] and get their
-//! methods for it from [`labelled_track`].
+//! [`NamedTrack`](super::NamedTrack), [`CounterTrack`](super::CounterTrack) and [`StateTrack`](super::StateTrack) each
+//! hold a [`Label`] and get their methods for it from [`labelled_track`].
 
 use ferretto_proto::messages::track_descriptor::{ChildTracksOrdering, SiblingMergeBehavior};
 use ferretto_proto::write;

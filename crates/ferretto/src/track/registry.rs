@@ -1,7 +1,7 @@
 //! The descriptors that users have registered for tracks, by uuid.
 //!
-//! Asked when a sequence describes a track for the first time, never for each event. Sequences that have already written another descriptor learn of
-//! changes by [`version`], one load, and [`changes_since`].
+//! Asked when a sequence describes a track for the first time, never for each event. Sequences that have already
+//! written another descriptor learn of changes by [`version`], one load, and [`changes_since`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,8 +24,8 @@ struct Registry {
     by_version: BTreeMap<u64, u64>,
 }
 
-/// A registry and, in a forked child, the one that is used in its place: whether a thread that no longer exists was holding the lock cannot be
-/// known there, and what is registered speaks of the parent's process and threads anyway.
+/// A registry and, in a forked child, the one that is used in its place: whether a thread that no longer exists was
+/// holding the lock cannot be known there, and what is registered speaks of the parent's process and threads anyway.
 #[derive(Debug, Default)]
 struct Generation {
     registry: Mutex<Registry>,

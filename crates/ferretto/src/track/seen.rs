@@ -103,8 +103,8 @@ impl SeenTracks {
     }
 }
 
-/// Where to look first. Uuids differ from each other as the users' numbers do: often in a few bits that may be any, as in addresses; so all
-/// bits are brought to bear (Fibonacci hashing).
+/// Where to look first. Uuids differ from each other as the users' numbers do: often in a few bits that may be any, as
+/// in addresses; so all bits are brought to bear (Fibonacci hashing).
 #[inline]
 const fn start(uuid: u64) -> usize {
     (uuid.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize

@@ -61,9 +61,9 @@ fn decode_hex(hex: &str) -> TrackDescriptor {
 
 /// Checks `track` against the descriptor that upstream's library serialised for the same, hexadecimal here.
 ///
-/// All of them come from a C++ program with upstream's library as in the crate `perfetto-sdk-sys` 1.4.0, in which the process's uuid was set to
-/// 0x0123456789abcdef (`TrackRegistry::InitializeInstance`). As uuids below the process differ from its own by an exclusive or, they are
-/// carried over to this process.
+/// All of them come from a C++ program with upstream's library as in the crate `perfetto-sdk-sys` 1.4.0, in which the
+/// process's uuid was set to 0x0123456789abcdef (`TrackRegistry::InitializeInstance`). As uuids below the process
+/// differ from its own by an exclusive or, they are carried over to this process.
 #[track_caller]
 fn assert_upstreams(track: impl TrackLike, hex: &str) {
     const THEIR_PROCESS: u64 = 0x0123_4567_89ab_cdef;
@@ -442,7 +442,7 @@ fn the_root_is_described_if_it_is_registered() {
             ..ordered
         };
         describe_changes(start, &mut early);
-        assert_eq!(early.descriptors, [root.clone()]);
+        assert_eq!(early.descriptors, std::slice::from_ref(&root));
         describe(&Track::thread_scoped(3), &mut late);
         assert_eq!(late.descriptors.pop(), Some(root));
         assert_eq!(

@@ -1,22 +1,23 @@
 //! What a `TrackEventConfig` asks for: which categories are recorded, and how events are written.
 //!
-//! Read when an instance of the data source is set up; the categories of call sites are then looked up once each, so nothing here is on the
-//! path of an event.
+//! Read when an instance of the data source is set up; the categories of call sites are then looked up once each, so
+//! nothing here is on the path of an event.
 //!
 //! # Which categories
 //!
-//! A config has four lists of patterns: categories and tags, enabled and disabled. Whether a category is recorded is decided by the first of these that
-//! matches it:
+//! A config has four lists of patterns: categories and tags, enabled and disabled. Whether a category is recorded is
+//! decided by the first of these that matches it:
 //!
 //! 1. exact names: enabled categories, disabled categories, disabled tags, enabled tags, in this order;
 //! 2. patterns such as `gpu.*`, a name's beginning and a `*`: the four lists in the same order;
 //! 3. the pattern `*`, which matches everything: the four lists in the same order.
 //!
-//! What nothing matches is recorded. Tags match if any of the category's does. If no list of tags has an entry, the tags `slow` and `debug` are disabled; an
-//! enabled tag alone lifts that of both.
+//! What nothing matches is recorded. Tags match if any of the category's does. If no list of tags has an entry, the
+//! tags `slow` and `debug` are disabled; an enabled tag alone lifts that of both.
 //!
-//! These are the rules of upstream's C++ library. Its C library (and so the crate `perfetto-sdk`) has others: enabled tags come before disabled
-//! categories, `*` is a pattern like others, `slow` and `debug` are not special, and what nothing matches is *not* recorded.
+//! These are the rules of upstream's C++ library. Its C library (and so the crate `perfetto-sdk`) has others: enabled
+//! tags come before disabled categories, `*` is a pattern like others, `slow` and `debug` are not special, and what
+//! nothing matches is *not* recorded.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -114,8 +115,9 @@ impl CategoryFilter {
 
     /// Whether events of the group `names` are recorded: names with commas between, of which one that is enabled suffices.
     ///
-    /// `tags_of` gives the tags of those that are registered. A member counts as enabled also if it would be without its tags: this is
-    /// how upstream has it, so where nothing is said of tags a group with a slow category is recorded, though the category alone is not.
+    /// `tags_of` gives the tags of those that are registered. A member counts as enabled also if it would be without
+    /// its tags: this is how upstream has it, so where nothing is said of tags a group with a slow category is
+    /// recorded, though the category alone is not.
     pub(crate) fn is_group_enabled<'t>(
         &self,
         names: &str,
@@ -161,11 +163,11 @@ impl TrackEventOptions {
     }
 }
 
-/// Whether what was recorded since start-up with the config `startup` may become part of a session with `config`: whether it is what that
-/// session would have recorded.
+/// Whether what was recorded since start-up with the config `startup` may become part of a session with `config`:
+/// whether it is what that session would have recorded.
 ///
-/// As in upstream, categories, tags and filters must agree, whatever the order of the lists; how timestamps are written is the startup's.
-/// (Upstream also wants both to say something.)
+/// As in upstream, categories, tags and filters must agree, whatever the order of the lists; how timestamps are written
+/// is the startup's. (Upstream also wants both to say something.)
 pub(crate) fn can_adopt(startup: &TrackEventConfig, config: &TrackEventConfig) -> bool {
     let lists = |config: &TrackEventConfig| {
         [

@@ -1,5 +1,5 @@
-//! What upstream's trace processor makes of the descriptors: a trace of events on all kinds of tracks, written by hand. (All but states,
-//! which are newer than the trace processors at hand.)
+//! What upstream's trace processor makes of the descriptors: a trace of events on all kinds of tracks, written by hand.
+//! (All but states, which are newer than the trace processors at hand.)
 
 use std::path::PathBuf;
 use std::process::Command;

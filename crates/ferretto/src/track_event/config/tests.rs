@@ -19,7 +19,8 @@ fn config(words: &str) -> TrackEventConfig {
     config
 }
 
-/// Categories with their tags; the ones that upstream's tests of this (`TrackEventConfig` in `api_integrationtest.cc`) register.
+/// Categories with their tags; the ones that upstream's tests of this (`TrackEventConfig` in `api_integrationtest.cc`)
+/// register.
 const REGISTERED: [(&str, &[&str]); 9] = [
     ("test", &["tag"]),
     ("test.verbose", &["tag", "debug"]),
