@@ -282,6 +282,16 @@ impl<T: TrackLike + ?Sized> TrackLike for &T {
     fn known_parent(&self) -> Option<Parent<'_>> {
         (**self).known_parent()
     }
+
+    #[inline]
+    fn uuid(&self) -> u64 {
+        (**self).uuid()
+    }
+
+    #[inline]
+    fn parent_uuid(&self) -> u64 {
+        (**self).parent_uuid()
+    }
 }
 
 impl TrackLike for Track {

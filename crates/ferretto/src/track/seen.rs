@@ -21,11 +21,6 @@ pub(crate) struct SeenTracks {
 }
 
 impl SeenTracks {
-    /// An empty set, without memory.
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds `uuid`; tells whether it was not there.
     #[inline]
     pub(crate) fn insert(&mut self, uuid: u64) -> bool {

@@ -690,7 +690,7 @@ proptest! {
             0..600,
         )
     ) {
-        let (mut seen, mut model) = (SeenTracks::new(), HashSet::new());
+        let (mut seen, mut model) = (SeenTracks::default(), HashSet::new());
         for step in steps {
             match step {
                 Some(uuid) => {
@@ -709,7 +709,7 @@ proptest! {
 
 #[test]
 fn seen_tracks_forget_rather_than_grow_for_ever() {
-    let mut seen = SeenTracks::new();
+    let mut seen = SeenTracks::default();
     for uuid in 1..=seen::MAX_TRACKS as u64 {
         assert!(seen.insert(uuid));
     }
