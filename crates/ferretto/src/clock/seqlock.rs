@@ -31,7 +31,7 @@ impl<const N: usize> SeqLock<N> {
         // The words are loaded before the version is once more.
         fence(Ordering::Acquire);
         let unchanged = self.version.load(Ordering::Relaxed) == version;
-        (version % 2 == 0 && unchanged).then_some((Version(version), words))
+        (version.is_multiple_of(2) && unchanged).then_some((Version(version), words))
     }
 
     /// Replaces the words by what `write` makes, if they are still in the state that was read.
@@ -52,7 +52,7 @@ impl<const N: usize> SeqLock<N> {
     /// `fork` and anything else; async-signal-safe.
     pub(super) fn abandon(&self) {
         let version = self.version.load(Ordering::Relaxed);
-        if version % 2 == 1 {
+        if !version.is_multiple_of(2) {
             self.store([0; N]);
             self.version.store(version + 1, Ordering::Release);
         }
