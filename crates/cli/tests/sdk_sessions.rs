@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ferretto_proto::messages::Message;
 use ferretto::options::{Address, Port};
 use ferretto::session::{
     CloneSource, DataSource, ExhaustedPolicy, ObservableEventType, Session, SessionError, StateScope,
     TraceConfig,
 };
 use ferretto::{Backend, Options, trace_event_instant};
+use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{Trace, trace_packet};
 use support::trace::{LOSSES, TraceProcessor, numbers};
 use support::{PATIENCE, Program, Programs, Side, System};

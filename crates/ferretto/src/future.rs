@@ -131,8 +131,8 @@ impl TrackLike for AsyncSlice {
         }
     }
 
-    fn parent(&self) -> Option<Parent<'_>> {
-        self.lane.as_ref().and_then(Lane::parent)
+    fn known_parent(&self) -> Option<Parent<'_>> {
+        self.lane.as_ref().and_then(Lane::known_parent)
     }
 }
 

@@ -23,8 +23,6 @@ pub mod track;
 pub mod track_event;
 
 pub use debug_annotation::DebugAnnotation;
-/// Perfetto's schema: messages of configs, and writers of packets.
-pub use ferretto_proto as proto;
 /// ```
 /// use ferretto::DebugAnnotation;
 ///
@@ -70,6 +68,8 @@ pub use ferretto_macros::DebugAnnotation;
 /// # let _ = send("", vec![]);
 /// ```
 pub use ferretto_macros::trace_function;
+/// Perfetto's schema: messages of configs, and writers of packets.
+pub use ferretto_proto as proto;
 pub use muxer::{activate_triggers, initialize, is_initialized};
 pub use options::{Backend, BufferExhaustedPolicy, Options};
 pub use session::{Session, TraceConfig};

@@ -25,7 +25,7 @@ use ferretto_client::producer::FlushRequestId;
 use ferretto_ipc::reactor::{Reactor, Waker, boot_now};
 
 pub(crate) use registry::Entry;
-pub(crate) use served::{Readiness, Served, Services, Turn, Unavailable};
+pub(crate) use served::{Readiness, Served, Services, Turn};
 
 use crate::options::{BackendOptions, LogLevel, MemoryOptions, Options, Settings};
 use crate::process_hooks::Hooks;
@@ -112,10 +112,9 @@ pub fn initialize(options: Options) {
             "no tracing: too many processes were forked from one another with it",
         );
     };
-    match place.get_or_init(|| start(settings)) {
-        Ok(muxer) => muxer.post(Command::AddBackends(backends, memory)),
-        // It was logged.
-        Err(_) => {}
+    // What went wrong was logged.
+    if let Ok(muxer) = place.get_or_init(|| start(settings)) {
+        muxer.post(Command::AddBackends(backends, memory));
     }
 }
 

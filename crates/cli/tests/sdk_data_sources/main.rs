@@ -26,7 +26,7 @@ fn application() {
 
 /// What the application has written, by sequence, in the order of the trace.
 pub(crate) fn events(trace: &Path) -> BTreeMap<u64, Vec<TestEvent>> {
-    use buffa::Message;
+    use ferretto_proto::messages::Message;
     let bytes = std::fs::read(trace).unwrap();
     let mut events: BTreeMap<u64, Vec<TestEvent>> = BTreeMap::new();
     for packet in Reader::new(&bytes).map(Result::unwrap) {

@@ -1,9 +1,9 @@
 //! Startup tracing: what was recorded before a session has asked for it.
 
-use buffa::Message;
 use ferretto_ipc::host::Reply;
 use ferretto_ipc::ports::{PRODUCER_PORT, ProducerMethod, ServiceDescriptor};
 use ferretto_proto::messages::InitializeConnectionResponse;
+use ferretto_proto::messages::Message;
 
 use super::application::Application;
 use super::support::service::ScriptedService;

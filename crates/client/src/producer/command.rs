@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ferretto_proto::messages::get_async_command_response::Cmd;
-use ferretto_smb::SharedMemory;
 use ferretto_proto::messages::{DataSourceConfig, DecodeError, GetAsyncCommandResponse, Message};
+use ferretto_smb::SharedMemory;
 use ferretto_wire::Reader;
 
 use super::{DataSourceInstanceId, FlushRequestId};

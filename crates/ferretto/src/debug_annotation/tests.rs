@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI8;
 use std::time::Duration;
 
+use ferretto_proto::messages::DebugAnnotation as Decoded;
 use ferretto_proto::messages::Message;
 use ferretto_proto::messages::debug_annotation as oneof;
-use ferretto_proto::messages::DebugAnnotation as Decoded;
 use ferretto_wire::Writer;
 use proptest::prelude::*;
 

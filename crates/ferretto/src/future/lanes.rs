@@ -131,7 +131,7 @@ impl TrackLike for Lane {
         self.named_track().write_descriptor(descriptor);
     }
 
-    fn parent(&self) -> Option<Parent<'_>> {
+    fn known_parent(&self) -> Option<Parent<'_>> {
         Some(Parent::named(&ASYNC))
     }
 }

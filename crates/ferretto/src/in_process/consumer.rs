@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ferretto_proto::messages::Message;
 use ferretto_client::consumer::{ConsumerEvent, ConsumerReply, Packets, StateScope};
 use ferretto_ipc::client::{CallError, CallId, More};
 use ferretto_ipc::ports::ConsumerMethod;
+use ferretto_proto::messages::Message;
 use ferretto_proto::messages::clone_session_request::Selector;
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 use ferretto_proto::messages::{

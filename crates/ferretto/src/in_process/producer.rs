@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use ferretto_proto::messages::Message;
 use ferretto_client::arbiter::Request;
 use ferretto_client::producer::{
     self, ConnectionFeatures, DataSourceInstanceId, DataSourceSetup, Disconnect, Flush, FlushRequestId,
     ProducerEvent, ProducerOptions, SharedMemoryOffer,
 };
 use ferretto_ipc::client::CallId;
+use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{CommitDataRequest, DataSourceConfig, DataSourceDescriptor};
 use ferretto_service::{
     Credentials, Introduction, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, SmbOrigin,

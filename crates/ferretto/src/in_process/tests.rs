@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::time::{Duration, Instant};
 
-use ferretto_proto::messages::Message;
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Wake};
 use ferretto_client::consumer::{ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{
@@ -14,6 +13,7 @@ use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::Reactor;
 use ferretto_ipc::client::{CallError, CallId, More};
 use ferretto_ipc::reactor::Events;
+use ferretto_proto::messages::Message;
 use ferretto_proto::messages::clone_session_request::Selector;
 use ferretto_proto::messages::observable_events::Type as Observed;
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};

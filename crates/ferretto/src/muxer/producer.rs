@@ -138,12 +138,12 @@ impl ProducerLink {
         }
     }
 
-    /// Asks to be told when the service has seen all that came before. None if it cannot be asked, or need not be.
+    /// Asks to be told when the service has seen all that came before. None if it cannot be asked.
     pub(super) fn sync(&mut self) -> Option<CallId> {
         match self {
             ProducerLink::Ipc(endpoint) => endpoint.sync().ok(),
             #[cfg(feature = "in-process")]
-            ProducerLink::InProcess(_) => None,
+            ProducerLink::InProcess(producer) => Some(producer.sync()),
         }
     }
 

@@ -9,8 +9,8 @@ use std::sync::mpsc;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
-use ferretto_proto::messages::Message;
 use ferretto_client::trace_writer::TraceWriter;
+use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{
     DataSourceConfig, DataSourceDescriptor, TestEvent, Trace, TracePacket, trace_packet,
 };

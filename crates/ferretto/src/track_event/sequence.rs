@@ -169,6 +169,9 @@ impl ThreadState {
         {
             return false;
         }
+        if track.is_some() {
+            finish_what_others_see();
+        }
         let Some(now) = sequence.anchor.now() else {
             return false;
         };
@@ -206,8 +209,8 @@ impl ThreadState {
     /// The sequence of a slot, ready to be written to; `None` if nobody records there any more.
     fn sequence(&mut self, slot: usize) -> Option<&mut Sequence> {
         let epoch = EPOCHS[slot].load(Ordering::Relaxed);
-        let is_ready = |sequence: &Box<Sequence>| sequence.epoch == epoch;
-        if !self.sequences.get(slot)?.as_ref().is_some_and(is_ready) {
+        let is_ready = |sequence: &Sequence| sequence.epoch == epoch;
+        if !self.sequences.get(slot)?.as_deref().is_some_and(is_ready) {
             // The epochs of a child are not those of its parent.
             self.leave_parents_memory();
             Self::renew(&mut self.sequences[slot], slot);
@@ -329,6 +332,9 @@ impl Sequence {
     }
 
     fn write(&mut self, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
+        if !matches!(event.track, TrackRef::Thread) {
+            finish_what_others_see();
+        }
         let now = self.now();
         if !self.begun && !self.begin(now) {
             return;
@@ -357,8 +363,10 @@ impl Sequence {
         fill: &dyn Fn(&mut EventContext<'_, '_>),
     ) {
         let thread_time = self.sample_thread_time(event, now);
-        let timestamp = event.timestamp.unwrap_or(Timestamp::TraceTime(now));
-        let stamp = self.stamp(timestamp);
+        let stamp = match event.timestamp {
+            None => self.stamp(now),
+            Some(timestamp) => self.stamp_of(timestamp),
+        };
         let options = &*self.options;
         let local = &mut self.told.local;
         let track = match event.track {
@@ -429,7 +437,7 @@ impl Sequence {
         let thread_time_track = options
             .thread_time_sampling
             .then(|| thread_time_track(thread, multiplier));
-        let stamp = self.stamp(Timestamp::TraceTime(now));
+        let stamp = self.stamp(now);
         self.writer.packet(|writer| {
             let mut packet = TracePacket::new(writer);
             packet.sequence_flags(INCREMENTAL_STATE_CLEARED as u32);
@@ -500,41 +508,37 @@ impl Sequence {
         }
     }
 
-    /// How a time is told, as upstream's SDK tells it.
+    /// How the time that the clock shows now is told.
     #[inline]
-    fn stamp(&mut self, timestamp: Timestamp) -> Stamp {
+    fn stamp(&mut self, now: u64) -> Stamp {
+        if !self.options.incremental_timestamps {
+            return self.stamp_of(Timestamp::TraceTime(now));
+        }
         let multiplier = self.options.timestamp_unit_multiplier.get();
-        match timestamp {
-            Timestamp::OnClock { clock_id, value } => Stamp {
-                value,
-                clock: (clock_id != self.default_clock()).then_some(clock_id),
-            },
-            Timestamp::TraceTime(time) if !self.options.incremental_timestamps => Stamp {
-                value: time / multiplier,
-                clock: None,
-            },
-            Timestamp::TraceTime(time) => match time.checked_sub(self.last) {
-                Some(since_last) => {
-                    let units = if multiplier == 1 {
-                        since_last
-                    } else {
-                        since_last / multiplier
-                    };
-                    self.last += units * multiplier;
-                    Stamp {
-                        value: units,
-                        clock: None,
-                    }
-                }
-                None if multiplier == 1 => Stamp {
-                    value: time,
-                    clock: Some(clock::chosen().id()),
-                },
-                None => Stamp {
-                    value: time / multiplier,
-                    clock: Some(ABSOLUTE_CLOCK),
-                },
-            },
+        let since_last = now.saturating_sub(self.last);
+        let units = if multiplier == 1 {
+            since_last
+        } else {
+            since_last / multiplier
+        };
+        self.last += units * multiplier;
+        Stamp {
+            value: units,
+            clock: None,
+        }
+    }
+
+    /// How a time that the caller supplies is told: whole, for what happens next may have been before.
+    fn stamp_of(&self, timestamp: Timestamp) -> Stamp {
+        let multiplier = self.options.timestamp_unit_multiplier.get();
+        let (value, clock) = match timestamp {
+            Timestamp::OnClock { clock_id, value } => (value, clock_id),
+            Timestamp::TraceTime(time) if multiplier == 1 => (time, clock::chosen().id()),
+            Timestamp::TraceTime(time) => (time / multiplier, ABSOLUTE_CLOCK),
+        };
+        Stamp {
+            value,
+            clock: (clock != self.default_clock()).then_some(clock),
         }
     }
 
@@ -614,6 +618,13 @@ impl Sequence {
     }
 }
 
+/// To be called before the time is taken of an event on a track that other threads may write to: the processor might otherwise read
+/// its counter before it has seen that it is this thread's turn, and slices of one track overlap.
+#[inline(always)]
+fn finish_what_others_see() {
+    clock::finish_earlier_instructions();
+}
+
 /// The counter of the CPU time of a thread; upstream's name and attributes.
 fn thread_time_track(thread: Track, multiplier: u64) -> CounterTrack<'static> {
     CounterTrack::new("thread_time")
@@ -640,7 +651,7 @@ impl DescriptorSink for Describing<'_> {
     }
 
     fn emit(&mut self, fill: &mut dyn FnMut(&mut TrackDescriptor<'_>)) {
-        let stamp = self.sequence.stamp(Timestamp::TraceTime(self.now));
+        let stamp = self.sequence.stamp(self.now);
         self.sequence.writer.packet(|writer| {
             let mut packet = TracePacket::new(writer);
             packet.sequence_flags(NEEDS_INCREMENTAL_STATE as u32);

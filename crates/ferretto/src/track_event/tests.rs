@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ferretto_proto::messages::Message;
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Request, Wake};
+use ferretto_proto::messages::Message;
 use ferretto_proto::messages::track_event::Type;
 use ferretto_proto::messages::{DebugAnnotation, TracePacket, TrackDescriptor, TrackEvent, TrackEventConfig};
 use ferretto_proto::messages::{debug_annotation, trace_packet, track_event};
@@ -286,7 +286,7 @@ fn a_slice_in_a_steady_state_takes_few_bytes() {
     let events = packets
         .iter()
         .filter(|packet| matches!(packet.data, Some(trace_packet::Data::TrackEvent(_))));
-    let bytes: u32 = events.map(|packet| 1 + packet.encoded_len()).sum();
+    let bytes: usize = events.map(|packet| 1 + packet.encoded_len()).sum();
     assert!(bytes <= 200 * 13, "{bytes} bytes for 200 events");
 }
 

@@ -99,8 +99,8 @@ pub(super) fn head(track_event: &mut TrackEvent<'_>, event: EventType, categorie
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferretto_proto::messages::Message;
     use ferretto_client::trace_writer::PreparedPacket;
+    use ferretto_proto::messages::Message;
 
     #[test]
     fn a_prepared_event_is_one_with_its_type_category_and_name() {
