@@ -1,0 +1,11 @@
+//! What the programs of the comparison have in common: the peers', one each, and the runner's. `bench/sdk/run` starts it, and says
+//! what it measures and how to read it.
+
+pub mod case;
+pub mod cpu;
+pub mod description;
+pub mod measure;
+pub mod order;
+pub mod peer;
+#[cfg(feature = "empty-layer")]
+pub mod spans;

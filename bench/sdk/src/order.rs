@@ -1,0 +1,95 @@
+//! What a peer's program is told to do, as words on its command line: `CASE on|off SHMEM_KB|default CPU CPU_2`, then
+//! `batches COUNT SIZE`, `paced RATE SECONDS` or `flat COUNT`.
+
+use crate::case::Case;
+use crate::peer::{SharedMemory, Tracing};
+
+/// How often a case is done, and when.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// In batches of `size`, with a pause after each in which the service takes what was written.
+    Batches { count: u64, size: u64 },
+    /// So often per second, in bursts of a millisecond each.
+    Paced { rate: u64, seconds: u64 },
+    /// As fast as can be.
+    Flat { count: u64 },
+}
+
+/// What one process is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    pub case: Case,
+    pub tracing: Tracing,
+    pub shared_memory: SharedMemory,
+    /// Of the measured thread, and of the second one if there is one.
+    pub cpus: [usize; 2],
+    pub work: Work,
+}
+
+impl Order {
+    /// As words on a command line.
+    pub fn to_words(self) -> Vec<String> {
+        let shared_memory = match self.shared_memory {
+            SharedMemory::Default => "default".to_owned(),
+            SharedMemory::Kilobytes(kilobytes) => kilobytes.to_string(),
+        };
+        let tracing = if self.tracing == Tracing::On { "on" } else { "off" };
+        let [first, second] = self.cpus;
+        let work = match self.work {
+            Work::Batches { count, size } => format!("batches {count} {size}"),
+            Work::Paced { rate, seconds } => format!("paced {rate} {seconds}"),
+            Work::Flat { count } => format!("flat {count}"),
+        };
+        let case = self.case;
+        format!("{case} {tracing} {shared_memory} {first} {second} {work}")
+            .split(' ')
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// From such words.
+    pub fn from_words(words: &[String]) -> Result<Order, String> {
+        let number = |word: &str| word.parse::<u64>().map_err(|error| format!("{word}: {error}"));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let [case, tracing, shared_memory, first, second, work @ ..] = words.as_slice() else {
+            return Err("it is told a case, on or off, memory, two CPUs, and work".into());
+        };
+        Ok(Order {
+            case: case.parse()?,
+            tracing: match *tracing {
+                "on" => Tracing::On,
+                "off" => Tracing::Off,
+                other => return Err(format!("tracing is on or off, not {other}")),
+            },
+            shared_memory: match *shared_memory {
+                "default" => SharedMemory::Default,
+                kilobytes => SharedMemory::Kilobytes(number(kilobytes)? as u32),
+            },
+            cpus: [number(first)? as usize, number(second)? as usize],
+            work: match *work {
+                ["batches", count, size] => Work::Batches {
+                    count: number(count)?,
+                    size: number(size)?,
+                },
+                ["paced", rate, seconds] => Work::Paced {
+                    rate: number(rate)?,
+                    seconds: number(seconds)?,
+                },
+                ["flat", count] => Work::Flat {
+                    count: number(count)?,
+                },
+                _ => return Err(format!("no work {}", work.join(" "))),
+            },
+        })
+    }
+
+    /// How often the case is done in all, unless the work is paced.
+    pub fn total(&self) -> u64 {
+        let by_each = match self.work {
+            Work::Batches { count, size } => count * size,
+            Work::Paced { rate, seconds } => rate * seconds,
+            Work::Flat { count } => count,
+        };
+        by_each * self.case.threads()
+    }
+}
