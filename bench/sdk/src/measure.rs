@@ -104,26 +104,27 @@ fn await_state(peer: &dyn Peer, tracing: Tracing) -> Result<(), String> {
 fn run_batches(order: &Order, body: Body, count: u64, size: u64) -> Result<Vec<Vec<Duration>>, String> {
     let threads = order.case.threads() as usize;
     let together = Barrier::new(threads);
-    let run = || -> Vec<Duration> {
+    let run = || -> Result<Vec<Duration>, String> {
         let mut times = Vec::with_capacity(count as usize);
         for _ in 0..count {
             together.wait();
             let took = timed(body, size);
             times.push(took);
-            thread::sleep(took / 2 + Duration::from_millis(5));
+            cpu::await_idle(order.service, PATIENCE)
+                .map_err(|error| format!("waiting until all was taken: {error}"))?;
         }
-        times
+        Ok(times)
     };
     let by_thread = thread::scope(|scope| {
         let others: Vec<_> = (1..threads)
             .map(|_| {
                 scope.spawn(|| {
                     cpu::pin(order.cpus[1])?;
-                    Ok::<_, String>(run())
+                    run()
                 })
             })
             .collect();
-        let mut by_thread = vec![run()];
+        let mut by_thread = vec![run()?];
         for other in others {
             by_thread.push(other.join().map_err(|_| "a measured thread panicked")??);
         }

@@ -1,5 +1,7 @@
-//! What a peer's program is told to do, as words on its command line: `CASE on|off SHMEM_KB|default CPU CPU_2`, then
+//! What a peer's program is told to do, as words on its command line: `CASE on|off SHMEM_KB|default CPU CPU_2 SERVICE_PID|-`, then
 //! `batches COUNT SIZE`, `paced RATE SECONDS` or `flat COUNT`.
+
+use rustix::process::Pid;
 
 use crate::case::Case;
 use crate::peer::{SharedMemory, Tracing};
@@ -7,7 +9,7 @@ use crate::peer::{SharedMemory, Tracing};
 /// How often a case is done, and when.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// In batches of `size`, with a pause after each in which the service takes what was written.
+    /// In batches of `size`, and after each the service takes all of what was written.
     Batches { count: u64, size: u64 },
     /// So often per second, in bursts of a millisecond each.
     Paced { rate: u64, seconds: u64 },
@@ -23,6 +25,8 @@ pub struct Order {
     pub shared_memory: SharedMemory,
     /// Of the measured thread, and of the second one if there is one.
     pub cpus: [usize; 2],
+    /// The process that takes the events, if one does.
+    pub service: Option<Pid>,
     pub work: Work,
 }
 
@@ -41,7 +45,10 @@ impl Order {
             Work::Flat { count } => format!("flat {count}"),
         };
         let case = self.case;
-        format!("{case} {tracing} {shared_memory} {first} {second} {work}")
+        let service = self
+            .service
+            .map_or("-".to_owned(), |pid| pid.as_raw_nonzero().to_string());
+        format!("{case} {tracing} {shared_memory} {first} {second} {service} {work}")
             .split(' ')
             .map(str::to_owned)
             .collect()
@@ -51,8 +58,8 @@ impl Order {
     pub fn from_words(words: &[String]) -> Result<Order, String> {
         let number = |word: &str| word.parse::<u64>().map_err(|error| format!("{word}: {error}"));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let [case, tracing, shared_memory, first, second, work @ ..] = words.as_slice() else {
-            return Err("it is told a case, on or off, memory, two CPUs, and work".into());
+        let [case, tracing, shared_memory, first, second, service, work @ ..] = words.as_slice() else {
+            return Err("it is told a case, on or off, memory, two CPUs, a process, and work".into());
         };
         Ok(Order {
             case: case.parse()?,
@@ -66,6 +73,10 @@ impl Order {
                 kilobytes => SharedMemory::Kilobytes(number(kilobytes)? as u32),
             },
             cpus: [number(first)? as usize, number(second)? as usize],
+            service: match *service {
+                "-" => None,
+                pid => Pid::from_raw(number(pid)? as i32),
+            },
             work: match *work {
                 ["batches", count, size] => Work::Batches {
                     count: number(count)?,

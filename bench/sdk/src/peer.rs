@@ -75,7 +75,7 @@ pub trait Peer: Sync {
 
 /// Those that there are, in the order of the table. Each is a program of its own beside the runner's: what one of them links, or starts
 /// before `main`, is no other's business.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 10] = [
     "floor",
     "perfetto-c",
     "perfetto-cxx",
@@ -85,4 +85,5 @@ pub const NAMES: [&str; 9] = [
     "tracy-client",
     "fastrace",
     "perfetto-recorder",
+    "ferretto",
 ];

@@ -71,9 +71,13 @@ impl Service {
         address(command, &self.directory);
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        pid(&self.process)
+    }
+
     /// What it has used so far.
     pub(crate) fn cpu_time(&self) -> Result<Duration, String> {
-        cpu::process_time(pid(&self.process)).map_err(|error| format!("reading the service's time: {error}"))
+        cpu::process_time(self.pid()).map_err(|error| format!("reading the service's time: {error}"))
     }
 
     pub(crate) fn record(&self, programs: &Programs) -> Result<Recording, String> {

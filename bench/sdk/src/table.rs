@@ -14,6 +14,9 @@ const OUR_LAYER: &str = "ferretto-tracing";
 
 /// All of it.
 pub(crate) fn print(results: &Results, peers: &[Program]) {
+    if results.rows().next().is_none() {
+        return;
+    }
     println!("\nleast / median");
     print_table(results, peers, |row, peer| {
         let Summary { count, least, median } = results.summary(row, peer)?;
@@ -100,7 +103,7 @@ fn print_table(results: &Results, peers: &[Program], cell: impl Fn(Row, &str) ->
 
 /// One thing that is asked: a number of ours and what it may be at most, both from the same kind of summary.
 struct Target {
-    what: &'static str,
+    what: String,
     value: Option<(f64, f64)>,
 }
 
@@ -112,14 +115,11 @@ fn print_targets(results: &Results, peers: &[Program]) {
         ("least", (|summary: Summary| summary.least) as fn(Summary) -> f64),
         ("median", |summary| summary.median),
     ] {
-        println!("\nasked of Ferretto, by the {kind}");
+        println!("\nasked of Ferretto, by the {kind}: what was measured, and the most that it may be");
         for Target { what, value } in targets(results, peers, pick) {
-            match value {
-                Some((ours, most)) => {
-                    let verdict = if ours <= most { "yes" } else { "NO" };
-                    println!("  {verdict:3} {ours:8.2} of {most:8.2}  {what}");
-                }
-                None => println!("  ?                       {what}: not measured"),
+            if let Some((ours, most)) = value {
+                let verdict = if ours <= most { "yes" } else { "NO" };
+                println!("  {verdict:3} {ours:8.2} {most:8.2}  {what}");
             }
         }
     }
@@ -129,8 +129,8 @@ fn targets(results: &Results, peers: &[Program], pick: fn(Summary) -> f64) -> Ve
     use Case::{Counter, DynamicName, Instant, Pair, PairOnTwoThreads, Span};
     let get = |row, peer: &str| results.summary(row, peer).map(pick);
     let on = |case, peer: &str| get(Row::Client(Tracing::On, case), peer);
-    let ratio = |what, case, divisor: f64| Target {
-        what,
+    let ratio = |what: &str, case, divisor: f64| Target {
+        what: what.into(),
         value: on(case, OURS).zip(on(case, REFERENCE).map(|reference| reference / divisor)),
     };
     // The floor is no library.
@@ -142,46 +142,46 @@ fn targets(results: &Results, peers: &[Program], pick: fn(Summary) -> f64) -> Ve
     let mut targets = vec![
         ratio("begin+end: a fifth of perfetto-sdk", Pair, 5.0),
         Target {
-            what: "begin+end: below every peer",
+            what: "begin+end: below every peer".into(),
             value: on(Pair, OURS).zip(best_peer),
         },
         Target {
-            what: "on two threads: 1.15 of one thread's",
+            what: "on two threads: 1.15 of one thread's".into(),
             value: on(PairOnTwoThreads, OURS).zip(on(Pair, OURS).map(|one| 1.15 * one)),
         },
         ratio("instant with arguments: a fifth of perfetto-sdk", Instant, 5.0),
         ratio("counter: a sixth of perfetto-sdk", Counter, 6.0),
         ratio("dynamic name: a quarter of perfetto-sdk", DynamicName, 4.0),
         Target {
-            what: "span: a third of tracing-perfetto-sdk",
+            what: "span: a third of tracing-perfetto-sdk".into(),
             value: on(Span, OUR_LAYER).zip(on(Span, REFERENCE_LAYER).map(|reference| reference / 3.0)),
         },
         Target {
-            what: "span: 60 ns above an empty layer",
+            what: "span: 60 ns above an empty layer".into(),
             value: on(Span, OUR_LAYER).zip(on(Span, "empty-layer").map(|empty| empty + 60.0)),
         },
     ];
     for case in [Pair, PairOnTwoThreads, Instant, Counter, DynamicName] {
         targets.push(Target {
-            what: "tracing off: 0.5 ns an event",
+            what: format!("tracing off: 0.5 ns an event of {}", case.title().trim_start()),
             value: get(Row::Client(Tracing::Off, case), OURS).map(|ours| (ours / case.events() as f64, 0.5)),
         });
     }
     targets.push(Target {
-        what: "tracing off: 2 ns a span",
+        what: "tracing off: 2 ns a span".into(),
         value: get(Row::Client(Tracing::Off, Span), OUR_LAYER).map(|ours| (ours, 2.0)),
     });
     targets.push(Target {
-        what: "bytes per event: upstream's",
+        what: "bytes per event: upstream's".into(),
         value: get(Row::Bytes(Pair), OURS).zip(get(Row::Bytes(Pair), "perfetto-cxx")),
     });
     targets.push(Target {
-        what: "service CPU per pair: half of upstream's (both SDKs with the service of this run)",
+        what: "service CPU per pair: half of upstream's (both SDKs with the service of this run)".into(),
         value: get(Row::Service(Pair), OURS)
             .zip(get(Row::Service(Pair), REFERENCE).map(|theirs| theirs / 2.0)),
     });
     targets.push(Target {
-        what: "2 M events/s for 10 s with default buffers: nothing lost",
+        what: "2 M events/s for 10 s with default buffers: nothing lost".into(),
         value: get(Row::LostPaced, OURS).map(|lost| (lost, 0.0)),
     });
     targets
