@@ -5,7 +5,7 @@
 //! endpoint, on its own thread, is woken through [`Notify`] and then sends what [`Arbiter::take_requests`] yields.
 //!
 //! **When it wakes the endpoint.** The first chunk returned starts a batching period, at the end of which whatever came
-//! together is committed in one request. When completed chunks fill half of the buffer it does not wait that long, and
+//! together is committed in one request. When completed chunks fill half of the buffer, or 256 KB, it does not wait that long, and
 //! for flushes neither. An endpoint that shares its thread with a writer is woken once more then ([`Wake::HalfFull`]), for
 //! the service should be emptying one half while the other is filled.
 //!
@@ -44,6 +44,10 @@ use writer_ids::WriterIds;
 /// to wait (the connection broke, the process is to end) calls [`Arbiter::close`].
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 
+/// Chunks of so many bytes are committed at once, even if the buffer has room for more: what the service has freed soon is still in the
+/// processor's caches when it is written again.
+const MAX_BATCH_BYTES: usize = 256 * 1024;
+
 /// The longest that a waiting writer sleeps before it looks again.
 const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
 
@@ -72,7 +76,7 @@ pub enum Wake {
     Within(Duration),
     /// As soon as possible.
     Now,
-    /// As soon as possible, for half of the buffer waits for the service. If this is the endpoint's own thread, and is not
+    /// As soon as possible, for half of the buffer waits for the service, or as much as should wait. If this is the endpoint's own thread, and is not
     /// going to be back in its loop soon, it should send before it returns.
     HalfFull,
     /// As soon as possible, for a writer waits for chunks to be freed. If this is the endpoint's own thread, it must
@@ -312,7 +316,9 @@ impl Arbiter {
             Destination::Bound(target) => Some(target),
         };
         pending.woken = Woken::No;
-        pending.returned_bytes = 0;
+        if std::mem::take(&mut pending.returned_bytes) > 0 {
+            self.smb.rewind();
+        }
         if let Some(target) = bound {
             for chunk in &mut pending.returned {
                 chunk.target_buffer = Some(target.0.into());
@@ -427,7 +433,7 @@ impl Arbiter {
                 ..Default::default()
             });
             pending.returned_bytes += bytes;
-            let half_full = pending.returned_bytes >= self.smb.memory().size() / 2;
+            let half_full = pending.returned_bytes >= MAX_BATCH_BYTES.min(self.smb.memory().size() / 2);
             let (woken, wake) = if half_full {
                 (Woken::HalfFull, Wake::HalfFull)
             } else if pending.batch.is_zero() {

@@ -116,8 +116,14 @@ impl BackendOptions {
     }
 }
 
+/// What is asked for of each service: bridges 80 ms of two million events a second.
+const DEFAULT_MEMORY: u32 = 2 * 1024 * 1024;
+
+/// See [`Options::batch_commits`]: so short that nobody who looks at a trace while it is recorded sees it.
+const DEFAULT_BATCH: Duration = Duration::from_millis(10);
+
 /// What is asked for in the way of shared memory; 0 is the service's choice.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryOptions {
     pub(crate) size: u32,
     pub(crate) page_size: u32,
@@ -144,6 +150,16 @@ pub enum Concurrency {
     Many,
     /// One; those that come meanwhile get nothing.
     One,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self {
+            size: DEFAULT_MEMORY,
+            page_size: 0,
+            batch_commits: DEFAULT_BATCH,
+        }
+    }
 }
 
 impl Options {
@@ -233,8 +249,8 @@ impl Options {
         self
     }
 
-    /// Bytes of memory to share with each service: more of it bridges longer bursts. A multiple of 4096, at most 32 MiB; usually
-    /// it is the service's choice (256 KiB) or the trace config's.
+    /// Bytes of memory to share with each service: more of it bridges longer bursts. A multiple of 4096, at most 32 MiB; 0 leaves it to
+    /// the service (256 KiB). Usually 2 MiB, of which only what is needed is ever touched. A trace config may say otherwise.
     pub fn shared_memory_size(mut self, bytes: u32) -> Self {
         self.memory.size = bytes;
         self
@@ -248,7 +264,7 @@ impl Options {
     }
 
     /// How long full pages may be collected before the service is told of them in one go. Longer saves both sides wake-ups; when
-    /// half of the memory is full, nobody waits. Usually 0: as soon as the SDK's thread gets to it.
+    /// half of the memory is full, or 256 KiB, nobody waits. Usually 10 ms; 0 is as soon as the SDK's thread gets to it.
     pub fn batch_commits(mut self, duration: Duration) -> Self {
         self.memory.batch_commits = duration;
         self

@@ -161,14 +161,14 @@ impl SharedMemory {
         self.size
     }
 
-    /// Has the kernel provide all pages now: the first access to one costs about a microsecond otherwise, and it is a writer's. Only
-    /// an optimisation: where the kernel cannot (before 5.14), nothing happens.
-    pub fn populate(&self) {
-        // SAFETY: the range is the mapping, and making its pages present changes nothing that it holds.
+    /// Has the kernel provide the pages of the first `len` bytes now: the first access to one costs about a microsecond otherwise, and
+    /// it is a writer's. Only an optimisation: where the kernel cannot (before 5.14), nothing happens.
+    pub fn populate(&self, len: usize) {
+        // SAFETY: the range lies in the mapping, and making its pages present changes nothing that it holds.
         let _ = unsafe {
             rustix::mm::madvise(
                 self.base.as_ptr().cast(),
-                self.size,
+                len.min(self.size),
                 rustix::mm::Advice::LinuxPopulateWrite,
             )
         };

@@ -37,7 +37,8 @@ pub struct NewChunk {
 pub struct ProducerSmb {
     pages: Pages,
     /// The page where the last chunk was won: the pages behind it are the most likely to be free, for chunks come back
-    /// about in the order in which they were won. A hint: any value will do.
+    /// about in the order in which they were won. Goes back to the first page with [`ProducerSmb::rewind`]. A hint: any value
+    /// will do.
     cursor: AtomicUsize,
 }
 
@@ -63,6 +64,12 @@ impl ProducerSmb {
     /// How many pages there are.
     pub fn page_count(&self) -> usize {
         self.pages.count()
+    }
+
+    /// Looks for free chunks from the first page on again. To be called when the service is told of chunks, for it will soon have freed
+    /// those before: so a large buffer is used only as far as need be, and what is used stays in the processor's caches.
+    pub fn rewind(&self) {
+        self.cursor.store(0, Ordering::Relaxed);
     }
 
     /// Wins a free chunk; pages that are free are partitioned by `layout`. `None` if all chunks are in use.

@@ -36,6 +36,9 @@ const GOOD_CONNECTION: Duration = Duration::from_secs(10);
 /// The most memory that is mapped for a service that decides on it.
 const MAX_SMB_SIZE: usize = 256 * 1024 * 1024;
 
+/// Memory is made present so far before it is written; chunks are taken from its beginning, so that it suffices unless the service is slow.
+const POPULATED_BYTES: usize = 1024 * 1024;
+
 /// What memory of our own is like if the options do not say: the size that services choose, in pages that they accept.
 const OWN_SMB_SIZE: u32 = 256 * 1024;
 const OWN_PAGE_SIZE: u32 = 4096;
@@ -362,11 +365,11 @@ impl BackendState {
         Ok(())
     }
 
-    /// What is written from now on finds the memory present: its first touch costs a microsecond a page, and would be an
-    /// application thread's.
+    /// What is written from now on finds memory present: its first touch costs a microsecond a page, and would be an application
+    /// thread's.
     pub(super) fn populate_memory(&mut self) {
         if let Some(memory) = self.unpopulated.take() {
-            memory.populate();
+            memory.populate(POPULATED_BYTES);
         }
     }
 

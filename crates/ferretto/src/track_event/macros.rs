@@ -87,6 +87,9 @@ macro_rules! trace_event_begin {
 /// Ends the slice that began last on this thread, or on the track given. Takes no name.
 #[macro_export]
 macro_rules! trace_event_end {
+    ($category:expr $(,)?) => {
+        $crate::__event!(@named SliceEnd $category, "")
+    };
     ($category:expr $(, $($rest:tt)*)?) => {
         $crate::__event!(@options emit SliceEnd $category, "", ($crate::private::EventName::OfSite);
             [] [$crate::private::None] [$crate::private::None] []; $($($rest)*)?)
