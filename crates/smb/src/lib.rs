@@ -40,5 +40,5 @@ pub use chunk::{
 pub use memory::{Peer, SharedMemory, SharedMemoryError};
 pub use page::{ChunkState, MAX_CHUNKS_PER_PAGE, PageHeader, PageLayout, PageSize};
 pub use pages::PagesError;
-pub use producer::{FirstPacket, NewChunk, ProducerSmb, WriteChunk};
+pub use producer::{ChunkWindow, FirstPacket, NewChunk, ProducerSmb, WriteChunk};
 pub use service::{ChunkRefused, Completeness, MAX_PAYLOAD_LEN, ScrapableChunk, ServiceSmb};

@@ -8,6 +8,7 @@ use crate::memory::SharedMemory;
 use crate::page::{PageLayout, PageSize};
 use crate::pages::{ChunkPlace, Pages, PagesError};
 use crate::state;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
@@ -116,6 +117,28 @@ impl ProducerSmb {
     }
 }
 
+/// A few bytes of a chunk's payload, for rows of small stores; see [`WriteChunk::window`].
+#[derive(Debug)]
+pub struct ChunkWindow<'a, const N: usize> {
+    /// Valid for writing `N` bytes as long as the chunk is borrowed.
+    start: NonNull<u8>,
+    chunk: PhantomData<&'a mut WriteChunk>,
+}
+
+impl<const N: usize> ChunkWindow<'_, N> {
+    /// Stores `bytes` at `offset` of the window.
+    ///
+    /// # Panics
+    /// If they do not fit there.
+    #[inline(always)]
+    pub fn store<const M: usize>(&mut self, offset: usize, bytes: [u8; M]) {
+        const { assert!(M <= N) };
+        assert!(offset <= N - M, "position outside the window");
+        // SAFETY: `M` bytes at `offset` are within the window; the write needs no alignment.
+        unsafe { self.start.add(offset).cast::<[u8; M]>().write_unaligned(bytes) };
+    }
+}
+
 /// A chunk in state `BeingWritten`. Complete it with [`WriteChunk::complete`]; one that is dropped instead stays in that
 /// state, lost to both sides, for the ABI has no way back.
 #[must_use = "a chunk that is not completed is lost"]
@@ -182,9 +205,21 @@ impl WriteChunk {
     /// If they do not fit there.
     #[inline(always)]
     pub fn store<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) {
+        self.window::<N>(offset).store(0, bytes);
+    }
+
+    /// `N` bytes at `offset` of the payload, checked once.
+    ///
+    /// # Panics
+    /// If there are not that many.
+    #[inline(always)]
+    pub fn window<const N: usize>(&mut self, offset: usize) -> ChunkWindow<'_, N> {
         self.check(offset, N);
-        // SAFETY: the payload is valid for writing `N` bytes at `offset`, as just checked; the write needs no alignment.
-        unsafe { self.payload.add(offset).cast::<[u8; N]>().write_unaligned(bytes) };
+        ChunkWindow {
+            // SAFETY: `offset` is within the payload, or at its end.
+            start: unsafe { self.payload.add(offset) },
+            chunk: PhantomData,
+        }
     }
 
     /// Where the payload's bytes from `offset` on are mapped, and how many they are: for a `ferretto_wire::Writer` that

@@ -69,11 +69,11 @@ impl OpenChunk {
         let [first, second, third] = packet.words;
         // The size does not count itself, and fits one byte.
         let first = first | (total - 1) as u64;
-        let at = self.used;
-        self.chunk.store(at, first.to_le_bytes());
-        self.chunk.store(at + 8, second.to_le_bytes());
-        self.chunk.store(at + 16, third.to_le_bytes());
-        self.chunk.store(at + front_len, end.to_le_bytes());
+        let mut window = self.chunk.window::<{ CAPACITY + END_CAPACITY }>(self.used);
+        window.store(0, first.to_le_bytes());
+        window.store(8, second.to_le_bytes());
+        window.store(16, third.to_le_bytes());
+        window.store(front_len, end.to_le_bytes());
         self.used += total;
         self.packets += 1;
         self.publish();

@@ -41,45 +41,56 @@ pub(super) fn nested_events() -> u64 {
 #[inline(always)]
 pub(super) fn with<R>(use_state: impl FnOnce(&mut ThreadState) -> R) -> Option<R> {
     let state = STATE.get();
-    if state.is_null() {
-        return without_state(use_state);
-    }
-    let lent = Lent(state);
+    let lent = if state.is_null() {
+        lend_another()?
+    } else {
+        Lent::OfThread(state)
+    };
     STATE.set(null_mut());
-    // SAFETY: the pointer came from a box that nobody has freed, for only `End` does, which takes it out of `STATE` first. It was
-    // in `STATE`, from where it is gone until `lent` is dropped: there is no other reference.
-    Some(use_state(unsafe { &mut *lent.0 }))
+    let (Lent::OfThread(state) | Lent::Temporary(state)) = lent;
+    // SAFETY: the pointer came from a box that nobody has freed: of one in `STATE` only `End` does so, which takes it out first, and a
+    // temporary one is freed with `lent`. It is not in `STATE` until then: there is no other reference.
+    Some(use_state(unsafe { &mut *state }))
 }
 
-/// Puts the state back, also when a user's code panics.
-struct Lent(*mut ThreadState);
+/// A state while it is in use. Puts it back, also when a user's code panics.
+enum Lent {
+    OfThread(*mut ThreadState),
+    /// For this once.
+    Temporary(*mut ThreadState),
+}
 
 impl Drop for Lent {
     #[inline(always)]
     fn drop(&mut self) {
-        STATE.set(self.0);
+        match *self {
+            Lent::OfThread(state) => STATE.set(state),
+            Lent::Temporary(state) => drop_state(state),
+        }
     }
 }
 
 #[cold]
+fn drop_state(state: *mut ThreadState) {
+    // SAFETY: only called with pointers from `Box::into_raw`, when nothing else has them any more.
+    drop(unsafe { Box::from_raw(state) });
+}
+
+#[cold]
 #[inline(never)]
-fn without_state<R>(use_state: impl FnOnce(&mut ThreadState) -> R) -> Option<R> {
-    match PHASE.get() {
-        Phase::New => {
-            // Has the state dropped when the thread ends; cannot be had if that is just happening.
-            if END.try_with(|_| ()).is_err() {
-                return Some(use_state(&mut ThreadState::new()));
-            }
-            PHASE.set(Phase::Alive);
-            STATE.set(Box::into_raw(Box::new(ThreadState::new())));
-            with(use_state)
-        }
-        Phase::Alive => {
-            NESTED.fetch_add(1, Ordering::Relaxed);
-            None
-        }
-        Phase::Ended => Some(use_state(&mut ThreadState::new())),
+fn lend_another() -> Option<Lent> {
+    let phase = PHASE.get();
+    if phase == Phase::Alive {
+        NESTED.fetch_add(1, Ordering::Relaxed);
+        return None;
     }
+    let state = Box::into_raw(Box::new(ThreadState::new()));
+    // Has the state dropped when the thread ends; cannot be had if that is just happening.
+    if phase == Phase::New && END.try_with(|_| ()).is_ok() {
+        PHASE.set(Phase::Alive);
+        return Some(Lent::OfThread(state));
+    }
+    Some(Lent::Temporary(state))
 }
 
 /// Dropped when the thread ends.
@@ -90,8 +101,7 @@ impl Drop for End {
         PHASE.set(Phase::Ended);
         let state = STATE.replace(null_mut());
         if !state.is_null() {
-            // SAFETY: the pointer came from `Box::into_raw`, is not lent, and is gone from `STATE`.
-            drop(unsafe { Box::from_raw(state) });
+            drop_state(state);
         }
     }
 }
