@@ -3,7 +3,7 @@
 //! For each message a struct, and an implementation of `codec::Fields` that says which function of `codec` takes which field. The
 //! generated code is kept small and free of generics over buffers, since everybody who builds the SDK compiles it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use buffa_codegen::generated::descriptor::field_descriptor_proto::{Label, Type};
@@ -13,7 +13,7 @@ use buffa_codegen::generated::descriptor::{
 
 use crate::names::{camel_case, field as field_name, module, rust_path};
 use crate::prune::full_name;
-use crate::selection::MESSAGES;
+use crate::selection::{MESSAGES, ONLY_IN_TRACES, WRITERS};
 use crate::{Error, Output, prune};
 
 // Field numbers in descriptor.proto: the steps of a `SourceCodeInfo.Location.path`.
@@ -34,18 +34,19 @@ const ROOT: &str = "crate::messages";
 /// # Errors
 /// If the selection does not match the schema or a field is of a kind that no message has had so far.
 pub fn generate(files: &[FileDescriptorProto]) -> Result<Output, Error> {
+    let always = compiled_always(files)?;
     let mut types = BTreeMap::new();
     for file in &prune::prune(files, &MESSAGES)? {
         let scope = format!(".{}", file.package.as_deref().unwrap_or_default());
         let comments = Comments::of(file);
         for (at, message) in file.message_type.iter().enumerate() {
-            let mut code = Code::default();
+            let mut code = Code::new(&always);
             code.message(message, &scope, &comments, &[FILE_MESSAGE, at as i32])?;
             types.insert(full_name(&scope, message.name.as_deref()), code.text);
         }
         for (at, value) in file.enum_type.iter().enumerate() {
-            let mut code = Code::default();
-            code.enumeration(value, &comments, &[FILE_ENUM, at as i32]);
+            let mut code = Code::new(&always);
+            code.enumeration(value, &scope, &comments, &[FILE_ENUM, at as i32]);
             types.insert(full_name(&scope, value.name.as_deref()), code.text);
         }
     }
@@ -60,6 +61,37 @@ pub fn generate(files: &[FileDescriptorProto]) -> Result<Output, Error> {
         path: "src/messages/generated.rs".into(),
         content: content.into_bytes(),
     })
+}
+
+/// The full names of the types that need no feature: what the protocol reaches, and the enums that writers take.
+fn compiled_always(files: &[FileDescriptorProto]) -> Result<BTreeSet<String>, Error> {
+    let roots = MESSAGES.roots.iter().copied();
+    let roots: Vec<_> = roots.filter(|root| !ONLY_IN_TRACES.contains(root)).collect();
+    let mut names = prune::names(files, &MESSAGES, &roots)?;
+    for file in &prune::prune(files, &WRITERS)? {
+        let scope = format!(".{}", file.package.as_deref().unwrap_or_default());
+        names.extend(
+            file.enum_type
+                .iter()
+                .map(|value| full_name(&scope, value.name.as_deref())),
+        );
+        let mut open: Vec<_> = file
+            .message_type
+            .iter()
+            .map(|message| (scope.clone(), message))
+            .collect();
+        while let Some((scope, message)) = open.pop() {
+            let scope = full_name(&scope, message.name.as_deref());
+            names.extend(
+                message
+                    .enum_type
+                    .iter()
+                    .map(|value| full_name(&scope, value.name.as_deref())),
+            );
+            open.extend(message.nested_type.iter().map(|inner| (scope.clone(), inner)));
+        }
+    }
+    Ok(names)
 }
 
 /// What stands above declarations in a file, by their place.
@@ -286,13 +318,29 @@ impl Oneof {
 }
 
 /// Lines of Rust, indented.
-#[derive(Default)]
-struct Code {
+struct Code<'a> {
     text: String,
     depth: usize,
+    /// The full names of types that need no feature.
+    always: &'a BTreeSet<String>,
 }
 
-impl Code {
+impl<'a> Code<'a> {
+    fn new(always: &'a BTreeSet<String>) -> Code<'a> {
+        Code {
+            text: String::new(),
+            depth: 0,
+            always,
+        }
+    }
+
+    /// Puts what follows behind the feature if it is about a type that needs it.
+    fn gate(&mut self, full_name: &str) {
+        if !self.always.contains(full_name) {
+            self.line("#[cfg(feature = \"trace\")]");
+        }
+    }
+
     fn line(&mut self, lines: &str) {
         for line in lines.lines() {
             if !line.is_empty() {
@@ -318,11 +366,19 @@ impl Code {
         }
     }
 
-    fn enumeration(&mut self, value: &EnumDescriptorProto, comments: &Comments<'_>, path: &[i32]) {
+    fn enumeration(
+        &mut self,
+        value: &EnumDescriptorProto,
+        scope: &str,
+        comments: &Comments<'_>,
+        path: &[i32],
+    ) {
         let name = value.name.as_deref().unwrap_or_default();
+        let full = full_name(scope, value.name.as_deref());
         let mut names: HashMap<i32, &str> = HashMap::new();
         let mut aliases = Vec::new();
         self.comment(comments, path);
+        self.gate(&full);
         self.line("#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]");
         self.open(&format!("pub enum {name}"));
         let mut listed = Vec::new();
@@ -345,12 +401,14 @@ impl Code {
         }
         self.close();
         if !aliases.is_empty() {
+            self.gate(&full);
             self.open(&format!("impl {name}"));
             for (alias, first) in aliases {
                 self.line(&format!("pub const {alias}: Self = Self::{first};"));
             }
             self.close();
         }
+        self.gate(&full);
         self.open(&format!("impl codec::Enumeration for {name}"));
         self.line("const VALUES: &'static [(Self, &'static str)] = &[");
         for (name, _) in &listed {
@@ -380,23 +438,24 @@ impl Code {
         let full = full_name(scope, message.name.as_deref());
         let (members, oneofs) = members(message, &full, path)?;
         if !is_scope(message) {
-            self.structure(name, &members, comments, path);
-            self.fields(name, &members);
+            self.structure(&full, name, &members, comments, path);
+            self.fields(&full, name, &members);
         }
         if message.nested_type.is_empty() && message.enum_type.is_empty() && oneofs.is_empty() {
             return Ok(());
         }
         self.open(&format!("pub mod {}", module(name)));
         if !message.enum_type.is_empty() || message.nested_type.iter().any(|inner| !is_scope(inner)) {
-            self.line("use crate::messages::codec;");
+            self.line("#[allow(unused_imports)]\nuse crate::messages::codec;");
         }
         for (at, inner) in message.nested_type.iter().enumerate() {
             self.message(inner, &full, comments, &within(path, MESSAGE_NESTED, at))?;
         }
         for (at, inner) in message.enum_type.iter().enumerate() {
-            self.enumeration(inner, comments, &within(path, MESSAGE_ENUM, at));
+            self.enumeration(inner, &full, comments, &within(path, MESSAGE_ENUM, at));
         }
         for oneof in &oneofs {
+            self.gate(&full);
             self.line("#[derive(Clone, Debug, PartialEq)]");
             self.open(&format!("pub enum {}", oneof.name));
             oneof.variants.iter().for_each(|variant| self.line(variant));
@@ -406,8 +465,16 @@ impl Code {
         Ok(())
     }
 
-    fn structure(&mut self, name: &str, members: &[Member], comments: &Comments<'_>, path: &[i32]) {
+    fn structure(
+        &mut self,
+        full: &str,
+        name: &str,
+        members: &[Member],
+        comments: &Comments<'_>,
+        path: &[i32],
+    ) {
         self.comment(comments, path);
+        self.gate(full);
         self.line("#[derive(Clone, Debug, PartialEq)]");
         self.open(&format!("pub struct {name}"));
         for member in members {
@@ -418,6 +485,7 @@ impl Code {
         }
         self.line("/// Fields that this schema does not have.\npub unknown_fields: codec::UnknownFields,");
         self.close();
+        self.gate(full);
         self.open(&format!("impl {name}"));
         self.open("const EMPTY: Self = Self");
         for member in members {
@@ -427,12 +495,14 @@ impl Code {
         self.depth -= 1;
         self.line("};");
         self.close();
+        self.gate(full);
         self.line(&format!(
             "impl Default for {name} {{\n    #[inline]\n    fn default() -> Self {{\n        Self::EMPTY\n    }}\n}}"
         ));
     }
 
-    fn fields(&mut self, name: &str, members: &[Member]) {
+    fn fields(&mut self, full: &str, name: &str, members: &[Member]) {
+        self.gate(full);
         self.open(&format!("impl codec::Fields for {name}"));
         self.open("fn write(&self, writer: &mut codec::Writer)");
         members.iter().for_each(|member| self.line(&member.write));

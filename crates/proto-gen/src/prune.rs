@@ -30,7 +30,7 @@ pub fn prune(
     selection: &Selection,
 ) -> Result<Vec<FileDescriptorProto>, Error> {
     let index = Index::new(files);
-    let reached = reach(&index, selection)?;
+    let reached = reach(&index, selection, selection.roots)?;
     let mut kept = Vec::new();
     for file in files {
         let package = format!(".{}", file.package.as_deref().unwrap_or_default());
@@ -94,6 +94,18 @@ pub fn prune(
         .collect())
 }
 
+/// The full names of the messages and enums that `roots` reach, as far as `selection` keeps them.
+///
+/// # Errors
+/// If the selection or the roots name a message or field that is not in `files`.
+pub fn names(
+    files: &[FileDescriptorProto],
+    selection: &Selection,
+    roots: &[&str],
+) -> Result<BTreeSet<String>, Error> {
+    reach(&Index::new(files), selection, roots)
+}
+
 /// Every message by its full name (`.package.Outer.Inner`), and the enums' names.
 #[derive(Default)]
 struct Index<'a> {
@@ -135,8 +147,8 @@ pub fn full_name(scope: &str, name: Option<&str>) -> String {
     format!("{scope}.{}", name.unwrap_or_default())
 }
 
-/// The names of the messages and enums that the selection's roots reach.
-fn reach(index: &Index<'_>, selection: &Selection) -> Result<BTreeSet<String>, Error> {
+/// The names of the messages and enums that the roots reach.
+fn reach(index: &Index<'_>, selection: &Selection, roots: &[&str]) -> Result<BTreeSet<String>, Error> {
     for name in selection.without {
         let known = index.messages.contains_key(*name)
             || name.rsplit_once('.').is_some_and(|(message, field)| {
@@ -152,7 +164,7 @@ fn reach(index: &Index<'_>, selection: &Selection) -> Result<BTreeSet<String>, E
         }
     }
     let mut reached = BTreeSet::new();
-    let mut open: Vec<String> = selection.roots.iter().map(|root| (*root).to_owned()).collect();
+    let mut open: Vec<String> = roots.iter().map(|root| (*root).to_owned()).collect();
     let known = |root: &String| index.messages.contains_key(root) || index.enums.contains(root);
     if let Some(root) = open.iter().find(|root| !known(root)) {
         return Err(Error::UnknownName(root.clone()));

@@ -132,6 +132,10 @@ pub const MESSAGES: Selection = Selection {
     ],
 };
 
+/// Those roots of [`MESSAGES`] that only who reads traces needs. What no other root, and no writer, reaches is compiled with the
+/// feature `trace` of `ferretto-proto` alone.
+pub const ONLY_IN_TRACES: &[&str] = &[".perfetto.protos.Trace"];
+
 /// What text configs may name.
 pub const TEXT: Selection = Selection {
     roots: &[".perfetto.protos.TraceConfig"],

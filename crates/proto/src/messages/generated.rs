@@ -191,6 +191,7 @@ impl codec::Enumeration for BuiltinClock {
 }
 
 /// Frames from the outermost to the innermost.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Callstack {
     pub iid: Option<u64>,
@@ -198,6 +199,7 @@ pub struct Callstack {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl Callstack {
     const EMPTY: Self = Self {
         iid: None,
@@ -205,12 +207,14 @@ impl Callstack {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for Callstack {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for Callstack {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -351,6 +355,7 @@ impl codec::Fields for ChromeConfig {
     }
 }
 pub mod chrome_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum ClientPriority {
@@ -380,6 +385,7 @@ pub mod chrome_config {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClockDisableFtraceEvent {
     pub name: Option<String>,
@@ -388,6 +394,7 @@ pub struct ClockDisableFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ClockDisableFtraceEvent {
     const EMPTY: Self = Self {
         name: None,
@@ -396,12 +403,14 @@ impl ClockDisableFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ClockDisableFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ClockDisableFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.name);
@@ -423,6 +432,7 @@ impl codec::Fields for ClockDisableFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClockEnableFtraceEvent {
     pub name: Option<String>,
@@ -431,6 +441,7 @@ pub struct ClockEnableFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ClockEnableFtraceEvent {
     const EMPTY: Self = Self {
         name: None,
@@ -439,12 +450,14 @@ impl ClockEnableFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ClockEnableFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ClockEnableFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.name);
@@ -466,6 +479,7 @@ impl codec::Fields for ClockEnableFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClockSetRateFtraceEvent {
     pub name: Option<String>,
@@ -474,6 +488,7 @@ pub struct ClockSetRateFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ClockSetRateFtraceEvent {
     const EMPTY: Self = Self {
         name: None,
@@ -482,12 +497,14 @@ impl ClockSetRateFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ClockSetRateFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ClockSetRateFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.name);
@@ -510,6 +527,7 @@ impl codec::Fields for ClockSetRateFtraceEvent {
 }
 
 /// The values of all clocks at one instant, as nearly as they can be read.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClockSnapshot {
     pub clocks: Vec<crate::messages::clock_snapshot::Clock>,
@@ -517,6 +535,7 @@ pub struct ClockSnapshot {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ClockSnapshot {
     const EMPTY: Self = Self {
         clocks: Vec::new(),
@@ -524,12 +543,14 @@ impl ClockSnapshot {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ClockSnapshot {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ClockSnapshot {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.clocks);
@@ -549,8 +570,10 @@ impl codec::Fields for ClockSnapshot {
     }
 }
 pub mod clock_snapshot {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// An id of `BuiltinClock`, or one that a sequence made up. A clock may count in steps, and from its last value.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Clock {
         pub clock_id: Option<u32>,
@@ -560,6 +583,7 @@ pub mod clock_snapshot {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Clock {
         const EMPTY: Self = Self {
             clock_id: None,
@@ -569,12 +593,14 @@ pub mod clock_snapshot {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Clock {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Clock {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.clock_id);
@@ -779,6 +805,7 @@ impl codec::Fields for CommitDataRequest {
     }
 }
 pub mod commit_data_request {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// A chunk to copy into a trace buffer. With `data` the chunk comes in the request, for want of shared memory.
     #[derive(Clone, Debug, PartialEq)]
@@ -883,6 +910,7 @@ pub mod commit_data_request {
         }
     }
     pub mod chunk_to_patch {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Debug, PartialEq)]
         pub struct Patch {
@@ -956,6 +984,7 @@ impl codec::Fields for CommitDataResponse {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConcurrentSessionEvent {
     pub state: Option<crate::messages::concurrent_session_event::State>,
@@ -966,6 +995,7 @@ pub struct ConcurrentSessionEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ConcurrentSessionEvent {
     const EMPTY: Self = Self {
         state: None,
@@ -976,12 +1006,14 @@ impl ConcurrentSessionEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ConcurrentSessionEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ConcurrentSessionEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::enumeration(writer, 1, &self.state);
@@ -1007,6 +1039,7 @@ impl codec::Fields for ConcurrentSessionEvent {
     }
 }
 pub mod concurrent_session_event {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum State {
@@ -1084,6 +1117,7 @@ impl codec::Fields for ConsoleConfig {
     }
 }
 pub mod console_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Output {
@@ -1114,6 +1148,7 @@ pub mod console_config {
 }
 
 /// Values are in `unit` (or `unit_name`) times `unit_multiplier`; incremental ones are deltas.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterDescriptor {
     pub r#type: Option<crate::messages::counter_descriptor::BuiltinCounterType>,
@@ -1126,6 +1161,7 @@ pub struct CounterDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl CounterDescriptor {
     const EMPTY: Self = Self {
         r#type: None,
@@ -1138,12 +1174,14 @@ impl CounterDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for CounterDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for CounterDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::enumeration(writer, 1, &self.r#type);
@@ -1173,6 +1211,7 @@ impl codec::Fields for CounterDescriptor {
     }
 }
 pub mod counter_descriptor {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum BuiltinCounterType {
@@ -1231,6 +1270,7 @@ pub mod counter_descriptor {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuFrequencyFtraceEvent {
     pub state: Option<u32>,
@@ -1238,6 +1278,7 @@ pub struct CpuFrequencyFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl CpuFrequencyFtraceEvent {
     const EMPTY: Self = Self {
         state: None,
@@ -1245,12 +1286,14 @@ impl CpuFrequencyFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for CpuFrequencyFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for CpuFrequencyFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.state);
@@ -1270,6 +1313,7 @@ impl codec::Fields for CpuFrequencyFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuFrequencyLimitsFtraceEvent {
     pub min_freq: Option<u32>,
@@ -1278,6 +1322,7 @@ pub struct CpuFrequencyLimitsFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl CpuFrequencyLimitsFtraceEvent {
     const EMPTY: Self = Self {
         min_freq: None,
@@ -1286,12 +1331,14 @@ impl CpuFrequencyLimitsFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for CpuFrequencyLimitsFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for CpuFrequencyLimitsFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.min_freq);
@@ -1313,6 +1360,7 @@ impl codec::Fields for CpuFrequencyLimitsFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuIdleFtraceEvent {
     pub state: Option<u32>,
@@ -1320,6 +1368,7 @@ pub struct CpuIdleFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl CpuIdleFtraceEvent {
     const EMPTY: Self = Self {
         state: None,
@@ -1327,12 +1376,14 @@ impl CpuIdleFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for CpuIdleFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for CpuIdleFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.state);
@@ -1352,24 +1403,28 @@ impl codec::Fields for CpuIdleFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuInfo {
     pub cpus: Vec<crate::messages::cpu_info::Cpu>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl CpuInfo {
     const EMPTY: Self = Self {
         cpus: Vec::new(),
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for CpuInfo {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for CpuInfo {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.cpus);
@@ -1387,7 +1442,9 @@ impl codec::Fields for CpuInfo {
     }
 }
 pub mod cpu_info {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct ArmCpuIdentifier {
         pub implementer: Option<u32>,
@@ -1398,6 +1455,7 @@ pub mod cpu_info {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl ArmCpuIdentifier {
         const EMPTY: Self = Self {
             implementer: None,
@@ -1408,12 +1466,14 @@ pub mod cpu_info {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for ArmCpuIdentifier {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ArmCpuIdentifier {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.implementer);
@@ -1438,6 +1498,7 @@ pub mod cpu_info {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Cpu {
         pub processor: Option<String>,
@@ -1448,6 +1509,7 @@ pub mod cpu_info {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Cpu {
         const EMPTY: Self = Self {
             processor: None,
@@ -1458,12 +1520,14 @@ pub mod cpu_info {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Cpu {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Cpu {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.processor);
@@ -1500,6 +1564,7 @@ pub mod cpu_info {
         }
     }
     pub mod cpu {
+        #[cfg(feature = "trace")]
         #[derive(Clone, Debug, PartialEq)]
         pub enum Identifier {
             ArmIdentifier(Box<crate::messages::cpu_info::ArmCpuIdentifier>),
@@ -1629,6 +1694,7 @@ impl codec::Fields for DataSourceConfig {
     }
 }
 pub mod data_source_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum SessionInitiator {
@@ -1754,6 +1820,7 @@ impl codec::Fields for DataSourceDescriptor {
 }
 
 /// A name, and one value or several.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct DebugAnnotation {
     pub name_field: Option<crate::messages::debug_annotation::NameField>,
@@ -1765,6 +1832,7 @@ pub struct DebugAnnotation {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl DebugAnnotation {
     const EMPTY: Self = Self {
         name_field: None,
@@ -1776,12 +1844,14 @@ impl DebugAnnotation {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for DebugAnnotation {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for DebugAnnotation {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.name_field {
@@ -1906,7 +1976,9 @@ impl codec::Fields for DebugAnnotation {
     }
 }
 pub mod debug_annotation {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct NestedValue {
         pub nested_type: Option<crate::messages::debug_annotation::nested_value::NestedType>,
@@ -1920,6 +1992,7 @@ pub mod debug_annotation {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl NestedValue {
         const EMPTY: Self = Self {
             nested_type: None,
@@ -1933,12 +2006,14 @@ pub mod debug_annotation {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for NestedValue {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for NestedValue {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::enumeration(writer, 1, &self.nested_type);
@@ -1970,6 +2045,7 @@ pub mod debug_annotation {
         }
     }
     pub mod nested_value {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum NestedType {
@@ -1998,11 +2074,13 @@ pub mod debug_annotation {
             }
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum NameField {
         NameIid(u64),
         Name(String),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum Value {
         BoolValue(bool),
@@ -2015,6 +2093,7 @@ pub mod debug_annotation {
         LegacyJsonValue(String),
         StringValueIid(u64),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum ProtoTypeDescriptor {
         ProtoTypeNameIid(u64),
@@ -2022,6 +2101,7 @@ pub mod debug_annotation {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct DebugAnnotationName {
     pub iid: Option<u64>,
@@ -2029,6 +2109,7 @@ pub struct DebugAnnotationName {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl DebugAnnotationName {
     const EMPTY: Self = Self {
         iid: None,
@@ -2036,12 +2117,14 @@ impl DebugAnnotationName {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for DebugAnnotationName {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for DebugAnnotationName {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -2061,6 +2144,7 @@ impl codec::Fields for DebugAnnotationName {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct DebugAnnotationValueTypeName {
     pub iid: Option<u64>,
@@ -2068,6 +2152,7 @@ pub struct DebugAnnotationValueTypeName {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl DebugAnnotationValueTypeName {
     const EMPTY: Self = Self {
         iid: None,
@@ -2075,12 +2160,14 @@ impl DebugAnnotationValueTypeName {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for DebugAnnotationValueTypeName {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for DebugAnnotationValueTypeName {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -2167,6 +2254,7 @@ impl codec::Fields for DetachResponse {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePmCallbackEndFtraceEvent {
     pub device: Option<String>,
@@ -2175,6 +2263,7 @@ pub struct DevicePmCallbackEndFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl DevicePmCallbackEndFtraceEvent {
     const EMPTY: Self = Self {
         device: None,
@@ -2183,12 +2272,14 @@ impl DevicePmCallbackEndFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for DevicePmCallbackEndFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for DevicePmCallbackEndFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.device);
@@ -2210,6 +2301,7 @@ impl codec::Fields for DevicePmCallbackEndFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePmCallbackStartFtraceEvent {
     pub device: Option<String>,
@@ -2220,6 +2312,7 @@ pub struct DevicePmCallbackStartFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl DevicePmCallbackStartFtraceEvent {
     const EMPTY: Self = Self {
         device: None,
@@ -2230,12 +2323,14 @@ impl DevicePmCallbackStartFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for DevicePmCallbackStartFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for DevicePmCallbackStartFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.device);
@@ -2418,6 +2513,7 @@ pub mod enable_tracing_response {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventCategory {
     pub iid: Option<u64>,
@@ -2425,6 +2521,7 @@ pub struct EventCategory {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl EventCategory {
     const EMPTY: Self = Self {
         iid: None,
@@ -2432,12 +2529,14 @@ impl EventCategory {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for EventCategory {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for EventCategory {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -2457,6 +2556,7 @@ impl codec::Fields for EventCategory {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventName {
     pub iid: Option<u64>,
@@ -2464,6 +2564,7 @@ pub struct EventName {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl EventName {
     const EMPTY: Self = Self {
         iid: None,
@@ -2471,12 +2572,14 @@ impl EventName {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for EventName {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for EventName {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -2497,6 +2600,7 @@ impl codec::Fields for EventName {
 }
 
 /// A set of files as protobuf describes them, plain or compressed.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExtensionDescriptor {
     pub descriptor: Option<crate::messages::extension_descriptor::Descriptor>,
@@ -2504,6 +2608,7 @@ pub struct ExtensionDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ExtensionDescriptor {
     const EMPTY: Self = Self {
         descriptor: None,
@@ -2511,12 +2616,14 @@ impl ExtensionDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ExtensionDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ExtensionDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.descriptor {
@@ -2544,6 +2651,7 @@ impl codec::Fields for ExtensionDescriptor {
     }
 }
 pub mod extension_descriptor {
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum Descriptor {
         ExtensionSetGzip(Vec<u8>),
@@ -2621,6 +2729,7 @@ impl codec::Fields for FlushResponse {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
     pub iid: Option<u64>,
@@ -2633,6 +2742,7 @@ pub struct Frame {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl Frame {
     const EMPTY: Self = Self {
         iid: None,
@@ -2645,12 +2755,14 @@ impl Frame {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for Frame {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for Frame {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -2695,6 +2807,7 @@ impl codec::Fields for Frame {
     }
 }
 pub mod frame {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Kind {
@@ -2734,6 +2847,7 @@ pub mod frame {
             })
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum KindField {
         Kind(crate::messages::frame::Kind),
@@ -2993,6 +3107,7 @@ impl codec::Fields for FtraceConfig {
     }
 }
 pub mod ftrace_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// Scheduler events in columns, which take a fraction of the space.
     #[derive(Clone, Debug, PartialEq)]
@@ -3065,6 +3180,7 @@ pub mod ftrace_config {
         }
     }
     pub mod print_filter {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Debug, PartialEq)]
         pub struct Rule {
@@ -3123,6 +3239,7 @@ pub mod ftrace_config {
             }
         }
         pub mod rule {
+            #[allow(unused_imports)]
             use crate::messages::codec;
             #[derive(Clone, Debug, PartialEq)]
             pub struct AtraceMessage {
@@ -3209,6 +3326,7 @@ pub mod ftrace_config {
         }
     }
     pub mod kprobe_event {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum KprobeType {
@@ -3280,6 +3398,7 @@ pub mod ftrace_config {
         }
     }
     pub mod tracefs_option {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum State {
@@ -3337,6 +3456,7 @@ pub mod ftrace_config {
 }
 
 /// tracefs/per_cpu/cpuN/stats.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FtraceCpuStats {
     pub cpu: Option<u64>,
@@ -3351,6 +3471,7 @@ pub struct FtraceCpuStats {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl FtraceCpuStats {
     const EMPTY: Self = Self {
         cpu: None,
@@ -3365,12 +3486,14 @@ impl FtraceCpuStats {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for FtraceCpuStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for FtraceCpuStats {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.cpu);
@@ -3439,6 +3562,7 @@ impl codec::Fields for FtraceDescriptor {
     }
 }
 pub mod ftrace_descriptor {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Debug, PartialEq)]
     pub struct AtraceCategory {
@@ -3482,6 +3606,7 @@ pub mod ftrace_descriptor {
 
 /// `pid` is the kernel's word for what others call a thread id. Other fields, from 65536 on, are generic events whose
 /// descriptors the bundle carries.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FtraceEvent {
     pub timestamp: Option<u64>,
@@ -3491,6 +3616,7 @@ pub struct FtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl FtraceEvent {
     const EMPTY: Self = Self {
         timestamp: None,
@@ -3500,12 +3626,14 @@ impl FtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for FtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for FtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.timestamp);
@@ -4040,6 +4168,7 @@ impl codec::Fields for FtraceEvent {
     }
 }
 pub mod ftrace_event {
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum Event {
         Print(Box<crate::messages::PrintFtraceEvent>),
@@ -4097,6 +4226,7 @@ pub mod ftrace_event {
 }
 
 /// Events are in the order of their time stamps. `last_read_event_timestamp` marks how far all of the CPU was read.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FtraceEventBundle {
     pub cpu: Option<u32>,
@@ -4114,6 +4244,7 @@ pub struct FtraceEventBundle {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl FtraceEventBundle {
     const EMPTY: Self = Self {
         cpu: None,
@@ -4131,12 +4262,14 @@ impl FtraceEventBundle {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for FtraceEventBundle {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for FtraceEventBundle {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu);
@@ -4176,8 +4309,10 @@ impl codec::Fields for FtraceEventBundle {
     }
 }
 pub mod ftrace_event_bundle {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// sched_switch and sched_waking in columns: the n-th values of all columns belong together. Times are deltas.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct CompactSched {
         pub switch_timestamp: Vec<u64>,
@@ -4195,6 +4330,7 @@ pub mod ftrace_event_bundle {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl CompactSched {
         const EMPTY: Self = Self {
             switch_timestamp: Vec::new(),
@@ -4212,12 +4348,14 @@ pub mod ftrace_event_bundle {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for CompactSched {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for CompactSched {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::packed::<codec::scalar::Uint64>(writer, 1, &self.switch_timestamp);
@@ -4257,6 +4395,7 @@ pub mod ftrace_event_bundle {
         }
     }
     /// A page of the kernel's buffer that could not be read whole.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct FtraceError {
         pub timestamp: Option<u64>,
@@ -4264,6 +4403,7 @@ pub mod ftrace_event_bundle {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl FtraceError {
         const EMPTY: Self = Self {
             timestamp: None,
@@ -4271,12 +4411,14 @@ pub mod ftrace_event_bundle {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for FtraceError {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for FtraceError {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.timestamp);
@@ -4296,6 +4438,7 @@ pub mod ftrace_event_bundle {
         }
     }
     /// Describes a tracepoint that the schema lacks: an encoded `DescriptorProto`, and the field it is written under.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct GenericEventDescriptor {
         pub field_id: Option<i32>,
@@ -4304,6 +4447,7 @@ pub mod ftrace_event_bundle {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl GenericEventDescriptor {
         const EMPTY: Self = Self {
             field_id: None,
@@ -4312,12 +4456,14 @@ pub mod ftrace_event_bundle {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for GenericEventDescriptor {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for GenericEventDescriptor {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.field_id);
@@ -4340,6 +4486,7 @@ pub mod ftrace_event_bundle {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FtraceKprobeStats {
     pub hits: Option<i64>,
@@ -4347,6 +4494,7 @@ pub struct FtraceKprobeStats {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl FtraceKprobeStats {
     const EMPTY: Self = Self {
         hits: None,
@@ -4354,12 +4502,14 @@ impl FtraceKprobeStats {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for FtraceKprobeStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for FtraceKprobeStats {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.hits);
@@ -4453,6 +4603,7 @@ impl codec::Enumeration for FtraceParseStatus {
 }
 
 /// Once at the start and once at the end; losses are the differences.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FtraceStats {
     pub phase: Option<crate::messages::ftrace_stats::Phase>,
@@ -4471,6 +4622,7 @@ pub struct FtraceStats {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl FtraceStats {
     const EMPTY: Self = Self {
         phase: None,
@@ -4489,12 +4641,14 @@ impl FtraceStats {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for FtraceStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for FtraceStats {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::enumeration(writer, 1, &self.phase);
@@ -4536,6 +4690,7 @@ impl codec::Fields for FtraceStats {
     }
 }
 pub mod ftrace_stats {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Phase {
@@ -4565,6 +4720,7 @@ pub mod ftrace_stats {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FuncgraphEntryFtraceEvent {
     pub depth: Option<i32>,
@@ -4572,6 +4728,7 @@ pub struct FuncgraphEntryFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl FuncgraphEntryFtraceEvent {
     const EMPTY: Self = Self {
         depth: None,
@@ -4579,12 +4736,14 @@ impl FuncgraphEntryFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for FuncgraphEntryFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for FuncgraphEntryFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.depth);
@@ -4604,6 +4763,7 @@ impl codec::Fields for FuncgraphEntryFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FuncgraphExitFtraceEvent {
     pub calltime: Option<u64>,
@@ -4614,6 +4774,7 @@ pub struct FuncgraphExitFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl FuncgraphExitFtraceEvent {
     const EMPTY: Self = Self {
         calltime: None,
@@ -4624,12 +4785,14 @@ impl FuncgraphExitFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for FuncgraphExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for FuncgraphExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.calltime);
@@ -4656,6 +4819,7 @@ impl codec::Fields for FuncgraphExitFtraceEvent {
 }
 
 /// An event with the names of its fields in each packet: the form that needs no descriptor.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenericFtraceEvent {
     pub event_name: Option<String>,
@@ -4663,6 +4827,7 @@ pub struct GenericFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GenericFtraceEvent {
     const EMPTY: Self = Self {
         event_name: None,
@@ -4670,12 +4835,14 @@ impl GenericFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GenericFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GenericFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.event_name);
@@ -4695,7 +4862,9 @@ impl codec::Fields for GenericFtraceEvent {
     }
 }
 pub mod generic_ftrace_event {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Field {
         pub name: Option<String>,
@@ -4703,6 +4872,7 @@ pub mod generic_ftrace_event {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Field {
         const EMPTY: Self = Self {
             name: None,
@@ -4710,12 +4880,14 @@ pub mod generic_ftrace_event {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Field {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Field {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.name);
@@ -4757,6 +4929,7 @@ pub mod generic_ftrace_event {
         }
     }
     pub mod field {
+        #[cfg(feature = "trace")]
         #[derive(Clone, Debug, PartialEq)]
         pub enum Value {
             StrValue(String),
@@ -4766,6 +4939,7 @@ pub mod generic_ftrace_event {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenericGpuFrequencyEvent {
     pub gpu_id: Option<u32>,
@@ -4773,6 +4947,7 @@ pub struct GenericGpuFrequencyEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GenericGpuFrequencyEvent {
     const EMPTY: Self = Self {
         gpu_id: None,
@@ -4780,12 +4955,14 @@ impl GenericGpuFrequencyEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GenericGpuFrequencyEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GenericGpuFrequencyEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.gpu_id);
@@ -4805,6 +4982,7 @@ impl codec::Fields for GenericGpuFrequencyEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenericKernelCpuFrequencyEvent {
     pub cpu: Option<i32>,
@@ -4812,6 +4990,7 @@ pub struct GenericKernelCpuFrequencyEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GenericKernelCpuFrequencyEvent {
     const EMPTY: Self = Self {
         cpu: None,
@@ -4819,12 +4998,14 @@ impl GenericKernelCpuFrequencyEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GenericKernelCpuFrequencyEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GenericKernelCpuFrequencyEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.cpu);
@@ -4844,6 +5025,7 @@ impl codec::Fields for GenericKernelCpuFrequencyEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenericKernelProcessTree {
     pub processes: Vec<crate::messages::generic_kernel_process_tree::Process>,
@@ -4851,6 +5033,7 @@ pub struct GenericKernelProcessTree {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GenericKernelProcessTree {
     const EMPTY: Self = Self {
         processes: Vec::new(),
@@ -4858,12 +5041,14 @@ impl GenericKernelProcessTree {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GenericKernelProcessTree {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GenericKernelProcessTree {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.processes);
@@ -4883,7 +5068,9 @@ impl codec::Fields for GenericKernelProcessTree {
     }
 }
 pub mod generic_kernel_process_tree {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Thread {
         pub tid: Option<i64>,
@@ -4894,6 +5081,7 @@ pub mod generic_kernel_process_tree {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Thread {
         const EMPTY: Self = Self {
             tid: None,
@@ -4904,12 +5092,14 @@ pub mod generic_kernel_process_tree {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Thread {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.tid);
@@ -4934,6 +5124,7 @@ pub mod generic_kernel_process_tree {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Process {
         pub pid: Option<i64>,
@@ -4942,6 +5133,7 @@ pub mod generic_kernel_process_tree {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Process {
         const EMPTY: Self = Self {
             pid: None,
@@ -4950,12 +5142,14 @@ pub mod generic_kernel_process_tree {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Process {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Process {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.pid);
@@ -4978,6 +5172,7 @@ pub mod generic_kernel_process_tree {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenericKernelTaskRenameEvent {
     pub tid: Option<i64>,
@@ -4985,6 +5180,7 @@ pub struct GenericKernelTaskRenameEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GenericKernelTaskRenameEvent {
     const EMPTY: Self = Self {
         tid: None,
@@ -4992,12 +5188,14 @@ impl GenericKernelTaskRenameEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GenericKernelTaskRenameEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GenericKernelTaskRenameEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.tid);
@@ -5017,6 +5215,7 @@ impl codec::Fields for GenericKernelTaskRenameEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenericKernelTaskStateEvent {
     pub cpu: Option<i32>,
@@ -5027,6 +5226,7 @@ pub struct GenericKernelTaskStateEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GenericKernelTaskStateEvent {
     const EMPTY: Self = Self {
         cpu: None,
@@ -5037,12 +5237,14 @@ impl GenericKernelTaskStateEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GenericKernelTaskStateEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GenericKernelTaskStateEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.cpu);
@@ -5068,6 +5270,7 @@ impl codec::Fields for GenericKernelTaskStateEvent {
     }
 }
 pub mod generic_kernel_task_state_event {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum TaskStateEnum {
@@ -5243,6 +5446,7 @@ impl codec::Fields for GetAsyncCommandResponse {
     }
 }
 pub mod get_async_command_response {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// Prepare; nothing is recorded yet.
     #[derive(Clone, Debug, PartialEq)]
@@ -5550,6 +5754,7 @@ impl codec::Fields for GetTraceStatsResponse {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuFrequencyFtraceEvent {
     pub gpu_id: Option<u32>,
@@ -5557,6 +5762,7 @@ pub struct GpuFrequencyFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GpuFrequencyFtraceEvent {
     const EMPTY: Self = Self {
         gpu_id: None,
@@ -5564,12 +5770,14 @@ impl GpuFrequencyFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GpuFrequencyFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GpuFrequencyFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.gpu_id);
@@ -5589,6 +5797,7 @@ impl codec::Fields for GpuFrequencyFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuPowerStateFtraceEvent {
     pub old_state: Option<i32>,
@@ -5596,6 +5805,7 @@ pub struct GpuPowerStateFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GpuPowerStateFtraceEvent {
     const EMPTY: Self = Self {
         old_state: None,
@@ -5603,12 +5813,14 @@ impl GpuPowerStateFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GpuPowerStateFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GpuPowerStateFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.old_state);
@@ -5628,6 +5840,7 @@ impl codec::Fields for GpuPowerStateFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuWorkPeriodFtraceEvent {
     pub gpu_id: Option<u32>,
@@ -5638,6 +5851,7 @@ pub struct GpuWorkPeriodFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl GpuWorkPeriodFtraceEvent {
     const EMPTY: Self = Self {
         gpu_id: None,
@@ -5648,12 +5862,14 @@ impl GpuWorkPeriodFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for GpuWorkPeriodFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for GpuWorkPeriodFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.gpu_id);
@@ -5784,6 +6000,7 @@ impl codec::Fields for IPCFrame {
     }
 }
 pub mod ipc_frame {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// Asks for a service by name; the reply lists its methods, with the ids to invoke them by.
     #[derive(Clone, Debug, PartialEq)]
@@ -5863,6 +6080,7 @@ pub mod ipc_frame {
         }
     }
     pub mod bind_service_reply {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Debug, PartialEq)]
         pub struct MethodInfo {
@@ -6212,6 +6430,7 @@ impl codec::Fields for InitializeConnectionRequest {
     }
 }
 pub mod initialize_connection_request {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum ProducerSMBScrapingMode {
@@ -6324,6 +6543,7 @@ impl codec::Fields for InterceptorConfig {
 }
 
 /// Entries hold until the sequence's incremental state is cleared. Ids start at 1 and are those of one sequence.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct InternedData {
     pub event_categories: Vec<crate::messages::EventCategory>,
@@ -6347,6 +6567,7 @@ pub struct InternedData {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl InternedData {
     const EMPTY: Self = Self {
         event_categories: Vec::new(),
@@ -6370,12 +6591,14 @@ impl InternedData {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for InternedData {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for InternedData {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.event_categories);
@@ -6428,6 +6651,7 @@ impl codec::Fields for InternedData {
 }
 
 /// Bytes, for paths and symbols need not be UTF-8.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct InternedString {
     pub iid: Option<u64>,
@@ -6435,6 +6659,7 @@ pub struct InternedString {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl InternedString {
     const EMPTY: Self = Self {
         iid: None,
@@ -6442,12 +6667,14 @@ impl InternedString {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for InternedString {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for InternedString {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -6467,24 +6694,28 @@ impl codec::Fields for InternedString {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct InterruptInfo {
     pub irq_mapping: Vec<crate::messages::interrupt_info::InterruptMapping>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl InterruptInfo {
     const EMPTY: Self = Self {
         irq_mapping: Vec::new(),
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for InterruptInfo {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for InterruptInfo {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.irq_mapping);
@@ -6502,7 +6733,9 @@ impl codec::Fields for InterruptInfo {
     }
 }
 pub mod interrupt_info {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct InterruptMapping {
         pub irq_id: Option<u32>,
@@ -6510,6 +6743,7 @@ pub mod interrupt_info {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl InterruptMapping {
         const EMPTY: Self = Self {
             irq_id: None,
@@ -6517,12 +6751,14 @@ pub mod interrupt_info {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for InterruptMapping {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for InterruptMapping {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.irq_id);
@@ -6543,6 +6779,7 @@ pub mod interrupt_info {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct IrqHandlerEntryFtraceEvent {
     pub irq: Option<i32>,
@@ -6551,6 +6788,7 @@ pub struct IrqHandlerEntryFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl IrqHandlerEntryFtraceEvent {
     const EMPTY: Self = Self {
         irq: None,
@@ -6559,12 +6797,14 @@ impl IrqHandlerEntryFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for IrqHandlerEntryFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for IrqHandlerEntryFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
@@ -6586,6 +6826,7 @@ impl codec::Fields for IrqHandlerEntryFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct IrqHandlerExitFtraceEvent {
     pub irq: Option<i32>,
@@ -6593,6 +6834,7 @@ pub struct IrqHandlerExitFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl IrqHandlerExitFtraceEvent {
     const EMPTY: Self = Self {
         irq: None,
@@ -6600,12 +6842,14 @@ impl IrqHandlerExitFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for IrqHandlerExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for IrqHandlerExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
@@ -6626,6 +6870,7 @@ impl codec::Fields for IrqHandlerExitFtraceEvent {
 }
 
 /// A hit of a probe that the config asked for.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct KprobeEvent {
     pub name: Option<String>,
@@ -6633,6 +6878,7 @@ pub struct KprobeEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl KprobeEvent {
     const EMPTY: Self = Self {
         name: None,
@@ -6640,12 +6886,14 @@ impl KprobeEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for KprobeEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for KprobeEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.name);
@@ -6665,6 +6913,7 @@ impl codec::Fields for KprobeEvent {
     }
 }
 pub mod kprobe_event {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum KprobeType {
@@ -6697,6 +6946,7 @@ pub mod kprobe_event {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogMessage {
     pub source_location_iid: Option<u64>,
@@ -6705,6 +6955,7 @@ pub struct LogMessage {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl LogMessage {
     const EMPTY: Self = Self {
         source_location_iid: None,
@@ -6713,12 +6964,14 @@ impl LogMessage {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for LogMessage {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for LogMessage {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.source_location_iid);
@@ -6740,6 +6993,7 @@ impl codec::Fields for LogMessage {
     }
 }
 pub mod log_message {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Priority {
@@ -6784,6 +7038,7 @@ pub mod log_message {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogMessageBody {
     pub iid: Option<u64>,
@@ -6791,6 +7046,7 @@ pub struct LogMessageBody {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl LogMessageBody {
     const EMPTY: Self = Self {
         iid: None,
@@ -6798,12 +7054,14 @@ impl LogMessageBody {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for LogMessageBody {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for LogMessageBody {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -6823,6 +7081,7 @@ impl codec::Fields for LogMessageBody {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mapping {
     pub iid: Option<u64>,
@@ -6836,6 +7095,7 @@ pub struct Mapping {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl Mapping {
     const EMPTY: Self = Self {
         iid: None,
@@ -6849,12 +7109,14 @@ impl Mapping {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for Mapping {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for Mapping {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -7197,6 +7459,7 @@ impl codec::Fields for ObservableEvents {
     }
 }
 pub mod observable_events {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Debug, PartialEq)]
     pub struct DataSourceInstanceStateChange {
@@ -7420,6 +7683,7 @@ impl codec::Fields for ObserveEventsResponse {
 }
 
 /// A line written to trace_marker, or by the kernel's trace_printk.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrintFtraceEvent {
     pub ip: Option<u64>,
@@ -7427,6 +7691,7 @@ pub struct PrintFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl PrintFtraceEvent {
     const EMPTY: Self = Self {
         ip: None,
@@ -7434,12 +7699,14 @@ impl PrintFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for PrintFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for PrintFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.ip);
@@ -7498,6 +7765,7 @@ impl codec::Fields for PriorityBoostConfig {
     }
 }
 pub mod priority_boost_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum BoostPolicy {
@@ -7527,6 +7795,7 @@ pub mod priority_boost_config {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessDescriptor {
     pub pid: Option<i32>,
@@ -7540,6 +7809,7 @@ pub struct ProcessDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ProcessDescriptor {
     const EMPTY: Self = Self {
         pid: None,
@@ -7553,12 +7823,14 @@ impl ProcessDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ProcessDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ProcessDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -7590,6 +7862,7 @@ impl codec::Fields for ProcessDescriptor {
     }
 }
 pub mod process_descriptor {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum ChromeProcessType {
@@ -7637,6 +7910,7 @@ pub mod process_descriptor {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessStats {
     pub processes: Vec<crate::messages::process_stats::Process>,
@@ -7644,6 +7918,7 @@ pub struct ProcessStats {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ProcessStats {
     const EMPTY: Self = Self {
         processes: Vec::new(),
@@ -7651,12 +7926,14 @@ impl ProcessStats {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ProcessStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ProcessStats {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.processes);
@@ -7676,25 +7953,30 @@ impl codec::Fields for ProcessStats {
     }
 }
 pub mod process_stats {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Thread {
         pub tid: Option<i32>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Thread {
         const EMPTY: Self = Self {
             tid: None,
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Thread {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.tid);
@@ -7711,6 +7993,7 @@ pub mod process_stats {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct FDInfo {
         pub fd: Option<u64>,
@@ -7718,6 +8001,7 @@ pub mod process_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl FDInfo {
         const EMPTY: Self = Self {
             fd: None,
@@ -7725,12 +8009,14 @@ pub mod process_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for FDInfo {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for FDInfo {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.fd);
@@ -7750,6 +8036,7 @@ pub mod process_stats {
         }
     }
     /// Sizes in KiB, from /proc/pid/status and the like; only what changed.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Process {
         pub pid: Option<i32>,
@@ -7779,6 +8066,7 @@ pub mod process_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Process {
         const EMPTY: Self = Self {
             pid: None,
@@ -7808,12 +8096,14 @@ pub mod process_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Process {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Process {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -7954,6 +8244,7 @@ impl codec::Fields for ProcessStatsConfig {
     }
 }
 pub mod process_stats_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Quirks {
@@ -7984,6 +8275,7 @@ pub mod process_stats_config {
 }
 
 /// Only what was not sent before, unless the sequence started over.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessTree {
     pub processes: Vec<crate::messages::process_tree::Process>,
@@ -7992,6 +8284,7 @@ pub struct ProcessTree {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ProcessTree {
     const EMPTY: Self = Self {
         processes: Vec::new(),
@@ -8000,12 +8293,14 @@ impl ProcessTree {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ProcessTree {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ProcessTree {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.processes);
@@ -8027,8 +8322,10 @@ impl codec::Fields for ProcessTree {
     }
 }
 pub mod process_tree {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// A thread other than its process's first. `nstid` are its ids in nested pid namespaces, innermost last.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Thread {
         pub tid: Option<i32>,
@@ -8038,6 +8335,7 @@ pub mod process_tree {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Thread {
         const EMPTY: Self = Self {
             tid: None,
@@ -8047,12 +8345,14 @@ pub mod process_tree {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Thread {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.tid);
@@ -8075,6 +8375,7 @@ pub mod process_tree {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Process {
         pub pid: Option<i32>,
@@ -8088,6 +8389,7 @@ pub mod process_tree {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Process {
         const EMPTY: Self = Self {
             pid: None,
@@ -8101,12 +8403,14 @@ pub mod process_tree {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Process {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Process {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -8174,6 +8478,7 @@ impl codec::Fields for ProtoVmConfig {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct PsciDomainIdleEnterFtraceEvent {
     pub cpu_id: Option<u32>,
@@ -8182,6 +8487,7 @@ pub struct PsciDomainIdleEnterFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl PsciDomainIdleEnterFtraceEvent {
     const EMPTY: Self = Self {
         cpu_id: None,
@@ -8190,12 +8496,14 @@ impl PsciDomainIdleEnterFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for PsciDomainIdleEnterFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for PsciDomainIdleEnterFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
@@ -8217,6 +8525,7 @@ impl codec::Fields for PsciDomainIdleEnterFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct PsciDomainIdleExitFtraceEvent {
     pub cpu_id: Option<u32>,
@@ -8225,6 +8534,7 @@ pub struct PsciDomainIdleExitFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl PsciDomainIdleExitFtraceEvent {
     const EMPTY: Self = Self {
         cpu_id: None,
@@ -8233,12 +8543,14 @@ impl PsciDomainIdleExitFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for PsciDomainIdleExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for PsciDomainIdleExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
@@ -8464,6 +8776,7 @@ impl codec::Fields for ReadBuffersResponse {
     }
 }
 pub mod read_buffers_response {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Debug, PartialEq)]
     pub struct Slice {
@@ -8645,24 +8958,28 @@ impl codec::Fields for RegisterTraceWriterResponse {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteClockSync {
     pub synced_clocks: Vec<crate::messages::remote_clock_sync::SyncedClocks>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl RemoteClockSync {
     const EMPTY: Self = Self {
         synced_clocks: Vec::new(),
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for RemoteClockSync {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for RemoteClockSync {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.synced_clocks);
@@ -8680,7 +8997,9 @@ impl codec::Fields for RemoteClockSync {
     }
 }
 pub mod remote_clock_sync {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct SyncedClocks {
         pub client_clocks: codec::MessageField<crate::messages::ClockSnapshot>,
@@ -8688,6 +9007,7 @@ pub mod remote_clock_sync {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl SyncedClocks {
         const EMPTY: Self = Self {
             client_clocks: codec::MessageField::none(),
@@ -8695,12 +9015,14 @@ pub mod remote_clock_sync {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for SyncedClocks {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for SyncedClocks {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::message(writer, 2, &self.client_clocks);
@@ -8791,6 +9113,7 @@ impl codec::Fields for SaveTraceForBugreportResponse {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedBlockedReasonFtraceEvent {
     pub pid: Option<i32>,
@@ -8799,6 +9122,7 @@ pub struct SchedBlockedReasonFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedBlockedReasonFtraceEvent {
     const EMPTY: Self = Self {
         pid: None,
@@ -8807,12 +9131,14 @@ impl SchedBlockedReasonFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedBlockedReasonFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedBlockedReasonFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -8834,6 +9160,7 @@ impl codec::Fields for SchedBlockedReasonFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedCpuHotplugFtraceEvent {
     pub affected_cpu: Option<i32>,
@@ -8842,6 +9169,7 @@ pub struct SchedCpuHotplugFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedCpuHotplugFtraceEvent {
     const EMPTY: Self = Self {
         affected_cpu: None,
@@ -8850,12 +9178,14 @@ impl SchedCpuHotplugFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedCpuHotplugFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedCpuHotplugFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.affected_cpu);
@@ -8877,6 +9207,7 @@ impl codec::Fields for SchedCpuHotplugFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedCpuUtilCfsFtraceEvent {
     pub active: Option<i32>,
@@ -8897,6 +9228,7 @@ pub struct SchedCpuUtilCfsFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedCpuUtilCfsFtraceEvent {
     const EMPTY: Self = Self {
         active: None,
@@ -8917,12 +9249,14 @@ impl SchedCpuUtilCfsFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedCpuUtilCfsFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedCpuUtilCfsFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.active);
@@ -8968,6 +9302,7 @@ impl codec::Fields for SchedCpuUtilCfsFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedGroupTrackerFtraceEvent {
     pub comm: Option<String>,
@@ -8977,6 +9312,7 @@ pub struct SchedGroupTrackerFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedGroupTrackerFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -8986,12 +9322,14 @@ impl SchedGroupTrackerFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedGroupTrackerFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedGroupTrackerFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9015,6 +9353,7 @@ impl codec::Fields for SchedGroupTrackerFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedMigrateTaskFtraceEvent {
     pub comm: Option<String>,
@@ -9027,6 +9366,7 @@ pub struct SchedMigrateTaskFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedMigrateTaskFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9039,12 +9379,14 @@ impl SchedMigrateTaskFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedMigrateTaskFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedMigrateTaskFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9074,6 +9416,7 @@ impl codec::Fields for SchedMigrateTaskFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedPiSetprioFtraceEvent {
     pub comm: Option<String>,
@@ -9083,6 +9426,7 @@ pub struct SchedPiSetprioFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedPiSetprioFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9092,12 +9436,14 @@ impl SchedPiSetprioFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedPiSetprioFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedPiSetprioFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9121,6 +9467,7 @@ impl codec::Fields for SchedPiSetprioFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedProcessExecFtraceEvent {
     pub filename: Option<String>,
@@ -9129,6 +9476,7 @@ pub struct SchedProcessExecFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedProcessExecFtraceEvent {
     const EMPTY: Self = Self {
         filename: None,
@@ -9137,12 +9485,14 @@ impl SchedProcessExecFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedProcessExecFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedProcessExecFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.filename);
@@ -9164,6 +9514,7 @@ impl codec::Fields for SchedProcessExecFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedProcessExitFtraceEvent {
     pub comm: Option<String>,
@@ -9173,6 +9524,7 @@ pub struct SchedProcessExitFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedProcessExitFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9182,12 +9534,14 @@ impl SchedProcessExitFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedProcessExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedProcessExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9211,6 +9565,7 @@ impl codec::Fields for SchedProcessExitFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedProcessForkFtraceEvent {
     pub parent_comm: Option<String>,
@@ -9220,6 +9575,7 @@ pub struct SchedProcessForkFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedProcessForkFtraceEvent {
     const EMPTY: Self = Self {
         parent_comm: None,
@@ -9229,12 +9585,14 @@ impl SchedProcessForkFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedProcessForkFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedProcessForkFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.parent_comm);
@@ -9258,6 +9616,7 @@ impl codec::Fields for SchedProcessForkFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedProcessFreeFtraceEvent {
     pub comm: Option<String>,
@@ -9266,6 +9625,7 @@ pub struct SchedProcessFreeFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedProcessFreeFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9274,12 +9634,14 @@ impl SchedProcessFreeFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedProcessFreeFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedProcessFreeFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9301,6 +9663,7 @@ impl codec::Fields for SchedProcessFreeFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedProcessHangFtraceEvent {
     pub comm: Option<String>,
@@ -9308,6 +9671,7 @@ pub struct SchedProcessHangFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedProcessHangFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9315,12 +9679,14 @@ impl SchedProcessHangFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedProcessHangFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedProcessHangFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9340,6 +9706,7 @@ impl codec::Fields for SchedProcessHangFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedProcessWaitFtraceEvent {
     pub comm: Option<String>,
@@ -9348,6 +9715,7 @@ pub struct SchedProcessWaitFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedProcessWaitFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9356,12 +9724,14 @@ impl SchedProcessWaitFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedProcessWaitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedProcessWaitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9384,6 +9754,7 @@ impl codec::Fields for SchedProcessWaitFtraceEvent {
 }
 
 /// `prev_state` says why the previous thread stopped: in the kernel's own bits.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedSwitchFtraceEvent {
     pub prev_comm: Option<String>,
@@ -9396,6 +9767,7 @@ pub struct SchedSwitchFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedSwitchFtraceEvent {
     const EMPTY: Self = Self {
         prev_comm: None,
@@ -9408,12 +9780,14 @@ impl SchedSwitchFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedSwitchFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedSwitchFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.prev_comm);
@@ -9443,6 +9817,7 @@ impl codec::Fields for SchedSwitchFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedWakeupFtraceEvent {
     pub comm: Option<String>,
@@ -9453,6 +9828,7 @@ pub struct SchedWakeupFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedWakeupFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9463,12 +9839,14 @@ impl SchedWakeupFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedWakeupFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedWakeupFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9494,6 +9872,7 @@ impl codec::Fields for SchedWakeupFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedWakeupNewFtraceEvent {
     pub comm: Option<String>,
@@ -9504,6 +9883,7 @@ pub struct SchedWakeupNewFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedWakeupNewFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9514,12 +9894,14 @@ impl SchedWakeupNewFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedWakeupNewFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedWakeupNewFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9545,6 +9927,7 @@ impl codec::Fields for SchedWakeupNewFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedWakeupTaskAttrFtraceEvent {
     pub pid: Option<i32>,
@@ -9559,6 +9942,7 @@ pub struct SchedWakeupTaskAttrFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedWakeupTaskAttrFtraceEvent {
     const EMPTY: Self = Self {
         pid: None,
@@ -9573,12 +9957,14 @@ impl SchedWakeupTaskAttrFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedWakeupTaskAttrFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedWakeupTaskAttrFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -9612,6 +9998,7 @@ impl codec::Fields for SchedWakeupTaskAttrFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedWakingFtraceEvent {
     pub comm: Option<String>,
@@ -9622,6 +10009,7 @@ pub struct SchedWakingFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SchedWakingFtraceEvent {
     const EMPTY: Self = Self {
         comm: None,
@@ -9632,12 +10020,14 @@ impl SchedWakingFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SchedWakingFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SchedWakingFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.comm);
@@ -9693,24 +10083,28 @@ impl codec::Enumeration for SemanticType {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SoftirqEntryFtraceEvent {
     pub vec: Option<u32>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SoftirqEntryFtraceEvent {
     const EMPTY: Self = Self {
         vec: None,
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SoftirqEntryFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SoftirqEntryFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.vec);
@@ -9728,24 +10122,28 @@ impl codec::Fields for SoftirqEntryFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SoftirqExitFtraceEvent {
     pub vec: Option<u32>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SoftirqExitFtraceEvent {
     const EMPTY: Self = Self {
         vec: None,
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SoftirqExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SoftirqExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.vec);
@@ -9763,24 +10161,28 @@ impl codec::Fields for SoftirqExitFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SoftirqRaiseFtraceEvent {
     pub vec: Option<u32>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SoftirqRaiseFtraceEvent {
     const EMPTY: Self = Self {
         vec: None,
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SoftirqRaiseFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SoftirqRaiseFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.vec);
@@ -9798,6 +10200,7 @@ impl codec::Fields for SoftirqRaiseFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceLocation {
     pub iid: Option<u64>,
@@ -9807,6 +10210,7 @@ pub struct SourceLocation {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SourceLocation {
     const EMPTY: Self = Self {
         iid: None,
@@ -9816,12 +10220,14 @@ impl SourceLocation {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SourceLocation {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SourceLocation {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -9908,22 +10314,26 @@ impl codec::Fields for StartTracingResponse {
 }
 
 /// Has no fields; being there is what it says.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl StateDescriptor {
     const EMPTY: Self = Self {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for StateDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for StateDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
@@ -9939,6 +10349,7 @@ impl codec::Fields for StateDescriptor {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SuspendResumeFtraceEvent {
     pub action: Option<String>,
@@ -9947,6 +10358,7 @@ pub struct SuspendResumeFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SuspendResumeFtraceEvent {
     const EMPTY: Self = Self {
         action: None,
@@ -9955,12 +10367,14 @@ impl SuspendResumeFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SuspendResumeFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SuspendResumeFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.action);
@@ -10022,6 +10436,7 @@ impl codec::Fields for SyncClockRequest {
     }
 }
 pub mod sync_clock_request {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Debug, PartialEq)]
     pub struct Clock {
@@ -10180,6 +10595,7 @@ impl codec::Fields for SyncResponse {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SysEnterFtraceEvent {
     pub id: Option<i64>,
@@ -10187,6 +10603,7 @@ pub struct SysEnterFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SysEnterFtraceEvent {
     const EMPTY: Self = Self {
         id: None,
@@ -10194,12 +10611,14 @@ impl SysEnterFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SysEnterFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SysEnterFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.id);
@@ -10219,6 +10638,7 @@ impl codec::Fields for SysEnterFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SysExitFtraceEvent {
     pub id: Option<i64>,
@@ -10226,6 +10646,7 @@ pub struct SysExitFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SysExitFtraceEvent {
     const EMPTY: Self = Self {
         id: None,
@@ -10233,12 +10654,14 @@ impl SysExitFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SysExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SysExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.id);
@@ -10259,6 +10682,7 @@ impl codec::Fields for SysExitFtraceEvent {
 }
 
 /// Only the parts that were due. Times in nanoseconds.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SysStats {
     pub meminfo: Vec<crate::messages::sys_stats::MeminfoValue>,
@@ -10282,6 +10706,7 @@ pub struct SysStats {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl SysStats {
     const EMPTY: Self = Self {
         meminfo: Vec::new(),
@@ -10305,12 +10730,14 @@ impl SysStats {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for SysStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for SysStats {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.meminfo);
@@ -10362,7 +10789,9 @@ impl codec::Fields for SysStats {
     }
 }
 pub mod sys_stats {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct MeminfoValue {
         pub key: Option<crate::messages::MeminfoCounters>,
@@ -10370,6 +10799,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl MeminfoValue {
         const EMPTY: Self = Self {
             key: None,
@@ -10377,12 +10807,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for MeminfoValue {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for MeminfoValue {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::enumeration(writer, 1, &self.key);
@@ -10401,6 +10833,7 @@ pub mod sys_stats {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct VmstatValue {
         pub key: Option<crate::messages::VmstatCounters>,
@@ -10408,6 +10841,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl VmstatValue {
         const EMPTY: Self = Self {
             key: None,
@@ -10415,12 +10849,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for VmstatValue {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for VmstatValue {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::enumeration(writer, 1, &self.key);
@@ -10440,6 +10876,7 @@ pub mod sys_stats {
         }
     }
     /// /proc/stat.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct CpuTimes {
         pub cpu_id: Option<u32>,
@@ -10454,6 +10891,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl CpuTimes {
         const EMPTY: Self = Self {
             cpu_id: None,
@@ -10468,12 +10906,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for CpuTimes {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for CpuTimes {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
@@ -10507,6 +10947,7 @@ pub mod sys_stats {
         }
     }
     /// `irq` is a number of /proc/interrupts, or of a softirq.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct InterruptCount {
         pub irq: Option<i32>,
@@ -10514,6 +10955,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl InterruptCount {
         const EMPTY: Self = Self {
             irq: None,
@@ -10521,12 +10963,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for InterruptCount {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for InterruptCount {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
@@ -10545,6 +10989,7 @@ pub mod sys_stats {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct DevfreqValue {
         pub key: Option<String>,
@@ -10552,6 +10997,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl DevfreqValue {
         const EMPTY: Self = Self {
             key: None,
@@ -10559,12 +11005,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for DevfreqValue {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for DevfreqValue {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.key);
@@ -10584,6 +11032,7 @@ pub mod sys_stats {
         }
     }
     /// /proc/buddyinfo: free blocks of each order.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct BuddyInfo {
         pub node: Option<String>,
@@ -10592,6 +11041,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl BuddyInfo {
         const EMPTY: Self = Self {
             node: None,
@@ -10600,12 +11050,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for BuddyInfo {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for BuddyInfo {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.node);
@@ -10627,6 +11079,7 @@ pub mod sys_stats {
         }
     }
     /// /proc/diskstats, one for each disk.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct DiskStat {
         pub device_name: Option<String>,
@@ -10641,6 +11094,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl DiskStat {
         const EMPTY: Self = Self {
             device_name: None,
@@ -10655,12 +11109,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for DiskStat {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for DiskStat {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.device_name);
@@ -10694,6 +11150,7 @@ pub mod sys_stats {
         }
     }
     /// /proc/pressure.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct PsiSample {
         pub resource: Option<crate::messages::sys_stats::psi_sample::PsiResource>,
@@ -10701,6 +11158,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl PsiSample {
         const EMPTY: Self = Self {
             resource: None,
@@ -10708,12 +11166,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for PsiSample {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for PsiSample {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::enumeration(writer, 1, &self.resource);
@@ -10733,6 +11193,7 @@ pub mod sys_stats {
         }
     }
     pub mod psi_sample {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum PsiResource {
@@ -10773,6 +11234,7 @@ pub mod sys_stats {
             }
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct ThermalZone {
         pub name: Option<String>,
@@ -10781,6 +11243,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl ThermalZone {
         const EMPTY: Self = Self {
             name: None,
@@ -10789,12 +11252,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for ThermalZone {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ThermalZone {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.name);
@@ -10815,6 +11280,7 @@ pub mod sys_stats {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct CpuIdleStateEntry {
         pub state: Option<String>,
@@ -10822,6 +11288,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl CpuIdleStateEntry {
         const EMPTY: Self = Self {
             state: None,
@@ -10829,12 +11296,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for CpuIdleStateEntry {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for CpuIdleStateEntry {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.state);
@@ -10853,6 +11322,7 @@ pub mod sys_stats {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct CpuIdleState {
         pub cpu_id: Option<u32>,
@@ -10860,6 +11330,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl CpuIdleState {
         const EMPTY: Self = Self {
             cpu_id: None,
@@ -10867,12 +11338,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for CpuIdleState {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for CpuIdleState {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
@@ -10891,6 +11364,7 @@ pub mod sys_stats {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct SlabInfo {
         pub name: Option<String>,
@@ -10899,6 +11373,7 @@ pub mod sys_stats {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl SlabInfo {
         const EMPTY: Self = Self {
             name: None,
@@ -10907,12 +11382,14 @@ pub mod sys_stats {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for SlabInfo {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for SlabInfo {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.name);
@@ -11027,6 +11504,7 @@ impl codec::Fields for SysStatsConfig {
     }
 }
 pub mod sys_stats_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum StatCounters {
@@ -11201,24 +11679,28 @@ impl codec::Fields for SystemInfoConfig {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskExecution {
     pub posted_from_iid: Option<u64>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TaskExecution {
     const EMPTY: Self = Self {
         posted_from_iid: None,
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TaskExecution {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TaskExecution {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.posted_from_iid);
@@ -11236,6 +11718,7 @@ impl codec::Fields for TaskExecution {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskNewtaskFtraceEvent {
     pub pid: Option<i32>,
@@ -11245,6 +11728,7 @@ pub struct TaskNewtaskFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TaskNewtaskFtraceEvent {
     const EMPTY: Self = Self {
         pid: None,
@@ -11254,12 +11738,14 @@ impl TaskNewtaskFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TaskNewtaskFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TaskNewtaskFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -11283,6 +11769,7 @@ impl codec::Fields for TaskNewtaskFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskRenameFtraceEvent {
     pub pid: Option<i32>,
@@ -11292,6 +11779,7 @@ pub struct TaskRenameFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TaskRenameFtraceEvent {
     const EMPTY: Self = Self {
         pid: None,
@@ -11301,12 +11789,14 @@ impl TaskRenameFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TaskRenameFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TaskRenameFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -11385,6 +11875,7 @@ impl codec::Fields for TestConfig {
     }
 }
 pub mod test_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// One field of each scalar type.
     #[derive(Clone, Debug, PartialEq)]
@@ -11475,6 +11966,7 @@ pub mod test_config {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestEvent {
     pub str: Option<String>,
@@ -11487,6 +11979,7 @@ pub struct TestEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TestEvent {
     const EMPTY: Self = Self {
         str: None,
@@ -11499,12 +11992,14 @@ impl TestEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TestEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TestEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.str);
@@ -11534,7 +12029,9 @@ impl codec::Fields for TestEvent {
     }
 }
 pub mod test_event {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct TestPayload {
         pub str: Vec<String>,
@@ -11547,6 +12044,7 @@ pub mod test_event {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl TestPayload {
         const EMPTY: Self = Self {
             str: Vec::new(),
@@ -11559,12 +12057,14 @@ pub mod test_event {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for TestPayload {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for TestPayload {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::strings(writer, 1, &self.str);
@@ -11593,6 +12093,7 @@ pub mod test_event {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct ProtoVmMessage {
         pub id: Option<u32>,
@@ -11600,6 +12101,7 @@ pub mod test_event {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl ProtoVmMessage {
         const EMPTY: Self = Self {
             id: None,
@@ -11607,12 +12109,14 @@ pub mod test_event {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for ProtoVmMessage {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ProtoVmMessage {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.id);
@@ -11632,25 +12136,30 @@ pub mod test_event {
         }
     }
     pub mod proto_vm_message {
+        #[allow(unused_imports)]
         use crate::messages::codec;
+        #[cfg(feature = "trace")]
         #[derive(Clone, Debug, PartialEq)]
         pub struct ProtoVmSubmessage {
             pub single_int: Option<u32>,
             /// Fields that this schema does not have.
             pub unknown_fields: codec::UnknownFields,
         }
+        #[cfg(feature = "trace")]
         impl ProtoVmSubmessage {
             const EMPTY: Self = Self {
                 single_int: None,
                 unknown_fields: codec::UnknownFields::new(),
             };
         }
+        #[cfg(feature = "trace")]
         impl Default for ProtoVmSubmessage {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
+        #[cfg(feature = "trace")]
         impl codec::Fields for ProtoVmSubmessage {
             fn write(&self, writer: &mut codec::Writer) {
                 codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.single_int);
@@ -11668,6 +12177,7 @@ pub mod test_event {
             }
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct ProtoVmPatch {
         pub string_to_merge: Option<String>,
@@ -11678,6 +12188,7 @@ pub mod test_event {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl ProtoVmPatch {
         const EMPTY: Self = Self {
             string_to_merge: None,
@@ -11688,12 +12199,14 @@ pub mod test_event {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for ProtoVmPatch {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ProtoVmPatch {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.string_to_merge);
@@ -11718,6 +12231,7 @@ pub mod test_event {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct ProtoVmIncrementalState {
         pub string_merged: Option<String>,
@@ -11727,6 +12241,7 @@ pub mod test_event {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl ProtoVmIncrementalState {
         const EMPTY: Self = Self {
             string_merged: None,
@@ -11736,12 +12251,14 @@ pub mod test_event {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for ProtoVmIncrementalState {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ProtoVmIncrementalState {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.string_merged);
@@ -11766,6 +12283,7 @@ pub mod test_event {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThreadDescriptor {
     pub pid: Option<i32>,
@@ -11779,6 +12297,7 @@ pub struct ThreadDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl ThreadDescriptor {
     const EMPTY: Self = Self {
         pid: None,
@@ -11792,12 +12311,14 @@ impl ThreadDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for ThreadDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for ThreadDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -11829,6 +12350,7 @@ impl codec::Fields for ThreadDescriptor {
     }
 }
 pub mod thread_descriptor {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum ChromeThreadType {
@@ -11892,24 +12414,28 @@ pub mod thread_descriptor {
 }
 
 /// Packets of all sequences, in no order of time.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     pub packet: Vec<crate::messages::TracePacket>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl Trace {
     const EMPTY: Self = Self {
         packet: Vec::new(),
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for Trace {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for Trace {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.packet);
@@ -11962,6 +12488,7 @@ impl codec::Fields for TraceAttributes {
     }
 }
 pub mod trace_attributes {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Debug, PartialEq)]
     pub struct Attribute {
@@ -12234,6 +12761,7 @@ impl codec::Fields for TraceConfig {
     }
 }
 pub mod trace_config {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// A central buffer, into which the service copies what producers commit.
     #[derive(Clone, Debug, PartialEq)]
@@ -12291,6 +12819,7 @@ pub mod trace_config {
         }
     }
     pub mod buffer_config {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         /// What happens when a buffer is full: overwrite the oldest chunks, or take no more.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12638,6 +13167,7 @@ pub mod trace_config {
         }
     }
     pub mod trigger_config {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Debug, PartialEq)]
         pub struct Trigger {
@@ -12795,6 +13325,7 @@ pub mod trace_config {
         }
     }
     pub mod compression_config {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Debug, PartialEq)]
         pub struct Deflate {
@@ -12964,6 +13495,7 @@ pub mod trace_config {
         }
     }
     pub mod trace_filter {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Debug, PartialEq)]
         pub struct StringFilterRule {
@@ -13343,6 +13875,7 @@ pub mod trace_config {
 }
 
 /// Fields that start with `trusted_` are the service's: it removes what a producer writes there.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TracePacket {
     pub data: Option<crate::messages::trace_packet::Data>,
@@ -13361,6 +13894,7 @@ pub struct TracePacket {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TracePacket {
     const EMPTY: Self = Self {
         data: None,
@@ -13379,12 +13913,14 @@ impl TracePacket {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TracePacket {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TracePacket {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.data {
@@ -13784,25 +14320,30 @@ impl codec::Fields for TracePacket {
     }
 }
 pub mod trace_packet {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct ProtoVms {
         pub instance: Vec<crate::messages::trace_packet::proto_vms::Instance>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl ProtoVms {
         const EMPTY: Self = Self {
             instance: Vec::new(),
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for ProtoVms {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ProtoVms {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::messages(writer, 1, &self.instance);
@@ -13820,7 +14361,9 @@ pub mod trace_packet {
         }
     }
     pub mod proto_vms {
+        #[allow(unused_imports)]
         use crate::messages::codec;
+        #[cfg(feature = "trace")]
         #[derive(Clone, Debug, PartialEq)]
         pub struct Instance {
             pub program: codec::MessageField<crate::messages::VmProgram>,
@@ -13830,6 +14373,7 @@ pub mod trace_packet {
             /// Fields that this schema does not have.
             pub unknown_fields: codec::UnknownFields,
         }
+        #[cfg(feature = "trace")]
         impl Instance {
             const EMPTY: Self = Self {
                 program: codec::MessageField::none(),
@@ -13839,12 +14383,14 @@ pub mod trace_packet {
                 unknown_fields: codec::UnknownFields::new(),
             };
         }
+        #[cfg(feature = "trace")]
         impl Default for Instance {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
+        #[cfg(feature = "trace")]
         impl codec::Fields for Instance {
             fn write(&self, writer: &mut codec::Writer) {
                 codec::encode::message(writer, 1, &self.program);
@@ -13943,6 +14489,7 @@ pub mod trace_packet {
             })
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum Data {
         FtraceEvents(Box<crate::messages::FtraceEventBundle>),
@@ -13981,10 +14528,12 @@ pub mod trace_packet {
         ConcurrentSessionEvent(Box<crate::messages::ConcurrentSessionEvent>),
         ForTesting(Box<crate::messages::TestEvent>),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum OptionalTrustedUid {
         TrustedUid(i32),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum OptionalTrustedPacketSequenceId {
         TrustedPacketSequenceId(u32),
@@ -13992,6 +14541,7 @@ pub mod trace_packet {
 }
 
 /// Hold from this packet on, until the sequence's incremental state is cleared.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TracePacketDefaults {
     pub track_event_defaults: codec::MessageField<crate::messages::TrackEventDefaults>,
@@ -13999,6 +14549,7 @@ pub struct TracePacketDefaults {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TracePacketDefaults {
     const EMPTY: Self = Self {
         track_event_defaults: codec::MessageField::none(),
@@ -14006,12 +14557,14 @@ impl TracePacketDefaults {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TracePacketDefaults {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TracePacketDefaults {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::message(writer, 11, &self.track_event_defaults);
@@ -14031,24 +14584,28 @@ impl codec::Fields for TracePacketDefaults {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceProvenance {
     pub buffers: Vec<crate::messages::trace_provenance::Buffer>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TraceProvenance {
     const EMPTY: Self = Self {
         buffers: Vec::new(),
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TraceProvenance {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TraceProvenance {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 2, &self.buffers);
@@ -14066,7 +14623,9 @@ impl codec::Fields for TraceProvenance {
     }
 }
 pub mod trace_provenance {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Sequence {
         pub id: Option<u32>,
@@ -14074,6 +14633,7 @@ pub mod trace_provenance {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Sequence {
         const EMPTY: Self = Self {
             id: None,
@@ -14081,12 +14641,14 @@ pub mod trace_provenance {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Sequence {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Sequence {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.id);
@@ -14105,24 +14667,28 @@ pub mod trace_provenance {
             &EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct Buffer {
         pub sequences: Vec<crate::messages::trace_provenance::Sequence>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl Buffer {
         const EMPTY: Self = Self {
             sequences: Vec::new(),
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for Buffer {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Buffer {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::messages(writer, 1, &self.sequences);
@@ -14241,6 +14807,7 @@ impl codec::Fields for TraceStats {
     }
 }
 pub mod trace_stats {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// One trace buffer. Bytes include chunk headers.
     #[derive(Clone, Debug, PartialEq)]
@@ -14497,6 +15064,7 @@ pub mod trace_stats {
 }
 
 /// The two halves of a UUID.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceUuid {
     pub msb: Option<i64>,
@@ -14504,6 +15072,7 @@ pub struct TraceUuid {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TraceUuid {
     const EMPTY: Self = Self {
         msb: None,
@@ -14511,12 +15080,14 @@ impl TraceUuid {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TraceUuid {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TraceUuid {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.msb);
@@ -14585,24 +15156,28 @@ impl codec::Fields for TracingServiceCapabilities {
 }
 
 /// Exactly one of these happened at the packet's time.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TracingServiceEvent {
     pub event_type: Option<crate::messages::tracing_service_event::EventType>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TracingServiceEvent {
     const EMPTY: Self = Self {
         event_type: None,
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TracingServiceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TracingServiceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.event_type {
@@ -14704,26 +15279,31 @@ impl codec::Fields for TracingServiceEvent {
     }
 }
 pub mod tracing_service_event {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     /// Those that were late.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct DataSources {
         pub data_source: Vec<crate::messages::tracing_service_event::data_sources::DataSource>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl DataSources {
         const EMPTY: Self = Self {
             data_source: Vec::new(),
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for DataSources {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for DataSources {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::messages(writer, 1, &self.data_source);
@@ -14741,7 +15321,9 @@ pub mod tracing_service_event {
         }
     }
     pub mod data_sources {
+        #[allow(unused_imports)]
         use crate::messages::codec;
+        #[cfg(feature = "trace")]
         #[derive(Clone, Debug, PartialEq)]
         pub struct DataSource {
             pub producer_name: Option<String>,
@@ -14749,6 +15331,7 @@ pub mod tracing_service_event {
             /// Fields that this schema does not have.
             pub unknown_fields: codec::UnknownFields,
         }
+        #[cfg(feature = "trace")]
         impl DataSource {
             const EMPTY: Self = Self {
                 producer_name: None,
@@ -14756,12 +15339,14 @@ pub mod tracing_service_event {
                 unknown_fields: codec::UnknownFields::new(),
             };
         }
+        #[cfg(feature = "trace")]
         impl Default for DataSource {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
+        #[cfg(feature = "trace")]
         impl codec::Fields for DataSource {
             fn write(&self, writer: &mut codec::Writer) {
                 codec::encode::string(writer, 1, &self.producer_name);
@@ -14781,6 +15366,7 @@ pub mod tracing_service_event {
             }
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum EventType {
         AllDataSourcesStarted(bool),
@@ -14856,6 +15442,7 @@ impl codec::Fields for TracingServiceState {
     }
 }
 pub mod tracing_service_state {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Debug, PartialEq)]
     pub struct Producer {
@@ -15034,6 +15621,7 @@ pub mod tracing_service_state {
 }
 
 /// Tracks are identified by `uuid`, which must be unique in the trace.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrackDescriptor {
     pub uuid: Option<u64>,
@@ -15054,6 +15642,7 @@ pub struct TrackDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TrackDescriptor {
     const EMPTY: Self = Self {
         uuid: None,
@@ -15074,12 +15663,14 @@ impl TrackDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TrackDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TrackDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.uuid);
@@ -15162,6 +15753,7 @@ impl codec::Fields for TrackDescriptor {
     }
 }
 pub mod track_descriptor {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum ChildTracksOrdering {
@@ -15267,12 +15859,14 @@ pub mod track_descriptor {
             })
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum StaticOrDynamicName {
         Name(String),
         StaticName(String),
         AtraceName(String),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum SiblingMergeKeyField {
         SiblingMergeKey(String),
@@ -15281,6 +15875,7 @@ pub mod track_descriptor {
 }
 
 /// Field numbers below 16 are for what nearly every event has.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrackEvent {
     pub timestamp: Option<crate::messages::track_event::Timestamp>,
@@ -15311,6 +15906,7 @@ pub struct TrackEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TrackEvent {
     const EMPTY: Self = Self {
         timestamp: None,
@@ -15341,12 +15937,14 @@ impl TrackEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TrackEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TrackEvent {
     fn write(&self, writer: &mut codec::Writer) {
         match &self.timestamp {
@@ -15545,25 +16143,30 @@ impl codec::Fields for TrackEvent {
     }
 }
 pub mod track_event {
+    #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct InlineCallstack {
         pub frames: Vec<crate::messages::track_event::inline_callstack::Frame>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl InlineCallstack {
         const EMPTY: Self = Self {
             frames: Vec::new(),
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for InlineCallstack {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for InlineCallstack {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::messages(writer, 1, &self.frames);
@@ -15581,7 +16184,9 @@ pub mod track_event {
         }
     }
     pub mod inline_callstack {
+        #[allow(unused_imports)]
         use crate::messages::codec;
+        #[cfg(feature = "trace")]
         #[derive(Clone, Debug, PartialEq)]
         pub struct Frame {
             pub function_name: Option<String>,
@@ -15590,6 +16195,7 @@ pub mod track_event {
             /// Fields that this schema does not have.
             pub unknown_fields: codec::UnknownFields,
         }
+        #[cfg(feature = "trace")]
         impl Frame {
             const EMPTY: Self = Self {
                 function_name: None,
@@ -15598,12 +16204,14 @@ pub mod track_event {
                 unknown_fields: codec::UnknownFields::new(),
             };
         }
+        #[cfg(feature = "trace")]
         impl Default for Frame {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
             }
         }
+        #[cfg(feature = "trace")]
         impl codec::Fields for Frame {
             fn write(&self, writer: &mut codec::Writer) {
                 codec::encode::string(writer, 1, &self.function_name);
@@ -15626,6 +16234,7 @@ pub mod track_event {
         }
     }
     /// What was known of an event in Chrome's older JSON format and has no field of its own.
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub struct LegacyEvent {
         pub name_iid: Option<u64>,
@@ -15645,6 +16254,7 @@ pub mod track_event {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "trace")]
     impl LegacyEvent {
         const EMPTY: Self = Self {
             name_iid: None,
@@ -15664,12 +16274,14 @@ pub mod track_event {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "trace")]
     impl Default for LegacyEvent {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
         }
     }
+    #[cfg(feature = "trace")]
     impl codec::Fields for LegacyEvent {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.name_iid);
@@ -15735,6 +16347,7 @@ pub mod track_event {
         }
     }
     pub mod legacy_event {
+        #[allow(unused_imports)]
         use crate::messages::codec;
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum FlowDirection {
@@ -15794,6 +16407,7 @@ pub mod track_event {
                 })
             }
         }
+        #[cfg(feature = "trace")]
         #[derive(Clone, Debug, PartialEq)]
         pub enum Id {
             UnscopedId(u64),
@@ -15836,42 +16450,50 @@ pub mod track_event {
             })
         }
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum Timestamp {
         TimestampDeltaUs(i64),
         TimestampAbsoluteUs(i64),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum ThreadTime {
         ThreadTimeDeltaUs(i64),
         ThreadTimeAbsoluteUs(i64),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum ThreadInstructionCount {
         ThreadInstructionCountDelta(i64),
         ThreadInstructionCountAbsolute(i64),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum NameField {
         NameIid(u64),
         Name(String),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum CounterValueField {
         CounterValue(i64),
         DoubleCounterValue(f64),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum SourceLocationField {
         SourceLocation(Box<crate::messages::SourceLocation>),
         SourceLocationIid(u64),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum CorrelationIdField {
         CorrelationId(u64),
         CorrelationIdStr(String),
         CorrelationIdStrIid(u64),
     }
+    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum CallstackField {
         Callstack(Box<crate::messages::track_event::InlineCallstack>),
@@ -15996,6 +16618,7 @@ impl codec::Fields for TrackEventConfig {
 }
 
 /// Fields that the events of a sequence share.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrackEventDefaults {
     pub track_uuid: Option<u64>,
@@ -16004,6 +16627,7 @@ pub struct TrackEventDefaults {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TrackEventDefaults {
     const EMPTY: Self = Self {
         track_uuid: None,
@@ -16012,12 +16636,14 @@ impl TrackEventDefaults {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TrackEventDefaults {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TrackEventDefaults {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, &self.track_uuid);
@@ -16074,24 +16700,28 @@ impl codec::Fields for TrackEventDescriptor {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrackEventRangeOfInterest {
     pub start_us: Option<i64>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl TrackEventRangeOfInterest {
     const EMPTY: Self = Self {
         start_us: None,
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for TrackEventRangeOfInterest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for TrackEventRangeOfInterest {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.start_us);
@@ -16110,6 +16740,7 @@ impl codec::Fields for TrackEventRangeOfInterest {
 }
 
 /// Written into the session that the trigger moved.
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trigger {
     pub trigger_name: Option<String>,
@@ -16119,6 +16750,7 @@ pub struct Trigger {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl Trigger {
     const EMPTY: Self = Self {
         trigger_name: None,
@@ -16128,12 +16760,14 @@ impl Trigger {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for Trigger {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for Trigger {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.trigger_name);
@@ -16289,6 +16923,7 @@ impl codec::Fields for UnregisterTraceWriterResponse {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnsymbolizedSourceLocation {
     pub iid: Option<u64>,
@@ -16297,6 +16932,7 @@ pub struct UnsymbolizedSourceLocation {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl UnsymbolizedSourceLocation {
     const EMPTY: Self = Self {
         iid: None,
@@ -16305,12 +16941,14 @@ impl UnsymbolizedSourceLocation {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for UnsymbolizedSourceLocation {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for UnsymbolizedSourceLocation {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -16570,6 +17208,7 @@ impl codec::Fields for VmInstruction {
     }
 }
 pub mod vm_instruction {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum AbortLevel {
@@ -16759,6 +17398,7 @@ impl codec::Fields for VmOpSelect {
     }
 }
 pub mod vm_op_select {
+    #[allow(unused_imports)]
     use crate::messages::codec;
     #[derive(Clone, Debug, PartialEq)]
     pub struct PathComponent {
@@ -17494,6 +18134,7 @@ impl codec::Enumeration for VmstatCounters {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct WakeupSourceActivateFtraceEvent {
     pub name: Option<String>,
@@ -17501,6 +18142,7 @@ pub struct WakeupSourceActivateFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl WakeupSourceActivateFtraceEvent {
     const EMPTY: Self = Self {
         name: None,
@@ -17508,12 +18150,14 @@ impl WakeupSourceActivateFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for WakeupSourceActivateFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for WakeupSourceActivateFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.name);
@@ -17533,6 +18177,7 @@ impl codec::Fields for WakeupSourceActivateFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct WakeupSourceDeactivateFtraceEvent {
     pub name: Option<String>,
@@ -17540,6 +18185,7 @@ pub struct WakeupSourceDeactivateFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl WakeupSourceDeactivateFtraceEvent {
     const EMPTY: Self = Self {
         name: None,
@@ -17547,12 +18193,14 @@ impl WakeupSourceDeactivateFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for WakeupSourceDeactivateFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for WakeupSourceDeactivateFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.name);
@@ -17572,6 +18220,7 @@ impl codec::Fields for WakeupSourceDeactivateFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkqueueActivateWorkFtraceEvent {
     pub work: Option<u64>,
@@ -17579,6 +18228,7 @@ pub struct WorkqueueActivateWorkFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl WorkqueueActivateWorkFtraceEvent {
     const EMPTY: Self = Self {
         work: None,
@@ -17586,12 +18236,14 @@ impl WorkqueueActivateWorkFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for WorkqueueActivateWorkFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for WorkqueueActivateWorkFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
@@ -17611,6 +18263,7 @@ impl codec::Fields for WorkqueueActivateWorkFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkqueueExecuteEndFtraceEvent {
     pub work: Option<u64>,
@@ -17618,6 +18271,7 @@ pub struct WorkqueueExecuteEndFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl WorkqueueExecuteEndFtraceEvent {
     const EMPTY: Self = Self {
         work: None,
@@ -17625,12 +18279,14 @@ impl WorkqueueExecuteEndFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for WorkqueueExecuteEndFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for WorkqueueExecuteEndFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
@@ -17650,6 +18306,7 @@ impl codec::Fields for WorkqueueExecuteEndFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkqueueExecuteStartFtraceEvent {
     pub work: Option<u64>,
@@ -17657,6 +18314,7 @@ pub struct WorkqueueExecuteStartFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl WorkqueueExecuteStartFtraceEvent {
     const EMPTY: Self = Self {
         work: None,
@@ -17664,12 +18322,14 @@ impl WorkqueueExecuteStartFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for WorkqueueExecuteStartFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for WorkqueueExecuteStartFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
@@ -17689,6 +18349,7 @@ impl codec::Fields for WorkqueueExecuteStartFtraceEvent {
     }
 }
 
+#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkqueueQueueWorkFtraceEvent {
     pub work: Option<u64>,
@@ -17699,6 +18360,7 @@ pub struct WorkqueueQueueWorkFtraceEvent {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "trace")]
 impl WorkqueueQueueWorkFtraceEvent {
     const EMPTY: Self = Self {
         work: None,
@@ -17709,12 +18371,14 @@ impl WorkqueueQueueWorkFtraceEvent {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "trace")]
 impl Default for WorkqueueQueueWorkFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
+#[cfg(feature = "trace")]
 impl codec::Fields for WorkqueueQueueWorkFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
