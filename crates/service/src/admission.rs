@@ -3,7 +3,6 @@
 //! Called by `enable` before anything of a new session exists. A session that was given up and only completes its file
 //! stands in nobody's way, but such sessions are limited as well, for they hold memory.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ferretto_proto::messages::TraceConfig;
@@ -11,13 +10,14 @@ use ferretto_proto::messages::TraceConfig;
 use crate::clock::Now;
 use crate::ids::SessionId;
 use crate::limits;
+use crate::ordered::OrderedMap;
 use crate::service::Service;
 use crate::session::{Session, State};
 
 /// When sessions with `enable_extra_guardrails` began, by name: nanoseconds of boot time. The same must not begin again
 /// too soon.
 #[derive(Debug, Default)]
-pub(crate) struct GuardedStarts(BTreeMap<String, u64>);
+pub(crate) struct GuardedStarts(OrderedMap<String, u64>);
 
 impl GuardedStarts {
     /// Seconds since a session of this name began, if that is too short a time ago.
@@ -126,14 +126,14 @@ impl Service {
         if config.session_semaphores.is_empty() {
             return Ok(());
         }
-        let mut others: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        let mut others: OrderedMap<&str, (u64, u64)> = OrderedMap::new();
         let of_others = self
             .recordings()
             .filter(|session| session.state != State::Disabled)
             .flat_map(|session| &session.config.session_semaphores);
         for other in of_others {
             let name = other.name.as_deref().unwrap_or_default();
-            let (count, smallest) = others.entry(name).or_insert((0, u64::MAX));
+            let (count, smallest) = others.get_or_insert_with(name, || (0, u64::MAX));
             *count += 1;
             *smallest = (*smallest).min(other.max_other_session_count.unwrap_or_default());
         }

@@ -13,7 +13,6 @@
 //! clone is complete it is a [`PendingClone`]; nothing of the original has changed by then, but for the buffers with
 //! `clear_before_clone`.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ferretto_proto::messages::trace_config::BufferConfig;
@@ -23,6 +22,7 @@ use crate::clock::Now;
 use crate::flush::flags;
 use crate::ids::{BufferId, ConsumerId, SessionId};
 use crate::limits;
+use crate::ordered::OrderedSet;
 use crate::output::{FlushOutcome, LogLevel, Output};
 use crate::service::Service;
 use crate::session::{
@@ -560,7 +560,7 @@ impl Service {
     /// go on after a gap that nothing marks.
     pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd, now: &Now) {
         let mut failed = Vec::new();
-        for (clone, pending) in &mut self.clones {
+        for (clone, pending) in self.clones.iter_mut() {
             let awaited = pending.original == original && std::mem::take(&mut pending.awaits_batch);
             if awaited && end == BatchEnd::Full {
                 failed.push(*clone);
@@ -642,11 +642,11 @@ fn group_of(config: &BufferConfig) -> BufferGroup {
 }
 
 /// Which buffers are flushed together. The first group is there even if it has no buffer, so that there is one.
-fn flush_groups(session: &Session) -> Vec<(BufferGroup, BTreeSet<BufferId>)> {
+fn flush_groups(session: &Session) -> Vec<(BufferGroup, OrderedSet<BufferId>)> {
     let of = |group| {
         let configs = session.config.buffers.iter().zip(&session.buffers);
         let members = configs.filter(move |(config, _)| group_of(config) == group);
-        (group, members.map(|(_, id)| *id).collect::<BTreeSet<_>>())
+        (group, members.map(|(_, id)| *id).collect::<OrderedSet<_>>())
     };
     let mut groups = vec![of(BufferGroup::Copied), of(BufferGroup::Transferred)];
     if groups[1].1.is_empty() {

@@ -3,7 +3,6 @@
 //! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
 //! do yet is refused as well: a trace without what was asked for is a wrong one.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::clock::Now;
 use crate::compression;
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, ProducerCommand};
 use crate::producer::{MemorySharing, Offer, RegistrationId, smb_sizes};
 use crate::service::Service;
@@ -226,7 +226,7 @@ impl Service {
         session: SessionId,
         offer: Offer,
         name: &str,
-        already: &BTreeSet<(usize, RegistrationId)>,
+        already: &OrderedSet<(usize, RegistrationId)>,
         now: &Now,
     ) {
         let Some(entry) = self.sessions.get(&session) else {
@@ -387,7 +387,7 @@ pub(crate) fn resolve_targets(config: &TraceConfig) -> Result<Vec<usize>, String
             limits::MAX_DATA_SOURCES_PER_CONFIG
         ));
     }
-    let mut named = BTreeMap::new();
+    let mut named = OrderedMap::new();
     for (index, buffer) in config.buffers.iter().enumerate() {
         let name = buffer.name.as_deref().unwrap_or_default();
         if !name.is_empty()

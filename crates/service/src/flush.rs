@@ -1,13 +1,13 @@
 //! Flushes: producers are asked to commit what they hold, and acknowledge; what is left in their shared memory is
 //! then scraped.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::clock::Now;
 use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
 use crate::lifecycle::{after, instances_by_producer, next_multiple};
 use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{FlushOutcome, LogLevel, Output, ProducerCommand};
 use crate::producer::Producer;
 use crate::service::Service;
@@ -127,10 +127,10 @@ impl Service {
                 .get(&instance.producer)
                 .is_some_and(Producer::scrapes_itself)
             {
-                instances.entry(instance.producer).or_default();
+                instances.get_or_insert_with(instance.producer, Vec::new);
             }
         }
-        let waiting_for: BTreeSet<ProducerId> = instances.keys().copied().collect();
+        let waiting_for: OrderedSet<ProducerId> = instances.keys().copied().collect();
         let nobody = waiting_for.is_empty();
         let timeout = timeout.unwrap_or_else(|| session.flush_timeout());
         session.pending_flushes.insert(
@@ -171,8 +171,12 @@ impl Service {
 
     fn strike_off(&mut self, producer: ProducerId, up_to: FlushRequestId, now: &Now) {
         let mut complete = Vec::new();
-        for (id, session) in &mut self.sessions {
-            for (request, flush) in session.pending_flushes.range_mut(..=up_to) {
+        for (id, session) in self.sessions.iter_mut() {
+            for (request, flush) in session
+                .pending_flushes
+                .iter_mut()
+                .take_while(|(request, _)| **request <= up_to)
+            {
                 if flush.waiting_for.remove(&producer) && flush.waiting_for.is_empty() {
                     complete.push((*id, *request));
                 }
@@ -267,7 +271,7 @@ impl Service {
     }
 
     /// The session of these flushes is gone: whoever waits for them waits in vain.
-    pub(crate) fn abandon_flushes(&mut self, flushes: BTreeMap<FlushRequestId, PendingFlush>) {
+    pub(crate) fn abandon_flushes(&mut self, flushes: OrderedMap<FlushRequestId, PendingFlush>) {
         for flush in flushes.into_values() {
             match flush.purpose {
                 FlushPurpose::Consumer { consumer, token } => {

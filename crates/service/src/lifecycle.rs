@@ -1,6 +1,5 @@
 //! The life of a session after it was configured: start, acknowledgements, stop, end.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ferretto_proto::messages::{TraceConfig, observable_events};
@@ -9,6 +8,7 @@ use crate::clock::Now;
 use crate::enable::{ConfigInput, only_filters_differ, resolve_targets};
 use crate::ids::{ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::readback::Readout;
 use crate::service::Service;
@@ -277,7 +277,7 @@ impl Service {
         session.config = changed;
         let names: Vec<String> = session.wanted.names().map(str::to_owned).collect();
         let instances = session.instances.values();
-        let set_up: BTreeSet<_> = instances.map(|i| (i.source, i.registration)).collect();
+        let set_up: OrderedSet<_> = instances.map(|i| (i.source, i.registration)).collect();
         if surplus {
             let line =
                 "a changed config differs in more than producer filters: only those take effect".into();
@@ -576,10 +576,10 @@ impl Service {
 pub(crate) fn instances_by_producer(
     session: &Session,
     picks: impl Fn(&crate::session::Instance) -> bool,
-) -> std::collections::BTreeMap<ProducerId, Vec<DataSourceInstanceId>> {
-    let mut map = std::collections::BTreeMap::<ProducerId, Vec<DataSourceInstanceId>>::new();
+) -> crate::ordered::OrderedMap<ProducerId, Vec<DataSourceInstanceId>> {
+    let mut map = crate::ordered::OrderedMap::<ProducerId, Vec<DataSourceInstanceId>>::new();
     for (id, instance) in session.instances.iter().filter(|(_, instance)| picks(instance)) {
-        map.entry(instance.producer).or_default().push(*id);
+        map.get_or_insert_with(instance.producer, Vec::new).push(*id);
     }
     map
 }
@@ -587,7 +587,7 @@ pub(crate) fn instances_by_producer(
 /// Takes over the producer filters of each data source that the new config names too.
 fn adopt_filters(config: &mut TraceConfig, new: &TraceConfig) {
     // The first of a name counts.
-    let by_name: BTreeMap<_, _> = new
+    let by_name: OrderedMap<_, _> = new
         .data_sources
         .iter()
         .rev()

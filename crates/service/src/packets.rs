@@ -1,8 +1,6 @@
 //! The packets that the service itself writes into every trace: clocks, config, system info, life of the session,
 //! statistics, and the fields it adds to the packets of producers.
 
-use std::collections::BTreeMap;
-
 use ferretto_proto::messages::{BuiltinClock, Message};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
@@ -11,6 +9,7 @@ use crate::clock::{Now, clock_id};
 use crate::clone::CloneTrigger;
 use crate::concurrent::write_other_sessions;
 use crate::ids::{BufferId, MachineId};
+use crate::ordered::OrderedMap;
 use crate::readback::Readout;
 use crate::service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service};
 use crate::session::{SERVICE_SEQUENCE_ID, Session, SlowKind};
@@ -25,7 +24,7 @@ const SYNC_MARKER: [u8; 16] = [
 pub(crate) fn write_leading_packets(
     session: &mut Session,
     identity: &Identity,
-    buffers: &BTreeMap<BufferId, TraceBuffer>,
+    buffers: &OrderedMap<BufferId, TraceBuffer>,
     now: &Now,
     out: &mut Readout,
 ) {
@@ -105,7 +104,7 @@ fn write_triggers(session: &mut Session, uid: u32, out: &mut Readout) {
 fn write_initial_packets(
     session: &mut Session,
     identity: &Identity,
-    buffers: &BTreeMap<BufferId, TraceBuffer>,
+    buffers: &OrderedMap<BufferId, TraceBuffer>,
     now: &Now,
     out: &mut Readout,
 ) {

@@ -3,7 +3,7 @@
 //! Everything here comes from a process that may be hostile. Ids are looked up, sizes are checked, and chunks are
 //! copied out of shared memory before they are looked at.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, Message, commit_data_request};
 use ferretto_smb::{ChunkHeader, Completeness, MAX_WRITER_ID, ServiceSmb};
@@ -13,6 +13,7 @@ use crate::ids::{
     BufferId, ChunkId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
 };
 use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::service::Service;
 use crate::session::{Instance, State};
@@ -109,7 +110,7 @@ pub(crate) struct Producer {
     /// Where each registered writer writes.
     pub(crate) writers: BTreeMap<WriterId, BufferId>,
     /// Buffers of the sessions it takes part in; it may write into no other.
-    pub(crate) allowed_buffers: BTreeSet<BufferId>,
+    pub(crate) allowed_buffers: OrderedSet<BufferId>,
     pub(crate) trigger_budget: TriggerBudget,
 }
 
@@ -152,7 +153,7 @@ impl Service {
             data_sources: Vec::new(),
             descriptor_bytes: 0,
             writers: BTreeMap::new(),
-            allowed_buffers: BTreeSet::new(),
+            allowed_buffers: OrderedSet::new(),
             trigger_budget: TriggerBudget::default(),
         };
         self.producers.insert(id, producer);
@@ -243,7 +244,7 @@ impl Service {
             producer,
             registration: number,
         };
-        self.offers.entry(name.clone()).or_default().push(offer);
+        self.offers.get_or_insert_with(name.clone(), Vec::new).push(offer);
 
         let wanting: Vec<SessionId> = self
             .sessions
@@ -252,7 +253,7 @@ impl Service {
             .map(|session| session.id)
             .collect();
         for session in wanting {
-            self.set_up_late(session, offer, &name, &BTreeSet::new(), now);
+            self.set_up_late(session, offer, &name, &OrderedSet::new(), now);
         }
     }
 
@@ -525,7 +526,7 @@ impl Service {
 struct Target<'a> {
     entry: &'a Producer,
     producer: ProducerId,
-    buffers: &'a mut BTreeMap<BufferId, TraceBuffer>,
+    buffers: &'a mut OrderedMap<BufferId, TraceBuffer>,
     discarded: &'a mut u64,
 }
 

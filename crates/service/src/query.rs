@@ -54,7 +54,7 @@ impl Service {
                 }
                 .encode_to_vec()
             }));
-            for (id, producer) in &self.producers {
+            for (id, producer) in self.producers.iter() {
                 let sources = producer.data_sources.iter();
                 parts.extend(sources.map(|source| data_source_part(*id, source, max)));
             }

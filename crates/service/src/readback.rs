@@ -5,7 +5,6 @@
 //! its own packets, the fields it adds to others'). The driver hands them to one vectored write. If the session is
 //! compressed, a consumer gets the packets of a batch as one; for a file the driver makes it, on the thread that writes.
 
-use std::collections::BTreeMap;
 use std::iter;
 use std::ops::{Deref, Range};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use crate::compression::{CompressError, Compressor, FileCompression};
 use crate::ids::{BufferId, ConsumerId, SessionId};
 use crate::lifecycle::next_multiple;
 use crate::limits;
+use crate::ordered::OrderedMap;
 use crate::output::{LogLevel, Output};
 use crate::packet_validator::PacketValidator;
 use crate::packets::{write_leading_packets, write_lifecycle_events, write_trusted_fields};
@@ -221,7 +221,7 @@ impl Deref for Contents<'_> {
 /// Packets that were read back, ready to be written.
 pub struct ReadBatch<'a> {
     readout: Contents<'a>,
-    buffers: &'a BTreeMap<BufferId, TraceBuffer>,
+    buffers: &'a OrderedMap<BufferId, TraceBuffer>,
     /// Whether there is more to read.
     pub has_more: bool,
     /// The session, if its packets were filtered: how long that took is to be reported with
@@ -266,7 +266,7 @@ impl ReadBatch<'_> {
 
 fn resolve<'a>(
     readout: &'a Readout,
-    buffers: &'a BTreeMap<BufferId, TraceBuffer>,
+    buffers: &'a OrderedMap<BufferId, TraceBuffer>,
     piece: &Piece,
 ) -> &'a [u8] {
     match piece {

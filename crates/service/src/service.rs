@@ -4,7 +4,7 @@
 //! the outside: what has to be done is queued for [`Service::poll`]. After any input the driver polls until it gets
 //! `None`, and calls [`Service::handle_timeout`] at [`Service::next_deadline`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use ferretto_proto::messages::{ObservableEvents, observable_events};
 
@@ -14,6 +14,7 @@ use crate::clock::Now;
 use crate::clone::PendingClone;
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
 use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::producer::{Offer, Producer};
 use crate::session::{Session, State};
@@ -84,16 +85,16 @@ pub(crate) struct Consumer {
 /// The tracing service.
 pub struct Service {
     pub(crate) identity: Identity,
-    pub(crate) producers: BTreeMap<ProducerId, Producer>,
-    pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
-    pub(crate) sessions: BTreeMap<SessionId, Session>,
-    pub(crate) buffers: BTreeMap<BufferId, TraceBuffer>,
+    pub(crate) producers: OrderedMap<ProducerId, Producer>,
+    pub(crate) consumers: OrderedMap<ConsumerId, Consumer>,
+    pub(crate) sessions: OrderedMap<SessionId, Session>,
+    pub(crate) buffers: OrderedMap<BufferId, TraceBuffer>,
     /// Who offers a data source of this name, in the order of registration: a producer may do so more than once.
-    pub(crate) offers: BTreeMap<String, Vec<Offer>>,
+    pub(crate) offers: OrderedMap<String, Vec<Offer>>,
     /// The session of every instance that was set up.
     pub(crate) instances: BTreeMap<DataSourceInstanceId, SessionId>,
     /// Clones that are not complete yet, by the ids they will have as sessions.
-    pub(crate) clones: BTreeMap<SessionId, PendingClone>,
+    pub(crate) clones: OrderedMap<SessionId, PendingClone>,
     pub(crate) lockdown: bool,
     pub(crate) triggers: crate::triggers::Registry,
     pub(crate) guarded_starts: GuardedStarts,
@@ -103,7 +104,7 @@ pub struct Service {
     pub(crate) timers: Timers,
     pub(crate) outputs: VecDeque<Output>,
     /// Consumers with events to be sent.
-    pub(crate) observers_due: BTreeSet<ConsumerId>,
+    pub(crate) observers_due: OrderedSet<ConsumerId>,
 
     pub(crate) last_producer: ProducerId,
     pub(crate) producers_seen: u32,
@@ -126,20 +127,20 @@ impl Service {
     pub fn new(identity: Identity) -> Service {
         Service {
             identity,
-            producers: BTreeMap::new(),
-            consumers: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            buffers: BTreeMap::new(),
-            offers: BTreeMap::new(),
+            producers: OrderedMap::new(),
+            consumers: OrderedMap::new(),
+            sessions: OrderedMap::new(),
+            buffers: OrderedMap::new(),
+            offers: OrderedMap::new(),
             instances: BTreeMap::new(),
-            clones: BTreeMap::new(),
+            clones: OrderedMap::new(),
             lockdown: false,
             triggers: crate::triggers::Registry::default(),
             guarded_starts: GuardedStarts::default(),
             boost: None,
             timers: Timers::default(),
             outputs: VecDeque::new(),
-            observers_due: BTreeSet::new(),
+            observers_due: OrderedSet::new(),
             last_producer: ProducerId(0),
             producers_seen: 0,
             last_consumer: 0,

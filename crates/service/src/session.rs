@@ -2,7 +2,7 @@
 //! its trace. Only data and questions about it; what happens to a session is in `enable`, `lifecycle`, `flush` and
 //! `readback`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::ids::{
     BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
 };
 use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
 use crate::producer::{Producer, RegistrationId};
 use crate::timers::Clock;
 use crate::trace_filter::SessionFilter;
@@ -102,7 +103,7 @@ pub(crate) enum FlushPurpose {
 /// A flush that waits for acknowledgements.
 #[derive(Debug)]
 pub(crate) struct PendingFlush {
-    pub(crate) waiting_for: BTreeSet<ProducerId>,
+    pub(crate) waiting_for: OrderedSet<ProducerId>,
     pub(crate) purpose: FlushPurpose,
     /// Who asked and why: `FlushFlags` of the schema.
     pub(crate) flags: u64,
@@ -151,7 +152,7 @@ impl SlowDataSources {
     pub(crate) fn new<'i>(
         kind: SlowKind,
         instances: impl Iterator<Item = &'i Instance>,
-        producers: &BTreeMap<ProducerId, Producer>,
+        producers: &OrderedMap<ProducerId, Producer>,
         now: &Now,
     ) -> SlowDataSources {
         let cut = |name: &str| beginning(name, limits::MAX_LISTED_NAME).to_owned();
@@ -254,7 +255,7 @@ pub(crate) struct Session {
     pub(crate) buffers: Vec<BufferId>,
     pub(crate) instances: BTreeMap<DataSourceInstanceId, Instance>,
 
-    pub(crate) pending_flushes: BTreeMap<FlushRequestId, PendingFlush>,
+    pub(crate) pending_flushes: OrderedMap<FlushRequestId, PendingFlush>,
     pub(crate) flush_strategy: FlushStrategy,
     pub(crate) flushes_requested: u64,
     pub(crate) flushes_succeeded: u64,
@@ -320,7 +321,7 @@ impl Session {
             uuid: beginning.uuid,
             buffers: beginning.buffers,
             instances: BTreeMap::new(),
-            pending_flushes: BTreeMap::new(),
+            pending_flushes: OrderedMap::new(),
             flush_strategy: beginning.flush_strategy,
             flushes_requested: 0,
             flushes_succeeded: 0,

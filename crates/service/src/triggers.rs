@@ -10,7 +10,6 @@ mod config;
 mod history;
 mod received;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use crate::clock::Now;
 use crate::ids::{ProducerId, SessionId};
 use crate::lifecycle::after;
 use crate::limits;
+use crate::ordered::OrderedMap;
 use crate::output::{LogLevel, Output};
 use crate::service::Service;
 use crate::session::{Session, State};
@@ -37,7 +37,7 @@ use received::{Hit, Kept, Postponed};
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     /// Sessions by the name of the trigger, each with the trigger's index in its config.
-    waiting: BTreeMap<Arc<str>, Vec<(SessionId, usize)>>,
+    waiting: OrderedMap<Arc<str>, Vec<(SessionId, usize)>>,
     history: History,
 }
 
@@ -64,7 +64,10 @@ impl Service {
             return false;
         };
         for (index, definition) in session.triggers.definitions().iter().enumerate() {
-            let waiting = self.triggers.waiting.entry(definition.name.clone()).or_default();
+            let waiting = self
+                .triggers
+                .waiting
+                .get_or_insert_with(definition.name.clone(), Vec::new);
             waiting.push((id, index));
         }
         let timeout_ms = session.triggers.timeout_ms();

@@ -4,17 +4,16 @@
 //! Made with the session, and anew when its filters change. A producer's registration looks up the name that it registers and
 //! meets the sources that bear it: no others are looked at, and no regular expression is compiled again.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use ferretto_proto::messages::{TraceConfig, trace_config};
 
 use crate::expression::{Regex, text_regex};
 use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
 
 /// The data sources of a config, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    by_name: BTreeMap<String, Vec<WantedSource>>,
+    by_name: OrderedMap<String, Vec<WantedSource>>,
 }
 
 /// One of them.
@@ -34,14 +33,16 @@ impl Wanted {
     /// A filter that is no regular expression, or more of them than a config may have.
     pub(crate) fn new(config: &TraceConfig, targets: &[usize], this_machine: &str) -> Result<Wanted, String> {
         let memory = memory_per_expression(config)?;
-        let mut by_name: BTreeMap<String, Vec<WantedSource>> = BTreeMap::new();
+        let mut by_name: OrderedMap<String, Vec<WantedSource>> = OrderedMap::new();
         for ((index, source), target) in config.data_sources.iter().enumerate().zip(targets) {
             let name = source.config.name.as_deref().unwrap_or_default();
-            by_name.entry(name.to_owned()).or_default().push(WantedSource {
-                index,
-                target: *target,
-                filter: ProducerFilter::new(source, this_machine, memory)?,
-            });
+            by_name
+                .get_or_insert_with(name.to_owned(), Vec::new)
+                .push(WantedSource {
+                    index,
+                    target: *target,
+                    filter: ProducerFilter::new(source, this_machine, memory)?,
+                });
         }
         Ok(Wanted { by_name })
     }
@@ -67,7 +68,7 @@ impl WantedSource {
 /// Which producers a data source of a config is meant for.
 #[derive(Debug)]
 struct ProducerFilter {
-    names: BTreeSet<String>,
+    names: OrderedSet<String>,
     expressions: Vec<Regex>,
     other_machine_only: bool,
 }

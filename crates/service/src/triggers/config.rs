@@ -2,7 +2,6 @@
 //!
 //! Called by `enable` before a session exists.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use ferretto_wire::{Reader, Value};
 
 use crate::expression::Regex;
 use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
 use crate::wanted::whole_name_regex;
 
 /// What a trigger does to the session that waits for it.
@@ -184,8 +184,8 @@ fn definitions(triggers: &[trigger_config::Trigger]) -> Result<Vec<Definition>, 
             limits::MAX_TRIGGERS_PER_CONFIG
         ));
     }
-    let mut names = BTreeSet::new();
-    let mut expressions: BTreeMap<&str, Arc<Regex>> = BTreeMap::new();
+    let mut names = OrderedSet::new();
+    let mut expressions: OrderedMap<&str, Arc<Regex>> = OrderedMap::new();
     let define = |trigger: &trigger_config::Trigger| {
         let name = trigger.name.as_deref().unwrap_or_default();
         if name.len() > limits::MAX_TRIGGER_NAME {

@@ -4,11 +4,12 @@
 //! within one minute are counted as one burst, which is forgotten 24 hours after its last; and of too many names the one
 //! that was silent for longest is forgotten.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits;
+use crate::ordered::OrderedMap;
 
 const WINDOW: u64 = Duration::from_secs(24 * 3600).as_nanos() as u64;
 const MINUTE: u64 = Duration::from_secs(60).as_nanos() as u64;
@@ -16,7 +17,7 @@ const MINUTE: u64 = Duration::from_secs(60).as_nanos() as u64;
 /// Activations by the name of the trigger. Times are boot time in nanoseconds, and never go back.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    names: BTreeMap<Arc<str>, Activations>,
+    names: OrderedMap<Arc<str>, Activations>,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +63,7 @@ impl History {
         if !self.names.contains_key(name) {
             self.make_room(now);
         }
-        let activations = self.names.entry(name.clone()).or_default();
+        let activations = self.names.get_or_insert_with(name.clone(), Activations::default);
         activations.forget_before(now.saturating_sub(WINDOW));
         activations.total += 1;
         match activations.bursts.back_mut() {

@@ -1,10 +1,11 @@
 //! The triggers of one session: what it waits for and what has come.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::config::{Definition, Mode, TriggerConfig};
 use crate::limits;
+use crate::ordered::OrderedMap;
 
 /// An activation of a trigger that a session waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub(crate) struct Triggers {
     /// The log was told that there are more than are kept.
     overflow_told: bool,
     /// Hits of `CloneSnapshot` that have not taken effect yet.
-    pending: BTreeMap<u64, Hit>,
+    pending: OrderedMap<u64, Hit>,
     last_pending: u64,
     /// The log was told that more are wanted than may wait, and that is so still.
     pending_overflow_told: bool,

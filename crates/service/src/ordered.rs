@@ -1,0 +1,294 @@
+//! Maps and sets in the order of their keys, for what there are few of: sessions, buffers, consumers, names.
+//!
+//! They look and behave like the standard library's B-trees, and are vectors: removing moves what is behind. For hundreds of
+//! entries that is as fast. The reason is another one: a B-tree is compiled anew for each type of entry, 10,000 lines of the
+//! compiler's each time, and the two dozen of them were half of what whoever embeds the service waited for. What a
+//! hostile client can make thousands of (instances, writers, timers) stays in B-trees.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::Index;
+
+/// A map in the order of its keys.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct OrderedMap<K, V>(Vec<(K, V)>);
+
+impl<K, V> OrderedMap<K, V> {
+    pub(crate) const fn new() -> Self {
+        OrderedMap(Vec::new())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (&K, &mut V)> {
+        self.0.iter_mut().map(|(key, value)| (&*key, value))
+    }
+
+    pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> + Clone {
+        self.0.iter().map(|(key, _)| key)
+    }
+
+    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &V> + Clone {
+        self.0.iter().map(|(_, value)| value)
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut V> {
+        self.0.iter_mut().map(|(_, value)| value)
+    }
+
+    pub(crate) fn into_values(self) -> impl Iterator<Item = V> {
+        self.0.into_iter().map(|(_, value)| value)
+    }
+
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
+        self.0.retain_mut(|(key, value)| keep(key, value));
+    }
+}
+
+impl<K: Ord, V> OrderedMap<K, V> {
+    /// Where the key is, or else would be.
+    fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.binary_search_by(|(other, _)| other.borrow().cmp(key))
+    }
+
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.find(key).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    pub(crate) fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        let (key, value) = &self.0[self.find(key).ok()?];
+        Some((key, value))
+    }
+
+    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.find(key).ok()?;
+        Some(&mut self.0[at].1)
+    }
+
+    pub(crate) fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.find(key).is_ok()
+    }
+
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        match self.find(&key) {
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
+            Err(at) => {
+                self.0.insert(at, (key, value));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.find(key).ok()?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// The value of the key, put there by `make` if there was none.
+    pub(crate) fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
+        let at = self.find(&key).unwrap_or_else(|at| {
+            self.0.insert(at, (key, make()));
+            at
+        });
+        &mut self.0[at].1
+    }
+}
+
+impl<K, V> Default for OrderedMap<K, V> {
+    fn default() -> Self {
+        OrderedMap::new()
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for OrderedMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V> Index<&Q> for OrderedMap<K, V> {
+    type Output = V;
+
+    fn index(&self, key: &Q) -> &V {
+        self.get(key).expect("no entry found for key")
+    }
+}
+
+impl<K: Ord, V> FromIterator<(K, V)> for OrderedMap<K, V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        let mut map = OrderedMap::new();
+        map.extend(entries);
+        map
+    }
+}
+
+impl<K: Ord, V> Extend<(K, V)> for OrderedMap<K, V> {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
+        for (key, value) in entries {
+            self.insert(key, value);
+        }
+    }
+}
+
+impl<K, V> IntoIterator for OrderedMap<K, V> {
+    type Item = (K, V);
+    type IntoIter = std::vec::IntoIter<(K, V)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+/// A set in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OrderedSet<T>(Vec<T>);
+
+impl<T> OrderedSet<T> {
+    pub(crate) const fn new() -> Self {
+        OrderedSet(Vec::new())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn first(&self) -> Option<&T> {
+        self.0.first()
+    }
+}
+
+impl<T: Ord> OrderedSet<T> {
+    pub(crate) fn contains<Q: Ord + ?Sized>(&self, value: &Q) -> bool
+    where
+        T: Borrow<Q>,
+    {
+        self.0.binary_search_by(|other| other.borrow().cmp(value)).is_ok()
+    }
+
+    /// Adds the value; whether it was not there.
+    pub(crate) fn insert(&mut self, value: T) -> bool {
+        match self.0.binary_search(&value) {
+            Ok(_) => false,
+            Err(at) => {
+                self.0.insert(at, value);
+                true
+            }
+        }
+    }
+
+    /// Takes the value out; whether it was there.
+    pub(crate) fn remove(&mut self, value: &T) -> bool {
+        let at = self.0.binary_search(value);
+        at.is_ok_and(|at| {
+            self.0.remove(at);
+            true
+        })
+    }
+}
+
+impl<T> Default for OrderedSet<T> {
+    fn default() -> Self {
+        OrderedSet::new()
+    }
+}
+
+impl<T: Ord> FromIterator<T> for OrderedSet<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        let mut values: Vec<T> = values.into_iter().collect();
+        values.sort();
+        values.dedup();
+        OrderedSet(values)
+    }
+}
+
+impl<T> IntoIterator for OrderedSet<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a OrderedSet<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_map_does_what_a_b_tree_does(steps in prop::collection::vec((0u8..4, 0u8..20, any::<u8>()), 0..200)) {
+            let (mut map, mut model) = (OrderedMap::new(), BTreeMap::new());
+            for (step, key, value) in steps {
+                match step {
+                    0 => prop_assert_eq!(map.insert(key, value), model.insert(key, value)),
+                    1 => prop_assert_eq!(map.remove(&key), model.remove(&key)),
+                    2 => prop_assert_eq!(map.get_or_insert_with(key, || value), model.entry(key).or_insert(value)),
+                    _ => {
+                        map.retain(|other, _| *other != key);
+                        model.retain(|other, _| *other != key);
+                    }
+                }
+                prop_assert_eq!(map.get(&key), model.get(&key));
+                prop_assert_eq!(map.contains_key(&key), model.contains_key(&key));
+                prop_assert!(map.iter().eq(model.iter()));
+            }
+        }
+
+        #[test]
+        fn a_set_does_what_a_b_tree_does(first: Vec<u8>, steps: Vec<(bool, u8)>) {
+            let (mut set, mut model): (OrderedSet<u8>, BTreeSet<u8>) =
+                (first.iter().copied().collect(), first.iter().copied().collect());
+            for (insert, value) in steps {
+                if insert {
+                    prop_assert_eq!(set.insert(value), model.insert(value));
+                } else {
+                    prop_assert_eq!(set.remove(&value), model.remove(&value));
+                }
+                prop_assert_eq!(set.contains(&value), model.contains(&value));
+                prop_assert!((&set).into_iter().eq(model.iter()));
+            }
+        }
+    }
+}
