@@ -81,6 +81,8 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.InitRelayResponse",
         ".perfetto.protos.SyncClockRequest",
         ".perfetto.protos.SyncClockResponse",
+        // What users of the SDK give of their own.
+        ".perfetto.protos.TrackDescriptor",
         // What is read from and written into traces.
         ".perfetto.protos.Trace",
         // Bits of fields that are plain numbers.

@@ -1148,7 +1148,6 @@ pub mod console_config {
 }
 
 /// Values are in `unit` (or `unit_name`) times `unit_multiplier`; incremental ones are deltas.
-#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterDescriptor {
     pub r#type: Option<crate::messages::counter_descriptor::BuiltinCounterType>,
@@ -1161,7 +1160,6 @@ pub struct CounterDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
-#[cfg(feature = "trace")]
 impl CounterDescriptor {
     const EMPTY: Self = Self {
         r#type: None,
@@ -1174,14 +1172,12 @@ impl CounterDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
-#[cfg(feature = "trace")]
 impl Default for CounterDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
-#[cfg(feature = "trace")]
 impl codec::Fields for CounterDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::enumeration(writer, 1, &self.r#type);
@@ -7795,7 +7791,6 @@ pub mod priority_boost_config {
     }
 }
 
-#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessDescriptor {
     pub pid: Option<i32>,
@@ -7809,7 +7804,6 @@ pub struct ProcessDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
-#[cfg(feature = "trace")]
 impl ProcessDescriptor {
     const EMPTY: Self = Self {
         pid: None,
@@ -7823,14 +7817,12 @@ impl ProcessDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
-#[cfg(feature = "trace")]
 impl Default for ProcessDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
-#[cfg(feature = "trace")]
 impl codec::Fields for ProcessDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -10314,26 +10306,22 @@ impl codec::Fields for StartTracingResponse {
 }
 
 /// Has no fields; being there is what it says.
-#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
-#[cfg(feature = "trace")]
 impl StateDescriptor {
     const EMPTY: Self = Self {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
-#[cfg(feature = "trace")]
 impl Default for StateDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
-#[cfg(feature = "trace")]
 impl codec::Fields for StateDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::unknown(writer, &self.unknown_fields);
@@ -12283,7 +12271,6 @@ pub mod test_event {
     }
 }
 
-#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThreadDescriptor {
     pub pid: Option<i32>,
@@ -12297,7 +12284,6 @@ pub struct ThreadDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
-#[cfg(feature = "trace")]
 impl ThreadDescriptor {
     const EMPTY: Self = Self {
         pid: None,
@@ -12311,14 +12297,12 @@ impl ThreadDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
-#[cfg(feature = "trace")]
 impl Default for ThreadDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
-#[cfg(feature = "trace")]
 impl codec::Fields for ThreadDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -15621,7 +15605,6 @@ pub mod tracing_service_state {
 }
 
 /// Tracks are identified by `uuid`, which must be unique in the trace.
-#[cfg(feature = "trace")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrackDescriptor {
     pub uuid: Option<u64>,
@@ -15642,7 +15625,6 @@ pub struct TrackDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
-#[cfg(feature = "trace")]
 impl TrackDescriptor {
     const EMPTY: Self = Self {
         uuid: None,
@@ -15663,14 +15645,12 @@ impl TrackDescriptor {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
-#[cfg(feature = "trace")]
 impl Default for TrackDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
     }
 }
-#[cfg(feature = "trace")]
 impl codec::Fields for TrackDescriptor {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.uuid);
@@ -15859,14 +15839,12 @@ pub mod track_descriptor {
             })
         }
     }
-    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum StaticOrDynamicName {
         Name(String),
         StaticName(String),
         AtraceName(String),
     }
-    #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
     pub enum SiblingMergeKeyField {
         SiblingMergeKey(String),
