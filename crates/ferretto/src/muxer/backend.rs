@@ -315,7 +315,6 @@ impl BackendState {
                     .map_err(|error| error.to_string())?;
                 self.make_arbiter(Arc::new(memory), page_size)?;
             }
-            #[cfg(feature = "in-process")]
             SharedMemoryOffer::InProcess { memory, page_size } => self.make_arbiter(memory, page_size)?,
             SharedMemoryOffer::Emulated { page_size } => {
                 let arbiter = Arbiter::emulating(pages_of(page_size)?, PageLayout::Div1, self.link.clone())
