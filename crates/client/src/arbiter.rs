@@ -22,6 +22,8 @@
 //! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] gives an arbiter over the same memory that
 //! keeps everything back until [`Arbiter::bind`].
 
+#[cfg(test)]
+mod tests;
 mod writer_ids;
 
 use crate::trace_writer::TraceWriter;

@@ -158,3 +158,50 @@ pub(crate) fn equal_but_for_the_service(one: &DataSourceConfig, other: &DataSour
     };
     stripped(one) == stripped(other)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_decides_on_the_policy_where_it_says_something() {
+        let policy = |configured| {
+            let config = DataSourceConfig {
+                buffer_exhausted_policy: configured,
+                ..Default::default()
+            };
+            policy_of(&config, BufferExhaustedPolicy::Stall)
+        };
+        let drop = policy(Some(ConfiguredPolicy::BUFFER_EXHAUSTED_DROP));
+        assert_eq!(drop, BufferExhaustedPolicy::Drop);
+        let stall_then_drop = policy(Some(ConfiguredPolicy::BUFFER_EXHAUSTED_STALL_THEN_DROP));
+        assert_eq!(stall_then_drop, BufferExhaustedPolicy::StallThenDrop);
+        let unspecified = policy(Some(ConfiguredPolicy::BUFFER_EXHAUSTED_UNSPECIFIED));
+        assert_eq!(unspecified, BufferExhaustedPolicy::Stall);
+        assert_eq!(policy(None), BufferExhaustedPolicy::Stall);
+    }
+
+    #[test]
+    fn configs_are_the_same_whatever_the_service_fills_in() {
+        let asked = DataSourceConfig {
+            name: Some("numbers".to_owned()),
+            legacy_config: Some("all".to_owned()),
+            ..Default::default()
+        };
+        let filled_in = DataSourceConfig {
+            target_buffer: Some(4),
+            tracing_session_id: Some(9),
+            trace_duration_ms: Some(1000),
+            stop_timeout_ms: Some(5000),
+            enable_extra_guardrails: Some(true),
+            session_initiator: Some(SessionInitiator::SESSION_INITIATOR_TRUSTED_SYSTEM),
+            ..asked.clone()
+        };
+        assert!(equal_but_for_the_service(&asked, &filled_in));
+        let another = DataSourceConfig {
+            legacy_config: Some("some".to_owned()),
+            ..filled_in
+        };
+        assert!(!equal_but_for_the_service(&asked, &another));
+    }
+}

@@ -598,6 +598,11 @@ impl Thread {
             );
             return request.refused(reason);
         };
+        #[cfg(feature = "in-process")]
+        if self.backends[index].in_process().is_some() {
+            let reason = "the service is in this process: start a session of it at once";
+            return request.refused(reason.to_owned());
+        }
         if self.backends[index].arbiter.is_none() {
             if self.backends[index].own_memory == OwnMemory::Refused {
                 return request.refused("the service would not use this process's memory".to_owned());

@@ -1,0 +1,146 @@
+//! Arbiters for startup: what is kept back, and what becomes of it.
+
+use super::*;
+use std::sync::atomic::AtomicUsize;
+
+/// Counts how often it was woken.
+#[derive(Clone, Default)]
+struct Counting(Arc<AtomicUsize>);
+
+impl Notify for Counting {
+    fn wake(&self, _: Wake) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn arbiter(notify: impl Notify + 'static) -> Arc<Arbiter> {
+    let memory = Arc::new(SharedMemory::create(16 * 4096).unwrap());
+    let smb = ProducerSmb::new(memory, PageSize::new(4096).unwrap()).unwrap();
+    Arbiter::new(smb, PageLayout::Div1, notify)
+}
+
+/// The targets of writers and chunks in these requests, in order; and how many writers end.
+fn targets(requests: &[Request]) -> (Vec<u16>, Vec<u32>, usize) {
+    let (mut writers, mut chunks, mut ended) = (Vec::new(), Vec::new(), 0);
+    for request in requests {
+        match request {
+            Request::RegisterTraceWriter(_, target) => writers.push(target.0),
+            Request::CommitData(commit) => {
+                chunks.extend(
+                    commit
+                        .chunks_to_move
+                        .iter()
+                        .map(|chunk| chunk.target_buffer.unwrap()),
+                );
+            }
+            Request::UnregisterTraceWriter(_) => ended += 1,
+        }
+    }
+    (writers, chunks, ended)
+}
+
+const NOWHERE: BufferId = BufferId(0);
+
+#[test]
+fn what_is_written_for_startup_is_kept_back_until_the_buffer_is_known() {
+    let main = arbiter(Counting::default());
+    let startup = main.for_startup();
+    let mut first = startup
+        .create_trace_writer(NOWHERE, BufferExhaustedPolicy::Drop)
+        .unwrap();
+    first.write_packet(&[1; 3000]);
+    first.write_packet(&[2; 3000]);
+    drop(first);
+    let mut second = startup
+        .create_trace_writer(NOWHERE, BufferExhaustedPolicy::Drop)
+        .unwrap();
+    second.write_packet(b"packet");
+    assert_eq!(startup.take_requests(), []);
+    // The others are not held up.
+    let mut other = main
+        .create_trace_writer(BufferId(3), BufferExhaustedPolicy::Drop)
+        .unwrap();
+    other.write_packet(b"other");
+    other.flush();
+    assert_eq!(targets(&main.take_requests()), (vec![3], vec![3], 0));
+
+    startup.bind(BufferId(7));
+    let (writers, chunks, ended) = targets(&startup.take_requests());
+    assert_eq!((writers, chunks, ended), (vec![7, 7], vec![7, 7], 1));
+    // And so is what comes later.
+    second.write_packet(b"packet");
+    drop(second);
+    let late = startup
+        .create_trace_writer(NOWHERE, BufferExhaustedPolicy::Drop)
+        .unwrap();
+    assert_eq!(targets(&startup.take_requests()), (vec![7], vec![7], 1));
+    drop(late);
+}
+
+#[test]
+fn binding_wakes_the_endpoint_though_it_was_woken_in_vain_before() {
+    let notify = Counting::default();
+    let startup = arbiter(notify.clone()).for_startup();
+    let mut writer = startup
+        .create_trace_writer(NOWHERE, BufferExhaustedPolicy::Drop)
+        .unwrap();
+    writer.write_packet(b"packet");
+    writer.flush();
+    assert_eq!(startup.take_requests(), []);
+    let woken = notify.0.load(Ordering::Relaxed);
+    writer.write_packet(b"packet");
+    writer.flush();
+    assert_eq!(
+        notify.0.load(Ordering::Relaxed),
+        woken,
+        "woken with nothing to take"
+    );
+    startup.bind(BufferId(1));
+    assert_eq!(notify.0.load(Ordering::Relaxed), woken + 1);
+    // A second buffer changes nothing.
+    startup.bind(BufferId(2));
+    assert_eq!(targets(&startup.take_requests()), (vec![1], vec![1, 1], 0));
+}
+
+#[test]
+fn writers_of_all_arbiters_of_a_connection_have_different_ids() {
+    let main = arbiter(Counting::default());
+    let startup = main.for_startup();
+    let writers: Vec<TraceWriter> = (0..10)
+        .map(|number| if number % 2 == 0 { &main } else { &startup })
+        .map(|arbiter| {
+            arbiter
+                .create_trace_writer(NOWHERE, BufferExhaustedPolicy::Drop)
+                .unwrap()
+        })
+        .collect();
+    let ids: std::collections::HashSet<WriterId> = writers.iter().map(TraceWriter::id).collect();
+    assert_eq!(ids.len(), writers.len());
+}
+
+#[test]
+fn what_nobody_wants_goes_back_to_the_service_for_no_buffer() {
+    let main = arbiter(Counting::default());
+    let startup = main.for_startup();
+    let mut writer = startup
+        .create_trace_writer(NOWHERE, BufferExhaustedPolicy::Drop)
+        .unwrap();
+    for _ in 0..100 {
+        writer.write_packet(&[0; 1000]);
+    }
+    assert!(writer.losses() > 0, "16 pages hold less");
+    startup.discard();
+    writer.write_packet(&[0; 1000]);
+    drop(writer);
+    let (_, chunks, _) = targets(&startup.take_requests());
+    assert_eq!(chunks, [0; 16], "each chunk, once");
+    assert!(
+        startup
+            .create_trace_writer(NOWHERE, BufferExhaustedPolicy::Drop)
+            .is_err()
+    );
+    assert!(
+        main.create_trace_writer(BufferId(1), BufferExhaustedPolicy::Drop)
+            .is_ok()
+    );
+}
