@@ -257,7 +257,10 @@ impl Arbiter {
             closed: AtomicBool::new(self.closed.load(Ordering::Relaxed)),
             waited_in_vain: AtomicBool::new(false),
             stall_limit: self.stall_limit,
-            pending: Mutex::new(Pending::new(Destination::Unbound)),
+            pending: Mutex::new(Pending {
+                batch: self.pending().batch,
+                ..Pending::new(Destination::Unbound)
+            }),
         })
     }
 

@@ -270,8 +270,8 @@ impl Options {
         self
     }
 
-    /// Where lines about tracing itself go: why nothing is recorded, above all. Usually to standard error. Called on the SDK's
-    /// thread, rarely.
+    /// Where lines about tracing itself go: why nothing is recorded, above all. Usually to standard error. Called
+    /// seldom, on the SDK's thread mostly.
     pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         self.settings.log = Some(Arc::new(log));
         self

@@ -9,7 +9,8 @@ use super::application::Application;
 use super::support::service::ScriptedService;
 use super::support::{Program, Programs, Side, System};
 use super::{
-    CONFIG, assert_numbers, await_registration, config_with, events, numbers, registered, with_each_service,
+    CONFIG, STALL, assert_numbers, await_registration, config_with, events, numbers, registered,
+    with_each_service,
 };
 
 #[test]
@@ -68,6 +69,24 @@ fn what_was_recorded_for_a_session_that_never_came_is_thrown_away() {
         let recording = system.record(Side::Ours, CONFIG);
         application.does("write 0 5000");
         assert_eq!(numbers(&recording.interrupt()).len(), 5000);
+        application.ends();
+    });
+}
+
+#[test]
+fn what_was_thrown_away_before_there_was_a_service_takes_up_none_of_its_memory() {
+    with_each_service(|system, side| {
+        let mut application = Application::start(system);
+        application.does("initialize");
+        assert_eq!(application.does(&format!("startup {CONFIG}")), "");
+        application.does("threads 4 20000");
+        application.does("startup_abort");
+        assert_eq!(application.does("startup_outcome"), "Aborted");
+        system.start(side, Program::Traced);
+        await_registration(system);
+        let recording = system.record(Side::Ours, &config_with(STALL));
+        application.does("threads 4 20000");
+        assert_numbers(&recording.interrupt(), 0..80_000);
         application.ends();
     });
 }

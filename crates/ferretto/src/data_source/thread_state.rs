@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use ferretto_client::trace_writer::TraceWriter;
 
@@ -103,6 +103,8 @@ pub(super) fn trace<D: DataSource>(
     active: u32,
     mut write: impl FnMut(&mut TraceContext<'_, D>),
 ) {
+    // Whoever sees that an instance is active sees which.
+    fence(Ordering::Acquire);
     let (Some(registration), Some(mut taken)) = (handle.registered.get(), Taken::take()) else {
         return;
     };

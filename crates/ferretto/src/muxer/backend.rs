@@ -298,7 +298,6 @@ impl BackendState {
         }
         self.link.detach();
         self.link = Link::new(self.waker.clone());
-        self.watch.forget();
         self.offered = None;
         self.unpopulated = None;
         self.registered.clear();

@@ -4,7 +4,7 @@
 //! source's code and that finds no room, sends what would make some. So the lock is held for single operations, and never while
 //! foreign code runs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferretto_client::arbiter::{Arbiter, EMULATED_SMB_SIZE, Notify, Wake};
@@ -36,7 +36,8 @@ struct State {
     /// Whether the service has taken the memory into use: before, it knows nothing of chunks.
     memory: Memory,
     arbiter: Weak<Arbiter>,
-    startup: Vec<Weak<Arbiter>>,
+    /// As long as anybody writes through them, or has what they hold sent.
+    startup: Vec<Arc<Arbiter>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -63,8 +64,11 @@ impl Link {
 
     /// Ends the connection. Writers may hold on to the link.
     pub(super) fn detach(&self) {
-        let producer = self.lock().producer.take();
-        drop(producer);
+        let (producer, startup) = {
+            let mut state = self.lock();
+            (state.producer.take(), std::mem::take(&mut state.startup))
+        };
+        drop((producer, startup));
     }
 
     /// From now on sends the requests of `arbiter`.
@@ -78,7 +82,7 @@ impl Link {
 
     /// Also sends the requests of an arbiter for startup.
     pub(super) fn add_startup(&self, arbiter: &Arc<Arbiter>) {
-        self.lock().startup.push(Arc::downgrade(arbiter));
+        self.lock().startup.push(arbiter.clone());
     }
 
     /// Does something with the producer, if there is one. `work` calls no foreign code.
@@ -131,22 +135,26 @@ impl Link {
         }
         // Before requests are taken: those that come meanwhile set it again. Those that came before are seen.
         self.0.due.swap(NEVER, Ordering::AcqRel);
-        state.startup.retain(|arbiter| arbiter.strong_count() > 0);
-        // The main one comes last, for it acknowledges flushes of all.
-        let arbiters: Vec<Arc<Arbiter>> = state
-            .startup
-            .iter()
-            .chain([&state.arbiter])
-            .filter_map(Weak::upgrade)
-            .collect();
         let State {
             producer: Some(producer),
+            startup,
+            arbiter,
             ..
         } = state
         else {
             return;
         };
-        for arbiter in arbiters {
+        startup.retain(|arbiter| {
+            // Nobody adds anything to what only this list has.
+            let is_shared = Arc::strong_count(arbiter) > 1;
+            fence(Ordering::Acquire);
+            for request in arbiter.take_requests() {
+                producer.send(request);
+            }
+            is_shared
+        });
+        // The main one comes last, for it acknowledges flushes of all.
+        if let Some(arbiter) = arbiter.upgrade() {
             for request in arbiter.take_requests() {
                 producer.send(request);
             }
@@ -160,10 +168,8 @@ impl Link {
         let mut state = self.lock();
         self.send_requests(&mut state);
         if state.is_hung_up() {
-            for arbiter in state.startup.iter().chain([&state.arbiter]) {
-                if let Some(arbiter) = arbiter.upgrade() {
-                    arbiter.close();
-                }
+            for arbiter in state.startup.iter().chain(&state.arbiter.upgrade()) {
+                arbiter.close();
             }
         }
     }

@@ -110,8 +110,11 @@ impl Watch {
         }
     }
 
-    /// Forgets a descriptor that was, or is going to be, closed.
-    pub(super) fn forget(&mut self) {
-        self.watched = None;
+    /// Has the loop no longer wait for a descriptor, which is going to be closed: somebody else may have a copy of it.
+    pub(super) fn end(&mut self, reactor: &Reactor, watched: Option<(BorrowedFd<'_>, Interest)>) {
+        if let (Some((fd, _)), Some(_)) = (watched, self.watched.take()) {
+            // It fails if the kernel has forgotten it already.
+            let _ = reactor.deregister(fd, self.token);
+        }
     }
 }

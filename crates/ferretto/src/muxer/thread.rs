@@ -264,8 +264,22 @@ impl Thread {
     }
 
     fn disconnected(&mut self, index: usize, reason: &str) {
+        if let Some(reason) = self.give_up_connection(index, reason) {
+            self.log_disconnection(index, &reason);
+        }
+    }
+
+    /// Ends the connection, and what was recorded for it. Says why, if that is news.
+    fn give_up_connection(&mut self, index: usize, reason: &str) -> Option<String> {
         self.status_changed = true;
-        let generation = self.backends[index].generation;
+        let BackendState {
+            watch,
+            link,
+            generation,
+            ..
+        } = &mut self.backends[index];
+        let generation = *generation;
+        link.with(|producer| watch.end(&self.reactor, producer.interest()));
         // First nothing is written there any more.
         let news = self.backends[index].lost(reason.to_owned());
         for place in self
@@ -281,9 +295,7 @@ impl Thread {
         }
         self.syncs
             .retain(|sync| sync.waiting.iter().all(|(waiting, _)| *waiting != index));
-        if let Some(reason) = news {
-            self.log_disconnection(index, &reason);
-        }
+        news
     }
 
     fn log_disconnection(&self, index: usize, reason: &str) {
@@ -609,10 +621,7 @@ impl Thread {
             }
             if self.backends[index].retry_at().is_none() {
                 // It can be offered memory when it is connected to, and only then.
-                self.disconnected(
-                    index,
-                    "connecting again for startup tracing, with shared memory of our own",
-                );
+                self.give_up_connection(index, "connecting again, for startup tracing");
                 self.backends[index].retry_soon();
             }
             if let Err(reason) = self.backends[index].make_own_memory() {
@@ -760,7 +769,11 @@ impl Thread {
         };
         self.clients.retain_mut(|client| {
             let ready = readiness(ready, &client.watch);
-            client.served.turn(ready, &mut services) == Turn::Keep
+            let keep = client.served.turn(ready, &mut services) == Turn::Keep;
+            if !keep {
+                client.watch.end(&self.reactor, client.served.interest());
+            }
+            keep
         });
     }
 
