@@ -123,7 +123,9 @@ impl ConsumerEndpoint {
                     self.assembly.forget(call);
                     // Services before Android R have no capabilities to tell of.
                     let reply = match (method, error) {
-                        (_, error @ CallError::ConnectionLost) => Err(error),
+                        (_, error @ (CallError::ConnectionLost | CallError::UnknownService { .. })) => {
+                            Err(error)
+                        }
                         (ConsumerMethod::QueryCapabilities, _) => {
                             Ok(ConsumerReply::Capabilities(Box::default()))
                         }
