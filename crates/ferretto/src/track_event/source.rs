@@ -8,7 +8,7 @@ use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, MessageFi
 use super::config::{self, CategoryFilter, TrackEventOptions};
 use super::{DATA_SOURCE_NAME, registry};
 use crate::muxer;
-use crate::source::{Acknowledge, Instance, Output, Slot, Source};
+use crate::source::{Acknowledge, Instance, Output, Slot, Source, policy_of};
 
 static ENTRY: OnceLock<&'static muxer::Entry> = OnceLock::new();
 
@@ -77,10 +77,11 @@ impl Source for TrackEventSource {
         registry::forget();
     }
 
-    fn exhausted_policy(&self, _: &DataSourceConfig) -> BufferExhaustedPolicy {
-        muxer::settings().map_or(BufferExhaustedPolicy::Drop, |settings| {
+    fn exhausted_policy(&self, config: &DataSourceConfig) -> BufferExhaustedPolicy {
+        let usual = muxer::settings().map_or(BufferExhaustedPolicy::Drop, |settings| {
             settings.track_event_policy
-        })
+        });
+        policy_of(config, usual)
     }
 
     fn can_adopt(&self, startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
