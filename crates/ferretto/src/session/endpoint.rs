@@ -10,6 +10,7 @@ use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 
 #[cfg(feature = "in-process")]
 use crate::in_process::Consumer;
+use crate::process_hooks::KeptFromChildren;
 
 /// Whether trace data is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(crate) enum Flow {
 #[derive(Debug)]
 pub(crate) enum Endpoint {
     /// Over a socket.
-    Ipc(Box<ConsumerEndpoint>, Flow),
+    Ipc(Box<KeptFromChildren<ConsumerEndpoint>>, Flow),
     /// To the service in this process.
     #[cfg(feature = "in-process")]
     InProcess(Consumer),
@@ -44,7 +45,7 @@ macro_rules! request {
 impl Endpoint {
     /// An end over a socket.
     pub(crate) fn over(endpoint: ConsumerEndpoint) -> Endpoint {
-        Endpoint::Ipc(Box::new(endpoint), Flow::Open)
+        Endpoint::Ipc(Box::new(KeptFromChildren::new(endpoint)), Flow::Open)
     }
 
     /// What to wait for, and on which descriptor.

@@ -25,6 +25,7 @@
 //! # fn main() {}
 //! ```
 
+mod command;
 mod config;
 mod endpoint;
 mod error;
@@ -51,11 +52,12 @@ use ferretto_proto::messages::{
 
 use crate::muxer::{self, Served};
 use crate::options::Backend;
+use command::{Answer, Command, Observer, Place, Sink};
 pub use config::{Buffer, DataSource, ExhaustedPolicy, InvalidConfig, TraceConfig, TriggerAction};
 pub(crate) use endpoint::Flow;
 pub use error::SessionError;
 pub use reader::{TraceChunk, TraceReader};
-use worker::{Answer, Command, Observer, Place, Sink, Worker};
+use worker::Worker;
 
 /// How long is waited for the service unless [`Session::set_patience`] says otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,6 +1,9 @@
 //! Sessions of the service in this process, as an application runs them, with a data source that writes what it is told to.
 #![cfg(feature = "in-process")]
 
+mod random;
+mod reading;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::net::UnixStream;
@@ -18,6 +21,12 @@ use ferretto_proto::messages::{
 use super::*;
 use crate::options::{BufferExhaustedPolicy, Options};
 use crate::source::{Acknowledge, Instance, Output, Slot, Source};
+
+/// Tests take turns: a service runs five sessions of one user at once, and no more.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Writes what tests tell it to, into all sessions that record it. Waits when the shared memory is full.
 struct Recorder {
@@ -179,6 +188,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn what_is_recorded_between_start_and_stop_is_read() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
     session.setup(&recorder.config()).unwrap();
@@ -193,71 +203,8 @@ fn what_is_recorded_between_start_and_stop_is_read() {
 }
 
 #[test]
-fn a_trace_can_be_read_in_every_way() {
-    let ways: [fn(&Session) -> Vec<u8>; 5] = [
-        |session| session.read_to_end().unwrap(),
-        |session| {
-            let mut trace = Vec::new();
-            session.read().unwrap().read_to_end(&mut trace).unwrap();
-            trace
-        },
-        |session| {
-            let chunks = session.read().unwrap().map(|chunk| chunk.unwrap().into_bytes());
-            chunks.collect::<Vec<_>>().concat()
-        },
-        |session| {
-            let mut file = tempfile::tempfile().unwrap();
-            let bytes = session.write_to(&mut file).unwrap();
-            let trace = contents(&mut file);
-            assert_eq!(trace.len() as u64, bytes);
-            trace
-        },
-        |session| {
-            let (sender, chunks) = mpsc::channel();
-            session.read_with(move |chunk| sender.send(chunk).unwrap());
-            let mut trace = Vec::new();
-            while let Some(chunk) = chunks.recv_timeout(PATIENCE).unwrap().unwrap() {
-                trace.extend_from_slice(chunk.as_bytes());
-            }
-            assert!(chunks.recv().is_err(), "nothing follows the end");
-            trace
-        },
-    ];
-    let recorder = Recorder::new();
-    let expected: Vec<String> = (0..1000).map(|number: u32| format!("packet {number}")).collect();
-    for read in ways {
-        let session = started(&recorder.config());
-        expected.iter().for_each(|text| recorder.write(text));
-        session.stop_blocking().unwrap();
-        assert_eq!(texts(&read(&session)), expected);
-    }
-    let session = started(&recorder.config());
-    expected.iter().for_each(|text| recorder.write(text));
-    session.stop_blocking().unwrap();
-    let packets = session.read().unwrap().packets();
-    let decoded = packets.map(|packet| TracePacket::decode_from_slice(&packet.unwrap()).unwrap());
-    assert_eq!(
-        decoded.filter_map(|packet| text(&packet)).collect::<Vec<_>>(),
-        expected
-    );
-}
-
-#[test]
-fn a_running_session_is_read_after_a_flush() {
-    let recorder = Recorder::new();
-    let session = started(&recorder.config());
-    recorder.write("first");
-    session.flush_blocking(Duration::ZERO).unwrap();
-    assert_eq!(texts(&session.read_to_end().unwrap()), ["first"]);
-    recorder.write("second");
-    let (sender, flushed) = mpsc::channel();
-    session.flush(Duration::from_secs(5), move |result| sender.send(result).unwrap());
-    flushed.recv_timeout(PATIENCE).unwrap().unwrap();
-    assert_eq!(texts(&session.read_to_end().unwrap()), ["second"]);
-}
-
-#[test]
 fn two_sessions_record_at_once_and_each_gets_its_own() {
+    let _alone = alone();
     let (recorder, other) = (Recorder::new(), Recorder::new());
     let both = started(&recorder.config().data_source(DataSource::new(&other.name)));
     let one = started(&recorder.config());
@@ -274,6 +221,7 @@ fn two_sessions_record_at_once_and_each_gets_its_own() {
 
 #[test]
 fn start_waits_for_data_sources_and_callbacks_tell_of_start_and_stop() {
+    let _alone = alone();
     let recorder = Recorder::new();
     recorder.hold_starts();
     let session = Session::in_process();
@@ -299,6 +247,7 @@ fn start_waits_for_data_sources_and_callbacks_tell_of_start_and_stop() {
 
 #[test]
 fn a_data_source_that_does_not_start_is_not_waited_for_for_ever() {
+    let _alone = alone();
     let recorder = Recorder::new();
     recorder.hold_starts();
     let mut session = Session::in_process();
@@ -328,6 +277,7 @@ fn a_data_source_that_does_not_start_is_not_waited_for_for_ever() {
 
 #[test]
 fn a_session_without_data_sources_starts_and_stops() {
+    let _alone = alone();
     Recorder::new();
     let session = started(&TraceConfig::new().buffer_kb(64));
     session.stop_blocking().unwrap();
@@ -339,6 +289,7 @@ fn a_session_without_data_sources_starts_and_stops() {
 
 #[test]
 fn a_config_that_the_service_refuses_is_told_with_its_reason() {
+    let _alone = alone();
     Recorder::new();
     let nonsense = TraceConfig::new()
         .buffer_kb(64)
@@ -367,6 +318,7 @@ fn a_config_that_the_service_refuses_is_told_with_its_reason() {
 
 #[test]
 fn what_needs_a_session_fails_without_one() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
     let flush = || session.flush_blocking(Duration::ZERO);
@@ -402,6 +354,7 @@ fn what_needs_a_session_fails_without_one() {
 
 #[test]
 fn a_session_that_runs_is_not_set_up_as_another() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = started(&recorder.config());
     let attempts = [
@@ -420,6 +373,7 @@ fn a_session_that_runs_is_not_set_up_as_another() {
 
 #[test]
 fn a_session_is_used_again_and_again() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
     for round in 0..5 {
@@ -435,6 +389,7 @@ fn a_session_is_used_again_and_again() {
 
 #[test]
 fn a_deferred_start_records_from_the_start_on() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
     session.setup(&recorder.config().deferred_start()).unwrap();
@@ -452,6 +407,7 @@ fn a_deferred_start_records_from_the_start_on() {
 
 #[test]
 fn the_duration_ends_a_session() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = started(&recorder.config().duration(Duration::from_millis(100)));
     recorder.write("within");
@@ -464,6 +420,7 @@ fn the_duration_ends_a_session() {
 
 #[test]
 fn a_session_streams_into_a_file() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let mut file = tempfile::tempfile().unwrap();
     let session = Session::in_process();
@@ -486,6 +443,7 @@ fn a_session_streams_into_a_file() {
 
 #[test]
 fn a_file_that_takes_no_more_ends_the_session_with_the_reason() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let session = Session::in_process();
@@ -499,6 +457,7 @@ fn a_file_that_takes_no_more_ends_the_session_with_the_reason() {
 
 #[test]
 fn a_clone_is_a_snapshot_and_the_original_goes_on() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let original = started(&recorder.config().unique_session_name("original"));
     recorder.write("early");
@@ -539,6 +498,7 @@ fn a_clone_is_a_snapshot_and_the_original_goes_on() {
 
 #[test]
 fn a_clone_of_a_session_that_streams_is_a_file() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
     let config = recorder
@@ -565,6 +525,7 @@ fn a_clone_of_a_session_that_streams_is_a_file() {
 
 #[test]
 fn a_session_is_left_and_taken_over() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = started(&recorder.config().unique_session_name("left"));
     recorder.write("before");
@@ -586,6 +547,7 @@ fn a_session_is_left_and_taken_over() {
 
 #[test]
 fn a_session_ends_when_it_is_dropped() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = started(&recorder.config().unique_session_name("dropped"));
     assert_eq!(sessions_named("dropped"), 1);
@@ -595,23 +557,8 @@ fn a_session_ends_when_it_is_dropped() {
 }
 
 #[test]
-fn a_reader_outlives_its_session_with_an_error() {
-    let recorder = Recorder::new();
-    let session = started(&recorder.config());
-    let mut reader = session.read().unwrap();
-    drop(session);
-    let error = loop {
-        match reader.next_chunk() {
-            Ok(Some(_)) => {}
-            Ok(None) => return, // It was read before the session was dropped.
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(error, SessionError::Disconnected(_)), "{error}");
-}
-
-#[test]
 fn questions_are_answered() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
     assert_eq!(
@@ -650,6 +597,7 @@ fn questions_are_answered() {
 
 #[test]
 fn a_changed_config_lets_others_record() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let of = |producer| {
         TraceConfig::new()
@@ -669,6 +617,7 @@ fn a_changed_config_lets_others_record() {
 
 #[test]
 fn callbacks_cannot_wait_but_can_do_all_else() {
+    let _alone = alone();
     let recorder = Recorder::new();
     let session = Arc::new(Session::in_process());
     session.setup(&recorder.config()).unwrap();
@@ -705,61 +654,8 @@ fn callbacks_cannot_wait_but_can_do_all_else() {
 }
 
 #[test]
-fn a_large_trace_is_read_in_bounded_memory() {
-    const PACKETS: usize = 2000;
-    const SIZE: usize = 50 * 1024;
-    let recorder = Recorder::new();
-    let config = TraceConfig::new()
-        .buffer_kb(128 * 1024)
-        .data_source(DataSource::new(&recorder.name));
-    let session = started(&config);
-    for number in 0..PACKETS {
-        recorder.write(&format!("{number:0SIZE$}"));
-    }
-    session.stop_blocking().unwrap();
-    let mut reader = session.read().unwrap();
-    let (mut count, mut most) = (0, 0);
-    // Everything that can come without being read does.
-    eventually("the pipe is full", || reader.waiting() >= 4 << 20);
-    while let Some(chunk) = reader.next_chunk().unwrap() {
-        most = most.max(reader.waiting() + chunk.as_bytes().len());
-        for packet in chunk.packets() {
-            if let Some(text) = text(&TracePacket::decode_from_slice(packet).unwrap()) {
-                assert_eq!(text.parse::<usize>().unwrap(), count);
-                count += 1;
-            }
-        }
-    }
-    assert_eq!(count, PACKETS);
-    assert!(most < 6 << 20, "{most} bytes waited to be read");
-    // The thread was there for others all the while.
-    drop(Session::in_process().query_capabilities().unwrap());
-}
-
-#[test]
-fn a_reader_that_is_dropped_holds_up_nobody() {
-    let recorder = Recorder::new();
-    let session = started(
-        &TraceConfig::new()
-            .buffer_kb(32 * 1024)
-            .data_source(DataSource::new(&recorder.name)),
-    );
-    for _ in 0..200 {
-        recorder.write(&"x".repeat(100 * 1024));
-    }
-    session.stop_blocking().unwrap();
-    let reader = session.read().unwrap();
-    eventually("the pipe is full", || reader.waiting() >= 4 << 20);
-    drop(reader);
-    assert_eq!(
-        texts(&session.read_to_end().unwrap()),
-        [""; 0],
-        "the first read took it all"
-    );
-}
-
-#[test]
 fn a_service_that_is_not_there_is_named() {
+    let _alone = alone();
     Recorder::new();
     // A socket whose other end hangs up.
     let (ours, theirs) = UnixStream::pair().unwrap();

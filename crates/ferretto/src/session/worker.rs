@@ -1,27 +1,22 @@
 //! A session on the SDK's thread: does what the application asks for, in order, and tells what comes of it.
 //!
-//! Made by [`Session`](super::Session), served by the muxer until the application drops its end or the connection is over. Everything that the
-//! application waits for is an [`Answer`], which is given exactly once, whatever happens.
+//! Made by [`Session`](super::Session), served by the muxer until the application drops its end or the connection is over.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Duration;
 
-use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, Packets, StateScope};
-use ferretto_ipc::Stream;
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
 use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::{Deadline, Deadlines, Interest};
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
-use ferretto_proto::messages::{
-    CloneSessionRequest, CloneSessionResponse, ObservableEvents, TraceStats, TracingServiceCapabilities,
-};
+use ferretto_proto::messages::{CloneSessionResponse, ObservableEvents};
 
+use super::command::{Answer, Command, Observer, Pending, Place, Sink, Waiting};
 use super::config::TraceConfig;
 use super::endpoint::{Endpoint, Flow};
 use super::error::SessionError;
-use super::reader::{PipeWriter, TraceChunk};
 use super::{Cloned, ServiceState};
 use crate::muxer::{Readiness, Served, Services, Turn};
 use crate::options::Backend;
@@ -31,166 +26,6 @@ const TURN_BYTES: usize = 1024 * 1024;
 
 /// Who asks for a flush and why, for producers: the SDK's user, explicitly. Numbers of upstream's `FlushFlags`.
 const FLUSH_FLAGS: u64 = 3 << 4 | 4;
-
-/// Called with what came of a request.
-type Callback<T> = Box<dyn FnOnce(Result<T, SessionError>) + Send>;
-
-/// What came of a request, yet to be told. Dropped, it tells that the session is over.
-pub(super) struct Answer<T>(Option<Callback<T>>);
-
-impl<T> Answer<T> {
-    pub(super) fn new(tell: impl FnOnce(Result<T, SessionError>) + Send + 'static) -> Answer<T> {
-        Answer(Some(Box::new(tell)))
-    }
-
-    fn give(mut self, result: Result<T, SessionError>) {
-        if let Some(tell) = self.0.take() {
-            tell(result);
-        }
-    }
-}
-
-impl<T> Drop for Answer<T> {
-    fn drop(&mut self) {
-        if let Some(tell) = self.0.take() {
-            tell(Err(SessionError::Disconnected("it was ended".into())));
-        }
-    }
-}
-
-/// Where trace data goes.
-pub(super) enum Sink {
-    /// To an application thread that reads.
-    Pipe(PipeWriter),
-    /// To a function of the application's.
-    Callback(Box<dyn FnMut(Result<Option<TraceChunk>, SessionError>) + Send>),
-}
-
-impl Sink {
-    fn push(&mut self, packets: &Packets) {
-        if packets.is_empty() {
-            return;
-        }
-        let chunk = TraceChunk::new(packets);
-        match self {
-            Sink::Pipe(pipe) => pipe.push(chunk),
-            Sink::Callback(tell) => tell(Ok(Some(chunk))),
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        match self {
-            Sink::Pipe(pipe) => pipe.is_full(),
-            Sink::Callback(_) => false,
-        }
-    }
-
-    fn end(self, result: Result<(), SessionError>) {
-        match self {
-            Sink::Pipe(pipe) => pipe.end(result),
-            Sink::Callback(mut tell) => tell(result.map(|()| None)),
-        }
-    }
-}
-
-/// Who observes events, and of which types.
-pub(super) struct Observer {
-    pub(super) types: Vec<ObservableEventType>,
-    pub(super) tell: Box<dyn FnMut(&ObservableEvents) + Send>,
-}
-
-/// Who is to be told what came of something: whoever waits for it, else who is told of errors.
-pub(super) type Waiting = Option<Answer<()>>;
-
-/// What the application asks for.
-pub(super) enum Command {
-    SetUp(TraceConfig, Option<OwnedFd>, Waiting),
-    Start(Waiting),
-    Stop(Waiting),
-    /// Tell when the session has ended.
-    AwaitEnd(Answer<()>),
-    Flush(Duration, Answer<()>),
-    Read(Sink),
-    ChangeConfig(TraceConfig, Answer<()>),
-    Clone(Box<CloneSessionRequest>, Option<OwnedFd>, Answer<Cloned>),
-    Detach(String, Answer<()>),
-    Attach(String, Answer<TraceConfig>),
-    Stats(Answer<Box<TraceStats>>),
-    State(StateScope, Answer<ServiceState>),
-    Capabilities(Answer<Box<TracingServiceCapabilities>>),
-    Observe(Observer),
-    OnStart(Box<dyn FnOnce() + Send>),
-    OnStop(Box<dyn FnOnce() + Send>),
-    OnError(Box<dyn FnMut(SessionError) + Send>),
-    /// Drop the session.
-    End,
-}
-
-impl Command {
-    /// Tells whoever asked that it will not be done.
-    pub(super) fn refuse(self, error: SessionError) {
-        match self {
-            Command::SetUp(_, _, waiting) | Command::Start(waiting) | Command::Stop(waiting) => {
-                if let Some(answer) = waiting {
-                    answer.give(Err(error));
-                }
-            }
-            Command::AwaitEnd(answer)
-            | Command::Flush(_, answer)
-            | Command::ChangeConfig(_, answer)
-            | Command::Detach(_, answer) => answer.give(Err(error)),
-            Command::Read(sink) => sink.end(Err(error)),
-            Command::Clone(_, _, answer) => answer.give(Err(error)),
-            Command::Attach(_, answer) => answer.give(Err(error)),
-            Command::Stats(answer) => answer.give(Err(error)),
-            Command::State(_, answer) => answer.give(Err(error)),
-            Command::Capabilities(answer) => answer.give(Err(error)),
-            Command::OnError(mut tell) => tell(error),
-            Command::OnStop(tell) => tell(),
-            Command::Observe(_) | Command::OnStart(_) | Command::End => {}
-        }
-    }
-}
-
-/// Where to find the service.
-pub(super) enum Place {
-    /// The process's own backend of this kind.
-    Backend(Backend),
-    /// The first of its backends.
-    Default,
-    /// At the other end of this stream.
-    Stream(Box<Stream>),
-}
-
-/// What waits for a reply of the service.
-enum Pending {
-    /// Nobody: what comes of it is told otherwise, or makes no difference.
-    Unawaited,
-    Done(&'static str, Answer<()>),
-    Flush(Answer<()>),
-    Clone(Answer<Cloned>),
-    Detach(Answer<()>),
-    Attach(Answer<TraceConfig>),
-    Stats(Answer<Box<TraceStats>>),
-    State(Answer<ServiceState>),
-    Capabilities(Answer<Box<TracingServiceCapabilities>>),
-}
-
-impl Pending {
-    fn fail(self, why: &dyn Fn(&'static str) -> SessionError) {
-        match self {
-            Pending::Unawaited => {}
-            Pending::Done(request, answer) => answer.give(Err(why(request))),
-            Pending::Flush(answer) => answer.give(Err(why("flush"))),
-            Pending::Clone(answer) => answer.give(Err(why("clone the session"))),
-            Pending::Detach(answer) => answer.give(Err(why("detach from the session"))),
-            Pending::Attach(answer) => answer.give(Err(why("attach to the session"))),
-            Pending::Stats(answer) => answer.give(Err(why("get the session's statistics"))),
-            Pending::State(answer) => answer.give(Err(why("get the service's state"))),
-            Pending::Capabilities(answer) => answer.give(Err(why("get the service's capabilities"))),
-        }
-    }
-}
 
 /// How far the session is.
 enum Phase {
@@ -203,6 +38,8 @@ enum Phase {
     /// Not all data sources have started.
     Starting,
     Started,
+    /// Not all data sources have stopped, or the file is not complete.
+    Stopping,
     /// It recorded, or was refused. Its buffers may still be read.
     Ended(Result<(), SessionError>),
     /// It is a clone, which does not record.
@@ -358,7 +195,7 @@ impl Worker {
                         *current = config;
                         answer.give(Ok(()));
                     }
-                    Phase::Prepared | Phase::Starting | Phase::Started => {
+                    Phase::Prepared | Phase::Starting | Phase::Started | Phase::Stopping => {
                         self.request(Pending::Done(REQUEST, answer), |endpoint| {
                             endpoint.change_trace_config(config.as_bytes())
                         });
@@ -432,7 +269,10 @@ impl Worker {
 
     /// Whether the service has a session of ours that has not ended.
     fn is_active(&self) -> bool {
-        matches!(self.phase, Phase::Prepared | Phase::Starting | Phase::Started)
+        matches!(
+            self.phase,
+            Phase::Prepared | Phase::Starting | Phase::Started | Phase::Stopping
+        )
     }
 
     /// Frees what the service keeps of a session that has ended or is a clone.
@@ -493,6 +333,11 @@ impl Worker {
                 self.request(Pending::Unawaited, Endpoint::start_tracing);
             }
             Phase::Starting => self.awaiting_start.extend(waiting),
+            // It has ended before it starts, as will be told.
+            Phase::Stopping => {
+                self.phase = Phase::Stopping;
+                self.awaiting_start.extend(waiting);
+            }
             phase @ Phase::Started => {
                 self.phase = phase;
                 self.tell(waiting, Ok(()));
@@ -516,8 +361,10 @@ impl Worker {
                 self.awaiting_end.extend(waiting);
                 self.ended(Ok(()));
             }
+            Phase::Stopping => self.awaiting_end.extend(waiting),
             Phase::Prepared | Phase::Starting | Phase::Started => {
                 self.awaiting_end.extend(waiting);
+                self.phase = Phase::Stopping;
                 self.request(Pending::Unawaited, Endpoint::disable_tracing);
             }
             Phase::Ended(result) => {
@@ -609,7 +456,7 @@ impl Worker {
             ConsumerEvent::Disconnected(reason) => Err(SessionError::Disconnected(reason.to_string())),
             // What ended the connection is told last.
             ConsumerEvent::Reply {
-                reply: Err(CallError::ConnectionLost),
+                reply: Err(CallError::ConnectionLost | CallError::UnknownService { .. }),
                 ..
             } => Ok(0),
             ConsumerEvent::Reply {
@@ -650,7 +497,7 @@ impl Worker {
             return;
         }
         let wrong = match self.phase {
-            Phase::Started => SessionError::Failed,
+            Phase::Started | Phase::Stopping => SessionError::Failed,
             _ => SessionError::Refused,
         };
         self.ended(match reply {

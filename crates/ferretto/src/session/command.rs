@@ -1,0 +1,180 @@
+//! What the application asks of a session, on its way to the SDK's thread, and how the answers come back.
+//!
+//! Made by [`Session`](super::Session), taken by the [worker](super::worker). Everything that the application waits for is an [`Answer`],
+//! which is given exactly once, whatever happens.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ferretto_client::consumer::{Packets, StateScope};
+use ferretto_ipc::Stream;
+use ferretto_proto::messages::observable_events::Type as ObservableEventType;
+use ferretto_proto::messages::{
+    CloneSessionRequest, ObservableEvents, TraceStats, TracingServiceCapabilities,
+};
+
+use super::config::TraceConfig;
+use super::error::SessionError;
+use super::reader::{PipeWriter, TraceChunk};
+use super::{Cloned, ServiceState};
+use crate::options::Backend;
+
+/// Called with what came of a request.
+type Callback<T> = Box<dyn FnOnce(Result<T, SessionError>) + Send>;
+
+/// What came of a request, yet to be told. Dropped, it tells that the session is over.
+pub(super) struct Answer<T>(Option<Callback<T>>);
+
+impl<T> Answer<T> {
+    pub(super) fn new(tell: impl FnOnce(Result<T, SessionError>) + Send + 'static) -> Answer<T> {
+        Answer(Some(Box::new(tell)))
+    }
+
+    pub(super) fn give(mut self, result: Result<T, SessionError>) {
+        if let Some(tell) = self.0.take() {
+            tell(result);
+        }
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            tell(Err(SessionError::Disconnected("it was ended".into())));
+        }
+    }
+}
+
+/// Where trace data goes.
+pub(super) enum Sink {
+    /// To an application thread that reads.
+    Pipe(PipeWriter),
+    /// To a function of the application's.
+    Callback(Box<dyn FnMut(Result<Option<TraceChunk>, SessionError>) + Send>),
+}
+
+impl Sink {
+    pub(super) fn push(&mut self, packets: &Packets) {
+        if packets.is_empty() {
+            return;
+        }
+        let chunk = TraceChunk::new(packets);
+        match self {
+            Sink::Pipe(pipe) => pipe.push(chunk),
+            Sink::Callback(tell) => tell(Ok(Some(chunk))),
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Sink::Pipe(pipe) => pipe.is_full(),
+            Sink::Callback(_) => false,
+        }
+    }
+
+    pub(super) fn end(self, result: Result<(), SessionError>) {
+        match self {
+            Sink::Pipe(pipe) => pipe.end(result),
+            Sink::Callback(mut tell) => tell(result.map(|()| None)),
+        }
+    }
+}
+
+/// Who observes events, and of which types.
+pub(super) struct Observer {
+    pub(super) types: Vec<ObservableEventType>,
+    pub(super) tell: Box<dyn FnMut(&ObservableEvents) + Send>,
+}
+
+/// Who is to be told what came of something: whoever waits for it, else who is told of errors.
+pub(super) type Waiting = Option<Answer<()>>;
+
+/// What the application asks for.
+pub(super) enum Command {
+    SetUp(TraceConfig, Option<OwnedFd>, Waiting),
+    Start(Waiting),
+    Stop(Waiting),
+    /// Tell when the session has ended.
+    AwaitEnd(Answer<()>),
+    Flush(Duration, Answer<()>),
+    Read(Sink),
+    ChangeConfig(TraceConfig, Answer<()>),
+    Clone(Box<CloneSessionRequest>, Option<OwnedFd>, Answer<Cloned>),
+    Detach(String, Answer<()>),
+    Attach(String, Answer<TraceConfig>),
+    Stats(Answer<Box<TraceStats>>),
+    State(StateScope, Answer<ServiceState>),
+    Capabilities(Answer<Box<TracingServiceCapabilities>>),
+    Observe(Observer),
+    OnStart(Box<dyn FnOnce() + Send>),
+    OnStop(Box<dyn FnOnce() + Send>),
+    OnError(Box<dyn FnMut(SessionError) + Send>),
+    /// Drop the session.
+    End,
+}
+
+impl Command {
+    /// Tells whoever asked that it will not be done.
+    pub(super) fn refuse(self, error: SessionError) {
+        match self {
+            Command::SetUp(_, _, waiting) | Command::Start(waiting) | Command::Stop(waiting) => {
+                if let Some(answer) = waiting {
+                    answer.give(Err(error));
+                }
+            }
+            Command::AwaitEnd(answer)
+            | Command::Flush(_, answer)
+            | Command::ChangeConfig(_, answer)
+            | Command::Detach(_, answer) => answer.give(Err(error)),
+            Command::Read(sink) => sink.end(Err(error)),
+            Command::Clone(_, _, answer) => answer.give(Err(error)),
+            Command::Attach(_, answer) => answer.give(Err(error)),
+            Command::Stats(answer) => answer.give(Err(error)),
+            Command::State(_, answer) => answer.give(Err(error)),
+            Command::Capabilities(answer) => answer.give(Err(error)),
+            Command::OnError(mut tell) => tell(error),
+            Command::OnStop(tell) => tell(),
+            Command::Observe(_) | Command::OnStart(_) | Command::End => {}
+        }
+    }
+}
+
+/// Where to find the service.
+pub(super) enum Place {
+    /// The process's own backend of this kind.
+    Backend(Backend),
+    /// The first of its backends.
+    Default,
+    /// At the other end of this stream.
+    Stream(Box<Stream>),
+}
+
+/// What waits for a reply of the service.
+pub(super) enum Pending {
+    /// Nobody: what comes of it is told otherwise, or makes no difference.
+    Unawaited,
+    Done(&'static str, Answer<()>),
+    Flush(Answer<()>),
+    Clone(Answer<Cloned>),
+    Detach(Answer<()>),
+    Attach(Answer<TraceConfig>),
+    Stats(Answer<Box<TraceStats>>),
+    State(Answer<ServiceState>),
+    Capabilities(Answer<Box<TracingServiceCapabilities>>),
+}
+
+impl Pending {
+    pub(super) fn fail(self, why: &dyn Fn(&'static str) -> SessionError) {
+        match self {
+            Pending::Unawaited => {}
+            Pending::Done(request, answer) => answer.give(Err(why(request))),
+            Pending::Flush(answer) => answer.give(Err(why("flush"))),
+            Pending::Clone(answer) => answer.give(Err(why("clone the session"))),
+            Pending::Detach(answer) => answer.give(Err(why("detach from the session"))),
+            Pending::Attach(answer) => answer.give(Err(why("attach to the session"))),
+            Pending::Stats(answer) => answer.give(Err(why("get the session's statistics"))),
+            Pending::State(answer) => answer.give(Err(why("get the service's state"))),
+            Pending::Capabilities(answer) => answer.give(Err(why("get the service's capabilities"))),
+        }
+    }
+}
