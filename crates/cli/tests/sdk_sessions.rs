@@ -57,6 +57,9 @@ impl Service<'_> {
     }
 }
 
+/// What is done with a service.
+type Story = fn(&Service<'_>);
+
 fn config() -> TraceConfig {
     TraceConfig::new().buffer_kb(8 * 1024).data_source(
         DataSource::track_event()
@@ -137,7 +140,7 @@ fn sessions_of_services_behind_sockets() {
         services.push(upstreams);
     }
     ferretto::initialize(options);
-    let stories: [(&str, fn(&Service<'_>)); 11] = [
+    let stories: [(&str, Story); 11] = [
         ("records", records),
         ("reads while recording", reads_while_recording),
         ("streams into a file", streams_into_a_file),
