@@ -55,6 +55,11 @@ impl FakeService {
 
     pub(crate) fn reply(&mut self, to: ReplyTo, reply: Reply) {
         self.host.reply(to, reply).unwrap();
+        self.flush();
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    pub(crate) fn flush(&mut self) {
         self.stream.flush(self.host.outgoing()).unwrap();
     }
 }

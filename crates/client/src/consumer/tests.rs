@@ -28,8 +28,17 @@ fn connected() -> Connected {
 
 impl Connected {
     fn events(&mut self) -> Vec<ConsumerEvent> {
-        self.endpoint.on_readable();
-        let events = std::iter::from_fn(|| self.endpoint.next_event()).collect();
+        let mut events = Vec::new();
+        loop {
+            // More than a socket holds takes turns.
+            self.service.flush();
+            self.endpoint.on_readable();
+            let before = events.len();
+            events.extend(std::iter::from_fn(|| self.endpoint.next_event()));
+            if events.len() == before {
+                break;
+            }
+        }
         self.endpoint.flush();
         events
     }
