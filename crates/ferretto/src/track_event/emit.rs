@@ -136,9 +136,9 @@ pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &
     thread::with(|thread| {
         for slot in slots(listeners) {
             let written = is_short
-                && site
-                    .registered()
-                    .is_some_and(|registered| thread.write_short(slot, registered, name, uuid, fields));
+                && site.registered().is_some_and(|registered| {
+                    thread.write_short(slot, site.event, registered, name, uuid, fields)
+                });
             if !written {
                 write_long(thread, slot, site, parts, &|context| fields.write(context));
             }

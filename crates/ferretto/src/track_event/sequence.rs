@@ -151,6 +151,7 @@ impl ThreadState {
     pub(super) fn write_short(
         &mut self,
         slot: usize,
+        kind: EventType,
         site: &Registered,
         name: Option<&str>,
         track: Option<u64>,
@@ -169,7 +170,7 @@ impl ThreadState {
         {
             return false;
         }
-        if track.is_some() {
+        if track.is_some() && kind.is_ordered() {
             finish_what_others_see();
         }
         let Some(now) = sequence.anchor.now() else {
@@ -332,7 +333,7 @@ impl Sequence {
     }
 
     fn write(&mut self, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
-        if !matches!(event.track, TrackRef::Thread) {
+        if !matches!(event.track, TrackRef::Thread) && event.kind.is_ordered() {
             finish_what_others_see();
         }
         let now = self.now();

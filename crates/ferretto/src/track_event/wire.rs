@@ -34,6 +34,16 @@ impl EventType {
         }
     }
 
+    /// Whether the order of events of this kind on one track matters to a nanosecond: slices must nest. Counters and instants are as they
+    /// are.
+    #[inline(always)]
+    pub(super) fn is_ordered(self) -> bool {
+        matches!(
+            self,
+            EventType::SliceBegin | EventType::SliceEnd | EventType::State
+        )
+    }
+
     /// Whether events of this kind tell their category: the ends of slices and samples of counters do not.
     pub(super) fn tells_category(self) -> bool {
         !matches!(self, EventType::SliceEnd | EventType::Counter)
