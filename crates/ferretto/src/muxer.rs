@@ -228,6 +228,8 @@ pub fn activate_triggers(names: &[impl AsRef<str>], time_to_live: Duration) {
 
 /// For the end of the process.
 static HOOKS: Hooks = Hooks {
+    before_fork: track_event::hold_for_fork,
+    after_fork: track_event::release_after_fork,
     at_exit: drain,
     in_forked_child: forked,
 };

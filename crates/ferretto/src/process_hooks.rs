@@ -6,7 +6,7 @@
 //! - **`fork`**: the child has one thread, copies of all memory as it was, locks that others held included, and shares the parent's
 //!   shared memory, sockets and what they are waited on with. So nothing of the parent's tracing may go on there. Before `fork`
 //!   returns in the child, [`generation`] is another one, the descriptors that are [kept from children](KeptFromChildren) are no longer the
-//!   parent's, and [`Hooks::in_forked_child`] has been called. The parent notices nothing. The child may set tracing up anew. Children that
+//!   parent's, and [`Hooks::in_forked_child`] has been called. The parent notices nothing but that it waits for a few locks. The child may set tracing up anew. Children that
 //!   only live until `exec` are treated alike; those of `vfork`, `posix_spawn` (which `std::process::Command` uses), `_Fork` and bare `clone` call
 //!   no handlers.
 //! - **`abort`, a signal, `_exit`, a panic that aborts**: nothing is called, and nothing has to be. Events are in shared memory as soon as
@@ -27,6 +27,11 @@ use crate::clock;
 
 /// What is to be done.
 pub(crate) struct Hooks {
+    /// The process is about to be forked by this thread: takes the locks that parent and child go on using, for in the child nobody else
+    /// would ever release them.
+    pub(crate) before_fork: fn(),
+    /// Has happened, for better or worse, in parent or child: releases them.
+    pub(crate) after_fork: fn(),
     /// The process exits: finishes what takes no longer than this. What it waits for must not be what the calling thread holds or is,
     /// and that may be any lock under which user's code is called, and any thread.
     pub(crate) at_exit: fn(Duration),
@@ -134,8 +139,9 @@ impl<T> Drop for KeptFromChildren<T> {
 }
 
 fn register() -> io::Result<()> {
-    // SAFETY: the handler is a function of this program that does only what is async-signal-safe.
-    let failed = unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+    // SAFETY: the handlers are functions of this program. Those in the parent are called by a thread of it in the ordinary course of things,
+    // that in the child does only what is async-signal-safe, and releases locks that its own thread has taken.
+    let failed = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked_child)) };
     if failed != 0 {
         return Err(io::Error::from_raw_os_error(failed));
     }
@@ -167,6 +173,18 @@ extern "C" fn at_exit() {
 }
 
 /// Async-signal-safe.
+extern "C" fn before_fork() {
+    if let Some(hooks) = hooks() {
+        (hooks.before_fork)();
+    }
+}
+
+extern "C" fn after_fork() {
+    if let Some(hooks) = hooks() {
+        (hooks.after_fork)();
+    }
+}
+
 extern "C" fn in_forked_child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
     let substitute = SUBSTITUTE.load(Ordering::Acquire);
@@ -179,6 +197,7 @@ extern "C" fn in_forked_child() {
     }
     clock::recover_in_forked_child();
     if let Some(hooks) = hooks() {
+        (hooks.after_fork)();
         (hooks.in_forked_child)();
     }
 }

@@ -45,6 +45,8 @@ use ferretto_proto::messages::{Message, TrackDescriptor};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
+use crate::track_event;
+
 mod counter;
 mod descriptor;
 mod identity;
@@ -499,6 +501,7 @@ pub fn set_track_descriptor(track: &impl TrackLike, mut descriptor: TrackDescrip
         descriptor.parent_uuid = None;
     }
     registry::set(uuid, parent, &descriptor.encode_to_vec());
+    track_event::describe_changed_tracks();
 }
 
 /// Forgets what [`set_track_descriptor`] registered for `track`. What traces already hold stays.

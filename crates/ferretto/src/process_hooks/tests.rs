@@ -100,6 +100,8 @@ fn say_exit(patience: Duration) {
 }
 
 static HOOKS_THAT_SAY: Hooks = Hooks {
+    before_fork: || {},
+    after_fork: || {},
     at_exit: say_exit,
     in_forked_child: count_child,
 };
@@ -129,6 +131,8 @@ fn any_thread_may_exit_the_process() {
 #[test]
 fn a_panic_at_exit_changes_nothing() {
     static HOOKS: Hooks = Hooks {
+        before_fork: || {},
+        after_fork: || {},
         at_exit: |_| panic!("at exit"),
         in_forked_child: count_child,
     };
@@ -146,6 +150,8 @@ static ASK: Mutex<Option<Sender<SyncSender<()>>>> = Mutex::new(None);
 static WAIT: Mutex<Option<Duration>> = Mutex::new(None);
 
 static HOOKS_THAT_ASK: Hooks = Hooks {
+    before_fork: || {},
+    after_fork: || {},
     at_exit: |patience| {
         let patience = WAIT.lock().expect("not poisoned").unwrap_or(patience);
         let (done, wait) = sync_channel(1);

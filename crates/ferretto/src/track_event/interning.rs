@@ -4,10 +4,13 @@
 //! sequences may not use the same, so each emits what it uses of these tables when it first does ([`super::sequence`]).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The strings of one field of `InternedData`.
 pub(super) struct Interner(Mutex<Option<Table>>);
+
+/// See [`Interner::hold`].
+pub(super) struct Held<'a>(MutexGuard<'a, Option<Table>>);
 
 #[derive(Default)]
 struct Table {
@@ -43,10 +46,14 @@ impl Interner {
             .unwrap_or_default()
     }
 
-    fn with<R>(&self, use_table: impl FnOnce(&mut Table) -> R) -> R {
+    /// Keeps all others out.
+    pub(super) fn hold(&self) -> Held<'_> {
         // Nothing panics while it holds the lock, and a table is never half-changed.
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        use_table(table.get_or_insert_default())
+        Held(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn with<R>(&self, use_table: impl FnOnce(&mut Table) -> R) -> R {
+        use_table(self.hold().0.get_or_insert_default())
     }
 }
 

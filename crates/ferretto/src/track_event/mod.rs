@@ -24,6 +24,7 @@ mod wire;
 pub use category::{Category, DynamicCategory};
 pub use emit::{Slice, StaticName};
 pub use event::{CounterValue, EventContext, Flow, LogPriority};
+pub(crate) use registry::{hold_for_fork, release_after_fork};
 pub use sequence::Timestamp;
 pub(crate) use source::register;
 
@@ -51,6 +52,11 @@ pub fn register_categories(categories: &[&'static Category]) {
 /// Keeps categories whose names begin with one of these from services: they can be recorded, but are not listed.
 pub fn add_test_category_prefixes(prefixes: &[&'static str]) {
     registry::add_test_category_prefixes(prefixes);
+}
+
+/// Has this thread's sequences tell what tracks that they told of before are now. Those of other threads do so with their next events.
+pub(crate) fn describe_changed_tracks() {
+    thread::with_existing(sequence::ThreadState::describe_changed_tracks);
 }
 
 /// How many events were not recorded because they happened while another was being written on the same thread: from a

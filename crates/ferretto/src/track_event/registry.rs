@@ -3,6 +3,7 @@
 //! One lock, taken when a site is first used and when instances start and stop, never per event. Under it, and nowhere else,
 //! the masks of call sites change.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use ferretto_proto::messages::{TrackEventCategory, TrackEventDescriptor};
 use super::call_site::{CallSite, Registered, UNREGISTERED};
 use super::category::{Category, Listing};
 use super::config::{CategoryFilter, TrackEventOptions};
-use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES};
+use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, Held, Interner};
 use super::wire::{self, EventType, ShortFront};
 use crate::source::{MAX_INSTANCES, Output, Slot};
 
@@ -181,12 +182,37 @@ pub(super) fn clear_incremental_state(slot: Slot) {
     }
 }
 
-/// This is a forked child: nobody records here. Takes no lock, for it may be held for ever.
+thread_local! {
+    /// What this thread holds while it forks.
+    static HELD_FOR_FORK: RefCell<Option<(MutexGuard<'static, Registry>, [Held<'static>; 3])>> =
+        const { RefCell::new(None) };
+}
+
+/// This thread is about to fork: in the child, no other thread would release these locks, and call sites that were registered before are
+/// to be found there.
+pub(crate) fn hold_for_fork() {
+    // In the order in which they are taken elsewhere.
+    let registry = registry();
+    let tables = [&EVENT_NAMES, &CATEGORIES, &ANNOTATION_NAMES].map(Interner::hold);
+    // A thread that is past its thread-locals forks as it can.
+    let _ = HELD_FOR_FORK.try_with(|held| *held.borrow_mut() = Some((registry, tables)));
+}
+
+/// This thread has forked, as parent or child.
+pub(crate) fn release_after_fork() {
+    let _ = HELD_FOR_FORK.try_with(|held| held.borrow_mut().take());
+}
+
+/// This is a forked child: nobody records here. The outputs are the parent's, so they are left as they are.
 pub(super) fn forget() {
-    LISTENERS.store(0, Ordering::Relaxed);
+    let mut registry = registry();
+    for active in &mut registry.active {
+        std::mem::forget(active.take());
+    }
     for epoch in &EPOCHS {
         epoch.store(0, Ordering::Relaxed);
     }
+    registry.update_sites();
 }
 
 /// The instance that records in a slot, and the epoch of that.

@@ -207,6 +207,24 @@ impl ThreadState {
         }
     }
 
+    /// Has every sequence that records tell what has changed of the tracks that it told of.
+    pub(super) fn describe_changed_tracks(&mut self) {
+        for slot in 0..MAX_INSTANCES {
+            if EPOCHS[slot].load(Ordering::Relaxed) == 0 || self.sequences[slot].is_none() {
+                continue;
+            }
+            if let Some(sequence) = self.sequence(slot)
+                && sequence.begun
+            {
+                let now = sequence.now();
+                sequence.describe_changes(now);
+                if sequence.has_lost() {
+                    sequence.start_over(sequence.epoch);
+                }
+            }
+        }
+    }
+
     /// The sequence of a slot, ready to be written to; `None` if nobody records there any more.
     fn sequence(&mut self, slot: usize) -> Option<&mut Sequence> {
         let epoch = EPOCHS[slot].load(Ordering::Relaxed);

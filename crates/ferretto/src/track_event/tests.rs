@@ -376,6 +376,25 @@ fn tracks_are_described_once_before_their_first_event() {
 }
 
 #[test]
+fn a_track_that_is_described_anew_is_told_at_once() {
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        let track = Track::new(77);
+        trace_event_instant!("c", "Before", track = track);
+        let mut descriptor = crate::track::track_descriptor(&track);
+        descriptor.description = Some("changed".to_owned());
+        crate::track::set_track_descriptor(&track, descriptor);
+        crate::track::erase_track_descriptor(&track);
+    });
+    let events = Events::of(&packets);
+    let of_track = events
+        .tracks
+        .iter()
+        .filter(|track| track.uuid == Some(Track::new(77).uuid()));
+    let told: Vec<_> = of_track.map(|track| track.description.as_deref()).collect();
+    assert_eq!(told, [None, Some("changed")]);
+}
+
+#[test]
 fn counters_tell_whole_and_broken_values_and_states_their_names() {
     static HEAP: CounterTrack = CounterTrack::new("Heap");
     static LINK: StateTrack = StateTrack::new("Link");
@@ -530,45 +549,4 @@ fn after_a_loss_everything_is_told_again() {
     let summary = Events::of(&events).summary();
     assert!((summary.len() as u64) < sent);
     assert_eq!(summary.iter().filter(|(_, _, name)| name == "Round").count(), 3);
-}
-
-#[test]
-#[ignore]
-fn speed() {
-    let recording = Recording::start(TrackEventConfig::default());
-    on_a_thread(|| {
-        macro_rules! time {
-            ($what:literal, $body:expr) => {{
-                let mut best = u128::MAX;
-                for _ in 0..3000 {
-                    let start = std::time::Instant::now();
-                    for _ in 0..100u32 {
-                        $body;
-                    }
-                    best = best.min(start.elapsed().as_nanos());
-                    recording.arbiter.take_requests();
-                }
-                println!("{}: {} ns", $what, best as f64 / 100.0);
-            }};
-        }
-        time!("pair", {
-            trace_event!("c", "Slice");
-        });
-        time!("instant", {
-            trace_event_instant!("c", "Instant");
-        });
-        time!("args", {
-            trace_event_instant!("c", "Instant", "number" => 42, "text" => "hello");
-        });
-        time!("counter", {
-            trace_counter!("c", "Counter", 42);
-        });
-        time!("dynamic", {
-            let name = std::hint::black_box("dynamic name");
-            trace_event!("c", name);
-        });
-        time!("rdtsc", {
-            std::hint::black_box(crate::clock::now());
-        });
-    });
 }

@@ -53,6 +53,13 @@ pub(super) fn with<R>(use_state: impl FnOnce(&mut ThreadState) -> R) -> Option<R
     Some(use_state(unsafe { &mut *state }))
 }
 
+/// As [`with`], if the thread has recorded something before, and is not just doing so.
+pub(super) fn with_existing(use_state: impl FnOnce(&mut ThreadState)) {
+    if !STATE.get().is_null() {
+        with(use_state);
+    }
+}
+
 /// A state while it is in use. Puts it back, also when a user's code panics.
 enum Lent {
     OfThread(*mut ThreadState),
