@@ -174,13 +174,13 @@ fn write_long(
 #[must_use = "the slice ends when this is dropped"]
 #[derive(Debug)]
 pub struct Slice {
-    site: &'static CallSite,
+    pub(super) site: &'static CallSite,
     /// The instances that recorded the beginning.
-    begun: u32,
+    pub(super) begun: u32,
     /// How many instances had started by then.
-    starts: u32,
+    pub(super) starts: u32,
     /// Of its track, if that is not the thread's.
-    track: Option<u64>,
+    pub(super) track: Option<u64>,
 }
 
 impl Slice {
@@ -213,9 +213,9 @@ impl Slice {
         self.begun != 0
     }
 
-    /// Writes the end for those who recorded the beginning, and still record.
-    #[inline(never)]
-    fn end(&self) {
+    /// Those who recorded the beginning, and still record.
+    #[inline(always)]
+    fn listeners(&self) -> u32 {
         let mut listeners = match self.site.listeners() {
             // The category is dynamic; instances that are gone are found out below.
             UNREGISTERED => self.begun,
@@ -225,6 +225,21 @@ impl Slice {
             // A slot may have a new instance, which would find an end without a beginning.
             listeners = registry::started_before(listeners, self.starts);
         }
+        listeners
+    }
+
+    /// Gives up the end: those who are to write it are returned.
+    #[inline(always)]
+    pub(super) fn into_listeners(mut self) -> u32 {
+        let listeners = if self.begun == 0 { 0 } else { self.listeners() };
+        self.begun = 0;
+        listeners
+    }
+
+    /// Writes the end.
+    #[inline(never)]
+    fn end(&self) {
+        let listeners = self.listeners();
         thread::with(|thread| {
             for slot in slots(listeners) {
                 if self.track.is_none() && thread.write_prepared(slot, &SLICE_END, None) {

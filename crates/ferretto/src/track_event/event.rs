@@ -61,13 +61,19 @@ impl<'a, 'w> EventContext<'a, 'w> {
 
     /// Adds an argument whose name is only known now. Configs can leave all arguments out.
     pub fn annotation(&mut self, name: &str, value: impl DebugAnnotation) -> &mut Self {
-        if !self.options.filter_debug_annotations {
+        if self.has_annotations() {
             self.event.debug_annotations(|annotation| {
                 annotation.name(name);
                 value.write_annotation(AnnotationValue::new(annotation.writer()));
             });
         }
         self
+    }
+
+    /// Whether the config lets annotations through.
+    #[inline]
+    pub(super) fn has_annotations(&self) -> bool {
+        !self.options.filter_debug_annotations
     }
 
     /// The argument that is next among those whose names the site knows.

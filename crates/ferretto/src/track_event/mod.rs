@@ -8,6 +8,7 @@
 mod call_site;
 mod category;
 mod config;
+mod dynamic_site;
 mod emit;
 mod event;
 mod interning;
@@ -35,6 +36,7 @@ pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
 #[doc(hidden)]
 pub mod private {
     pub use super::call_site::{CallSite, EventCategory};
+    pub use super::dynamic_site::{Begun, EncodedAnnotations, anyone_listens, observe_sessions};
     pub use super::emit::{EventName, IntoEventName, Parts, Slice, emit, emit_plain};
     pub use super::event::{Annotation, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField};
     pub use super::sequence::Timestamp;

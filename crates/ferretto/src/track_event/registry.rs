@@ -14,6 +14,7 @@ use ferretto_proto::messages::{TrackEventCategory, TrackEventDescriptor};
 use super::call_site::{CallSite, Registered, UNREGISTERED};
 use super::category::{Category, Listing};
 use super::config::{CategoryFilter, TrackEventOptions};
+use super::dynamic_site;
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, Held, Interner};
 use super::wire::{self, EventType, ShortFront};
 use crate::source::{MAX_INSTANCES, Output, Slot};
@@ -49,6 +50,8 @@ struct Registry {
 struct Site {
     site: &'static CallSite,
     category: &'static str,
+    /// The site's own, beside those of its category.
+    tags: &'static [&'static str],
 }
 
 /// An instance that records.
@@ -96,6 +99,16 @@ pub(super) fn started_before(listeners: u32, starts: u32) -> u32 {
 /// Registers a site at its first use. Returns who listens.
 #[cold]
 pub(super) fn register_site(site: &'static CallSite, category: &Category) -> u32 {
+    register_tagged_site(site, category, &[])
+}
+
+/// Registers a site that has tags of its own, which decide with those of its category. Returns who listens.
+#[cold]
+pub(super) fn register_tagged_site(
+    site: &'static CallSite,
+    category: &Category,
+    tags: &'static [&'static str],
+) -> u32 {
     let mut registry = registry();
     if site.registered().is_some() {
         return site.listeners();
@@ -105,8 +118,9 @@ pub(super) fn register_site(site: &'static CallSite, category: &Category) -> u32
     registry.sites.push(Site {
         site,
         category: category.name,
+        tags,
     });
-    let listeners = registry.listeners_of(category.name);
+    let listeners = registry.listeners_of(category.name, tags);
     site.set_listeners(listeners);
     drop(registry);
     if news {
@@ -122,7 +136,7 @@ pub(super) fn listeners_of_dynamic(site: &'static CallSite, category: &str) -> u
     if site.registered().is_none() {
         registry.set_up_site(site, None);
     }
-    registry.listeners_of(category)
+    registry.listeners_of(category, &[])
 }
 
 /// Makes categories known, to services too.
@@ -164,6 +178,8 @@ pub(super) fn start(
     STARTS.store(started, Ordering::Relaxed);
     registry.new_epoch(slot);
     registry.update_sites();
+    drop(registry);
+    dynamic_site::tell_observers();
 }
 
 /// An instance records no more.
@@ -172,6 +188,8 @@ pub(super) fn stop(slot: Slot) {
     registry.active[slot.index()] = None;
     EPOCHS[slot.index()].store(0, Ordering::Relaxed);
     registry.update_sites();
+    drop(registry);
+    dynamic_site::tell_observers();
 }
 
 /// Sequences of this instance are to emit again what their packets refer to.
@@ -303,15 +321,18 @@ impl Registry {
         });
     }
 
-    /// The instances that record a category or group.
-    fn listeners_of(&self, category: &str) -> u32 {
+    /// The instances that record a category or group, for a site with these tags of its own.
+    fn listeners_of(&self, category: &str, own_tags: &[&str]) -> u32 {
         let mut listeners = 0;
         for slot in Slot::all() {
             let Some(active) = &self.active[slot.index()] else {
                 continue;
             };
             let tags_of = |name: &str| self.categories.get(name).map(|category| category.tags);
-            let enabled = if category.contains(',') {
+            let enabled = if !own_tags.is_empty() {
+                let tags = [own_tags, tags_of(category).unwrap_or_default()].concat();
+                active.filter.is_enabled(category, &tags)
+            } else if category.contains(',') {
                 active.filter.is_group_enabled(category, tags_of)
             } else {
                 active
@@ -330,8 +351,8 @@ impl Registry {
             .filter(|slot| self.active[slot.index()].is_some())
             .fold(0, |bits, slot| bits | slot.bit());
         LISTENERS.store(active, Ordering::Relaxed);
-        for Site { site, category } in &self.sites {
-            site.set_listeners(self.listeners_of(category));
+        for Site { site, category, tags } in &self.sites {
+            site.set_listeners(self.listeners_of(category, tags));
         }
     }
 

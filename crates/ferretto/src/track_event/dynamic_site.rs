@@ -1,0 +1,173 @@
+//! Call sites that are made at run time, for crates that bring the events of other instrumentation here: `ferretto-tracing`.
+//!
+//! No part of the interface. Such a site is leaked, registered at once, and may have tags of its own beside its category's.
+//! Its annotations can be encoded before the event, once for all sessions: their names have the same ids everywhere.
+//! Whoever keeps an account of who listens, as `tracing` does, is told when that changes ([`observe_sessions`]).
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use ferretto_proto::write::{DebugAnnotation as Field, TrackEvent};
+use ferretto_wire::Writer;
+
+use super::call_site::{CallSite, UNREGISTERED};
+use super::category::Category;
+use super::emit::{EventName, Parts, Slice, emit};
+use super::event::{EventContext, EventFields};
+use super::registry;
+use super::wire::EventType;
+use crate::debug_annotation::{AnnotationValue, DebugAnnotation};
+use crate::track::TrackLike;
+
+/// Called on the SDK's thread.
+static OBSERVERS: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
+
+/// Has `tell` called after each start and stop of an instance: before the service hears of a start. It runs on the SDK's thread, which
+/// holds no lock then, and may not wait for that thread.
+pub fn observe_sessions(tell: fn()) {
+    OBSERVERS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(tell);
+}
+
+pub(super) fn tell_observers() {
+    let observers = OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for tell in observers {
+        // What others do there must not end the SDK's thread.
+        let _ = std::panic::catch_unwind(tell);
+    }
+}
+
+/// Whether any session records.
+#[inline]
+pub fn anyone_listens() -> bool {
+    registry::anyone_listens()
+}
+
+impl CallSite {
+    /// Makes and registers a site. `tags` decide with those of the category.
+    pub fn leak(
+        event: EventType,
+        category: &'static str,
+        tags: &'static [&'static str],
+        name: &'static str,
+        annotations: &'static [&'static str],
+    ) -> &'static CallSite {
+        let site: &'static CallSite = Box::leak(Box::new(CallSite::new(event, name, annotations)));
+        registry::register_tagged_site(site, &Category::new(category), tags);
+        site
+    }
+
+    /// A site for the ends of slices that get annotations only when they end: of `self`, with its annotations.
+    pub fn leak_end(&self) -> &'static CallSite {
+        Self::leak(EventType::SliceEnd, "", &[], "", self.annotations)
+    }
+
+    /// The instances that record its events, if it is registered.
+    #[inline(always)]
+    pub fn recorded_by(&self) -> u32 {
+        self.listeners() & !UNREGISTERED
+    }
+
+    /// Ids of the names of its annotations; none before it is registered.
+    pub fn annotation_ids(&self) -> &[u32] {
+        self.registered()
+            .map_or(&[], |registered| &registered.annotations)
+    }
+}
+
+impl Slice {
+    /// Ends the slice with an event that has fields. `site` is one for ends.
+    pub fn end_with(self, site: &'static CallSite, track: Option<&dyn TrackLike>, fields: &impl EventFields) {
+        let listeners = self.into_listeners();
+        if listeners != 0 {
+            let parts = Parts {
+                category: None,
+                name: EventName::OfSite,
+                track,
+                timestamp: None,
+            };
+            emit(site, listeners, parts, fields);
+        }
+    }
+}
+
+/// What there is to keep of a slice on its thread's track, for those who know its site.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    listeners: u32,
+    starts: u32,
+}
+
+impl Begun {
+    /// These listeners have just recorded a beginning.
+    #[inline(always)]
+    pub fn now(listeners: u32) -> Self {
+        Self {
+            listeners,
+            starts: registry::starts(),
+        }
+    }
+
+    /// The slice. Each of them ends, so there is to be one.
+    #[inline(always)]
+    pub fn slice(self, site: &'static CallSite) -> Slice {
+        Slice {
+            site,
+            begun: self.listeners,
+            starts: self.starts,
+            track: None,
+        }
+    }
+}
+
+/// Annotations of an event that is still to come, encoded.
+#[derive(Default)]
+pub struct EncodedAnnotations(Writer);
+
+impl fmt::Debug for EncodedAnnotations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EncodedAnnotations")
+            .field("len", &self.0.len())
+            .finish()
+    }
+}
+
+impl EncodedAnnotations {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(Writer::new())
+    }
+
+    /// Adds one, whose name has this id: one of [`CallSite::annotation_ids`] of the event's site.
+    #[inline]
+    pub fn push(&mut self, name: u32, value: impl DebugAnnotation) {
+        self.0.nested(TrackEvent::DEBUG_ANNOTATIONS, |annotation| {
+            annotation.varint_field(Field::NAME_IID, u64::from(name));
+            value.write_annotation(AnnotationValue::new(annotation));
+        });
+    }
+
+    /// The bytes, for [`EventContext::encoded_annotations`].
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+
+    /// Forgets them; keeps the memory.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl EventContext<'_, '_> {
+    /// Adds annotations that were encoded before, with ids of this event's site.
+    #[doc(hidden)]
+    pub fn encoded_annotations(&mut self, annotations: &[u8]) -> &mut Self {
+        if self.has_annotations() {
+            self.proto().writer().raw(annotations);
+        }
+        self
+    }
+}
