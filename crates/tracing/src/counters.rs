@@ -1,0 +1,105 @@
+//! Counters: fields of events whose names begin in a certain way are samples.
+//!
+//! `counter.NAME` and `gauge.NAME` are values; `monotonic_counter.NAME` is what is added to a sum, which is kept here.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use ferretto::private::{CallSite, EventName, EventType, Parts, Sample, emit};
+use ferretto::track::CounterTrack;
+use tracing_core::Metadata;
+
+use crate::sites::tags;
+
+/// A counter, as one field knows it.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    call_site: &'static CallSite,
+    track: CounterTrack<'static>,
+    /// What was added so far, by all fields of the name, if that is what is shown.
+    sum: Option<&'static Mutex<Number>>,
+}
+
+/// A value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Number {
+    Integer(i64),
+    Float(f64),
+}
+
+impl Number {
+    fn plus(self, other: Number) -> Number {
+        match (self, other) {
+            (Number::Integer(one), Number::Integer(other)) => Number::Integer(one.saturating_add(other)),
+            (one, other) => Number::Float(one.to_float() + other.to_float()),
+        }
+    }
+
+    fn to_float(self) -> f64 {
+        match self {
+            Number::Integer(value) => value as f64,
+            Number::Float(value) => value,
+        }
+    }
+}
+
+impl Counter {
+    /// The counter that a field of this name is a sample of.
+    pub(crate) fn of_field(metadata: &'static Metadata<'static>, field: &'static str) -> Option<Counter> {
+        let (kind, name) = field.split_once('.').filter(|(_, name)| !name.is_empty())?;
+        let sum = match kind {
+            "counter" | "gauge" => None,
+            "monotonic_counter" => Some(sum_of(name)),
+            _ => return None,
+        };
+        Some(Counter {
+            call_site: CallSite::leak(
+                EventType::Counter,
+                metadata.target(),
+                tags(*metadata.level()),
+                "",
+                &[],
+            ),
+            track: CounterTrack::new(name),
+            sum,
+        })
+    }
+
+    /// Writes a sample.
+    pub(crate) fn sample(&self, number: Number) {
+        let listeners = self.call_site.recorded_by();
+        if listeners == 0 {
+            return;
+        }
+        match self.sum {
+            None => self.write(listeners, number),
+            Some(sum) => {
+                // Held until it is written, so that sums are in the order of their times.
+                let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                *sum = sum.plus(number);
+                self.write(listeners, *sum);
+            }
+        }
+    }
+
+    fn write(&self, listeners: u32, number: Number) {
+        let parts = Parts {
+            category: None,
+            name: EventName::OfSite,
+            track: Some(&self.track),
+            timestamp: None,
+        };
+        match number {
+            Number::Integer(value) => emit(self.call_site, listeners, parts, &(Sample(value), ())),
+            Number::Float(value) => emit(self.call_site, listeners, parts, &(Sample(value), ())),
+        }
+    }
+}
+
+/// The sum of this name: one in the process, as the track is.
+fn sum_of(name: &'static str) -> &'static Mutex<Number> {
+    static SUMS: Mutex<BTreeMap<&'static str, &'static Mutex<Number>>> = Mutex::new(BTreeMap::new());
+    let mut sums = SUMS.lock().unwrap_or_else(PoisonError::into_inner);
+    sums.entry(name)
+        .or_insert_with(|| Box::leak(Box::new(Mutex::new(Number::Integer(0)))))
+}
