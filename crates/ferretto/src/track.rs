@@ -258,6 +258,12 @@ pub trait TrackLike {
         self.track().parent_track().map(Parent::track)
     }
 
+    /// Whether traces tell each value of this counter as the difference to the one before ([`CounterTrack::incremental`]). Events
+    /// give the values themselves.
+    fn is_incremental(&self) -> bool {
+        false
+    }
+
     /// What events say to be on this track.
     #[inline]
     fn uuid(&self) -> u64 {
@@ -283,6 +289,10 @@ impl<T: TrackLike + ?Sized> TrackLike for &T {
 
     fn known_parent(&self) -> Option<Parent<'_>> {
         (**self).known_parent()
+    }
+
+    fn is_incremental(&self) -> bool {
+        (**self).is_incremental()
     }
 
     #[inline]

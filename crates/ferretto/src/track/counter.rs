@@ -100,7 +100,8 @@ impl<'a> CounterTrack<'a> {
         self
     }
 
-    /// Has values written as differences, which takes fewer bytes where they are large and change little.
+    /// Has values written as differences, which takes fewer bytes where they are large and change little. Events still give the
+    /// values themselves: either integers only or floating-point numbers only.
     ///
     /// The track must then be one thread's: values that several threads record are differences to each thread's own
     /// last one, and mean nothing together.
@@ -109,9 +110,7 @@ impl<'a> CounterTrack<'a> {
         self
     }
 
-    /// Whether values are written as differences.
-    #[must_use]
-    pub const fn is_incremental(&self) -> bool {
+    const fn tells_differences(&self) -> bool {
         matches!(self.encoding, Encoding::Incremental)
     }
 
@@ -157,7 +156,7 @@ impl<'a> CounterTrack<'a> {
             if self.unit_multiplier != 1 {
                 counter.unit_multiplier(self.unit_multiplier);
             }
-            if self.is_incremental() {
+            if self.tells_differences() {
                 counter.is_incremental(true);
             }
             // Built-in counters have a unit.

@@ -143,7 +143,7 @@ impl<'a> Label<'a> {
     }
 }
 
-/// Gives a type with a field `label: Label<'a>` and a method `write_particulars` the methods of a track with a name.
+/// Gives a type with a field `label: Label<'a>` and the methods `write_particulars` and `tells_differences` the methods of a track with a name.
 macro_rules! labelled_track {
     ($Track:ident) => {
         impl<'a> $Track<'a> {
@@ -220,6 +220,10 @@ macro_rules! labelled_track {
 
             fn known_parent(&self) -> Option<$crate::track::Parent<'_>> {
                 Some(self.label.parent())
+            }
+
+            fn is_incremental(&self) -> bool {
+                self.tells_differences()
             }
         }
     };

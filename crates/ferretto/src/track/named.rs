@@ -43,6 +43,10 @@ impl<'a> NamedTrack<'a> {
     }
 
     fn write_particulars(&self, _: &mut write::TrackDescriptor<'_>) {}
+
+    const fn tells_differences(&self) -> bool {
+        false
+    }
 }
 
 labelled_track!(NamedTrack);

@@ -39,6 +39,10 @@ impl<'a> StateTrack<'a> {
         // That it is there is all that it says.
         descriptor.state(|_| {});
     }
+
+    const fn tells_differences(&self) -> bool {
+        false
+    }
 }
 
 labelled_track!(StateTrack);

@@ -1,6 +1,7 @@
 //! The fields of an event beyond its name: arguments, flows, and what users write themselves.
 
 use std::fmt;
+use std::mem;
 use std::slice;
 
 use ferretto_proto::write;
@@ -35,6 +36,16 @@ pub struct EventContext<'a, 'w> {
     /// Ids of names of the site's annotations that are still to be written.
     annotations: slice::Iter<'a, u32>,
     options: &'a TrackEventOptions,
+    /// Of a counter that is told in differences.
+    last_value: Option<&'a mut LastValue>,
+}
+
+/// The last value of a counter that is told in differences, as far as readers know.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastValue {
+    integer: i64,
+    float: f64,
 }
 
 impl fmt::Debug for EventContext<'_, '_> {
@@ -50,12 +61,14 @@ impl<'a, 'w> EventContext<'a, 'w> {
         strings: &'a mut LocalStrings,
         annotations: &'a [u32],
         options: &'a TrackEventOptions,
+        last_value: Option<&'a mut LastValue>,
     ) -> Self {
         Self {
             event,
             strings,
             annotations: annotations.iter(),
             options,
+            last_value,
         }
     }
 
@@ -228,7 +241,7 @@ impl From<u64> for Flow {
 /// The value of a counter.
 pub trait CounterValue: Copy {
     #[doc(hidden)]
-    fn write(self, event: &mut write::TrackEvent<'_>);
+    fn write(self, event: &mut write::TrackEvent<'_>, last: Option<&mut LastValue>);
     #[doc(hidden)]
     fn put(self, event: Cursor<'_>) -> Option<Cursor<'_>>;
 }
@@ -237,8 +250,12 @@ macro_rules! integer_counter_values {
     ($($integer:ty),*) => {$(
         impl CounterValue for $integer {
             #[inline]
-            fn write(self, event: &mut write::TrackEvent<'_>) {
-                event.counter_value(self as i64);
+            fn write(self, event: &mut write::TrackEvent<'_>, last: Option<&mut LastValue>) {
+                let value = self as i64;
+                event.counter_value(match last {
+                    None => value,
+                    Some(last) => value.wrapping_sub(mem::replace(&mut last.integer, value)),
+                });
             }
 
             #[inline(always)]
@@ -255,8 +272,12 @@ macro_rules! float_counter_values {
     ($($float:ty),*) => {$(
         impl CounterValue for $float {
             #[inline]
-            fn write(self, event: &mut write::TrackEvent<'_>) {
-                event.double_counter_value(f64::from(self));
+            fn write(self, event: &mut write::TrackEvent<'_>, last: Option<&mut LastValue>) {
+                let value = f64::from(self);
+                event.double_counter_value(match last {
+                    None => value,
+                    Some(last) => value - mem::replace(&mut last.float, value),
+                });
             }
 
             #[inline(always)]
@@ -389,7 +410,7 @@ pub struct Sample<T>(pub T);
 impl<T: CounterValue> EventFields for Sample<T> {
     #[inline(always)]
     fn write(&self, event: &mut EventContext<'_, '_>) {
-        self.0.write(event.event);
+        self.0.write(event.event, event.last_value.as_deref_mut());
     }
 
     #[inline(always)]

@@ -5,6 +5,8 @@
 //! state, sets the thread's track and the clock as defaults, and then tells whatever an event refers to right before the event.
 //! When packets were lost it starts over, for readers trust nothing from before a loss.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +16,7 @@ use ferretto_wire::Writer;
 
 use super::call_site::{CallSite, Registered};
 use super::config::TrackEventOptions;
-use super::event::{EventContext, EventFields};
+use super::event::{EventContext, EventFields, LastValue};
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, IdSet};
 use super::local_strings::LocalStrings;
 use super::registry::{self, EPOCHS};
@@ -289,6 +291,8 @@ struct Told {
     categories: IdSet,
     annotation_names: IdSet,
     tracks: SeenTracks,
+    /// Counters that are told in differences. They are not among `tracks`, so that [`ThreadState::write_short`] leaves them alone.
+    last_values: HashMap<u64, LastValue>,
     local: LocalStrings,
 }
 
@@ -299,6 +303,7 @@ impl Told {
         self.categories.clear();
         self.annotation_names.clear();
         self.tracks.clear();
+        self.last_values.clear();
         self.local.clear();
     }
 }
@@ -366,7 +371,18 @@ impl Sequence {
         }
         self.describe_changes(now);
         if let TrackRef::Tell(track) = event.track {
-            self.describe(&track, now);
+            let encoding = match event.kind {
+                EventType::Counter if track.is_incremental() => Encoding::Differences(track.uuid()),
+                _ => Encoding::Values,
+            };
+            track::describe(
+                &track,
+                &mut Describing {
+                    sequence: self,
+                    now,
+                    encoding,
+                },
+            );
         }
         self.write_event(event, registered, now, fill);
         if self.has_lost() {
@@ -387,7 +403,9 @@ impl Sequence {
             Some(timestamp) => self.stamp_of(timestamp),
         };
         let options = &*self.options;
-        let local = &mut self.told.local;
+        let Told {
+            local, last_values, ..
+        } = &mut self.told;
         let track = match event.track {
             TrackRef::Thread => None,
             TrackRef::Told(uuid) => Some(uuid),
@@ -429,7 +447,14 @@ impl Sequence {
                     track_event.extra_counter_values(value);
                 }
                 let annotations = registered.map_or(&[][..], |site| &site.annotations);
-                fill(&mut EventContext::new(track_event, local, annotations, options));
+                let last_value = track.and_then(|uuid| last_values.get_mut(&uuid));
+                fill(&mut EventContext::new(
+                    track_event,
+                    local,
+                    annotations,
+                    options,
+                    last_value,
+                ));
             });
             local.write_pending(&mut packet);
         });
@@ -603,14 +628,27 @@ impl Sequence {
     /// Tells what a track is, and its parents, once.
     #[inline]
     fn describe(&mut self, track: &impl TrackLike, now: u64) {
-        track::describe(track, &mut Describing { sequence: self, now });
+        let encoding = Encoding::Values;
+        track::describe(
+            track,
+            &mut Describing {
+                sequence: self,
+                now,
+                encoding,
+            },
+        );
     }
 
     /// Tells again what tracks are that were told and have changed since.
     #[inline]
     fn describe_changes(&mut self, now: u64) {
-        let version = self.tracks_version;
-        self.tracks_version = track::describe_changes(version, &mut Describing { sequence: self, now });
+        let (version, encoding) = (self.tracks_version, Encoding::Values);
+        let mut describing = Describing {
+            sequence: self,
+            now,
+            encoding,
+        };
+        self.tracks_version = track::describe_changes(version, &mut describing);
     }
 
     /// The time that the thread has spent on a CPU since the last sample, if it is sampled.
@@ -657,16 +695,36 @@ fn thread_time_track(thread: Track, multiplier: u64) -> CounterTrack<'static> {
 struct Describing<'a> {
     sequence: &'a mut Sequence,
     now: u64,
+    encoding: Encoding,
+}
+
+/// How values on the track that is being described are told.
+#[derive(Clone, Copy)]
+enum Encoding {
+    Values,
+    /// Of the counter with this uuid: as differences.
+    Differences(u64),
 }
 
 impl DescriptorSink for Describing<'_> {
     #[inline]
     fn first_mention(&mut self, uuid: u64) -> bool {
-        self.sequence.told.tracks.insert(uuid)
+        let told = &mut self.sequence.told;
+        match self.encoding {
+            Encoding::Differences(counter) if counter == uuid => match told.last_values.entry(uuid) {
+                Entry::Vacant(entry) => {
+                    entry.insert(LastValue::default());
+                    true
+                }
+                Entry::Occupied(_) => false,
+            },
+            _ => told.tracks.insert(uuid),
+        }
     }
 
     fn has_described(&self, uuid: u64) -> bool {
-        self.sequence.told.tracks.contains(uuid)
+        let told = &self.sequence.told;
+        told.tracks.contains(uuid) || told.last_values.contains_key(&uuid)
     }
 
     fn emit(&mut self, fill: &mut dyn FnMut(&mut TrackDescriptor<'_>)) {

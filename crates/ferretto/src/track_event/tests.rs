@@ -428,6 +428,46 @@ fn counters_tell_whole_and_broken_values_and_states_their_names() {
 }
 
 #[test]
+fn incremental_counters_are_given_values_and_tell_differences_from_nothing_on() {
+    let whole = CounterTrack::new("Whole").incremental();
+    static BROKEN: CounterTrack = CounterTrack::new("Broken").incremental();
+    static ABSOLUTE: CounterTrack = CounterTrack::new("Absolute");
+    let told = |packets: &[TracePacket]| -> Vec<(u64, f64)> {
+        let value = |event: &TrackEvent| match event.counter_value_field {
+            Some(track_event::CounterValueField::CounterValue(value)) => value as f64,
+            Some(track_event::CounterValueField::DoubleCounterValue(value)) => value,
+            _ => panic!("{event:?}"),
+        };
+        let events = Events::of(packets).events;
+        events
+            .iter()
+            .map(|(_, event)| (event.track_uuid.unwrap(), value(event)))
+            .collect()
+    };
+    // One site for two tracks, of which the other is told as it is.
+    let record = || {
+        for value in [100, 110, 90, 90, -5] {
+            for track in [whole, ABSOLUTE] {
+                trace_counter!("c", track, value);
+            }
+            trace_counter!("c", &BROKEN, f64::from(value) / 4.0);
+        }
+    };
+    let packets = Recording::of(TrackEventConfig::default(), record);
+    let expected: Vec<(u64, f64)> = [(100, 100), (10, 110), (-20, 90), (0, 90), (-95, -5)]
+        .iter()
+        .flat_map(|&(difference, value)| {
+            [
+                (whole.uuid(), f64::from(difference)),
+                (ABSOLUTE.uuid(), f64::from(value)),
+                (BROKEN.uuid(), f64::from(difference) / 4.0),
+            ]
+        })
+        .collect();
+    assert_eq!(told(&packets), expected);
+}
+
+#[test]
 fn what_is_not_enabled_is_not_recorded_nor_evaluated() {
     let config = TrackEventConfig {
         enabled_categories: vec!["wanted".into(), "dynamic.*".into()],
