@@ -71,7 +71,8 @@ impl Category {
     }
 }
 
-/// A category whose name is only known when the event happens. Slower than others: its name is looked up and written each time.
+/// A category whose name is only known when the event happens. Slower than others: its name is looked up and written each time. It
+/// has no tags, not even those of a [`Category`] of the same name.
 ///
 /// ```
 /// use ferretto::{DynamicCategory, trace_event_instant};

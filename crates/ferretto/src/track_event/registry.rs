@@ -136,7 +136,8 @@ pub(super) fn listeners_of_dynamic(site: &'static CallSite, category: &str) -> u
     if site.registered().is_none() {
         registry.set_up_site(site, None);
     }
-    registry.listeners_of(category, &[])
+    // It has no tags, not even those of a category of this name that is defined: upstream decides so.
+    registry.listeners_of_tagged(category, &[])
 }
 
 /// Makes categories known, to services too.
@@ -323,21 +324,26 @@ impl Registry {
 
     /// The instances that record a category or group, for a site with these tags of its own.
     fn listeners_of(&self, category: &str, own_tags: &[&str]) -> u32 {
+        let defined = self.categories.get(category).map_or(&[][..], |category| category.tags);
+        match own_tags {
+            [] => self.listeners_of_tagged(category, defined),
+            _ => self.listeners_of_tagged(category, &[own_tags, defined].concat()),
+        }
+    }
+
+    /// Likewise, of a category with these tags, or of a group, whose members have theirs.
+    fn listeners_of_tagged(&self, category: &str, tags: &[&str]) -> u32 {
         let mut listeners = 0;
         for slot in Slot::all() {
             let Some(active) = &self.active[slot.index()] else {
                 continue;
             };
-            let tags_of = |name: &str| self.categories.get(name).map(|category| category.tags);
-            let enabled = if !own_tags.is_empty() {
-                let tags = [own_tags, tags_of(category).unwrap_or_default()].concat();
-                active.filter.is_enabled(category, &tags)
-            } else if category.contains(',') {
+            // The layer for `tracing` has no groups: its tags are of the one category.
+            let enabled = if category.contains(',') {
+                let tags_of = |name: &str| self.categories.get(name).map(|category| category.tags);
                 active.filter.is_group_enabled(category, tags_of)
             } else {
-                active
-                    .filter
-                    .is_enabled(category, tags_of(category).unwrap_or_default())
+                active.filter.is_enabled(category, tags)
             };
             if enabled {
                 listeners |= slot.bit();
