@@ -11,7 +11,11 @@
 //! - data source `ferretto.interop.large`: for each number below `--packets` an instant `large` with the debug annotations
 //!   `number` and `payload`, 65,536 times the 16 digits `printf("%08x%08x", number, number * 2654435761 % 2^32)`.
 //!
+//! With the argument `common-program` it is the common program in C++ instead: see `common_program`.
+//!
 //! Exit code 0 if the service acknowledged everything, 1 with a reason on stderr otherwise.
+
+mod common_program;
 
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -106,7 +110,13 @@ impl Gate {
 }
 
 fn main() -> ExitCode {
-    match Plan::from_arguments(std::env::args().skip(1)).and_then(|plan| run(&plan)) {
+    let mut words = std::env::args().skip(1).peekable();
+    let outcome = if words.next_if_eq("common-program").is_some() {
+        common_program::run(words)
+    } else {
+        Plan::from_arguments(words).and_then(|plan| run(&plan))
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("cxx-producer: {reason}");
