@@ -9,6 +9,9 @@
 //! for flushes neither. An endpoint that shares its thread with a writer is woken once more then ([`Wake::HalfFull`]), for
 //! the service should be emptying one half while the other is filled.
 //!
+//! **Chunks get smaller when there are many writers**, see [`Partitioning`]: each keeps one open, and all of them should not have all of
+//! the memory.
+//!
 //! **No patches.** Upstream's writers encode straight into chunks, so that a nested message may leave a chunk before its
 //! length is known, and a patch has to follow it to the service (`CommitDataRequest.chunks_to_patch`). Ours write packets
 //! that are finished, see [`crate::trace_writer`]: all lengths are known before the first byte leaves. Whoever adds
@@ -22,6 +25,7 @@
 //! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] gives an arbiter over the same memory that
 //! keeps everything back until [`Arbiter::bind`].
 
+mod partitioning;
 #[cfg(test)]
 mod tests;
 mod writer_ids;
@@ -31,9 +35,9 @@ pub use ferretto_proto::ids::BufferId;
 use ferretto_proto::messages::CommitDataRequest;
 use ferretto_proto::messages::commit_data_request::ChunksToMove;
 use ferretto_smb::{
-    MAX_WRITER_ID, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
-    WriterId,
+    MAX_WRITER_ID, NewChunk, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk, WriterId,
 };
+pub use partitioning::Partitioning;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -134,10 +138,10 @@ pub struct Arbiter {
     smb: Arc<ProducerSmb>,
     /// The other end of the memory, where it is this process's own.
     service_end: Option<Arc<ServiceSmb>>,
-    layout: PageLayout,
+    partitioning: Partitioning,
     notify: Arc<dyn Notify>,
     /// Shared by all arbiters of the connection.
-    writer_ids: Arc<Mutex<WriterIds>>,
+    writer_ids: Arc<WriterIds>,
     /// No chunk is handed out any more.
     closed: AtomicBool,
     /// A writer has waited for a chunk until its time was up, and none has been free since.
@@ -183,16 +187,20 @@ impl fmt::Debug for Arbiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Arbiter")
             .field("smb", &self.smb)
-            .field("layout", &self.layout)
+            .field("partitioning", &self.partitioning)
             .finish_non_exhaustive()
     }
 }
 
 impl Arbiter {
-    /// Hands out the chunks of `smb`, whose pages it partitions by `layout` (upstream's choice is
-    /// [`PageLayout::Div1`]). Commits at once until [`Arbiter::set_batch_duration`] says otherwise.
-    pub fn new(smb: ProducerSmb, layout: PageLayout, notify: impl Notify + 'static) -> Arc<Self> {
-        Self::with_stall_limit(smb, layout, notify, STALL_LIMIT)
+    /// Hands out the chunks of `smb`, whose pages it cuts as `partitioning` says (upstream always makes one chunk of each). Commits at
+    /// once until [`Arbiter::set_batch_duration`] says otherwise.
+    pub fn new(
+        smb: ProducerSmb,
+        partitioning: impl Into<Partitioning>,
+        notify: impl Notify + 'static,
+    ) -> Arc<Self> {
+        Self::with_stall_limit(smb, partitioning, notify, STALL_LIMIT)
     }
 
     /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of [`EMULATED_SMB_SIZE`] bytes in pages of
@@ -202,37 +210,43 @@ impl Arbiter {
     /// If there is no memory to be had, or these are no pages of it.
     pub fn emulating(
         page_size: PageSize,
-        layout: PageLayout,
+        partitioning: impl Into<Partitioning>,
         notify: impl Notify + 'static,
     ) -> Result<Arc<Self>, Box<dyn std::error::Error + Send + Sync>> {
         let memory = Arc::new(SharedMemory::create(EMULATED_SMB_SIZE)?);
         let smb = ProducerSmb::new(memory.clone(), page_size)?;
         let service_end = ServiceSmb::new(memory, page_size)?;
         let service_end = Some(Arc::new(service_end));
-        Ok(Self::over(smb, service_end, layout, notify, STALL_LIMIT))
+        Ok(Self::over(
+            smb,
+            service_end,
+            partitioning.into(),
+            notify,
+            STALL_LIMIT,
+        ))
     }
 
     /// As [`Arbiter::new`], with a time of the caller's instead of 30 s.
     pub(crate) fn with_stall_limit(
         smb: ProducerSmb,
-        layout: PageLayout,
+        partitioning: impl Into<Partitioning>,
         notify: impl Notify + 'static,
         stall_limit: Duration,
     ) -> Arc<Self> {
-        Self::over(smb, None, layout, notify, stall_limit)
+        Self::over(smb, None, partitioning.into(), notify, stall_limit)
     }
 
     fn over(
         smb: ProducerSmb,
         service_end: Option<Arc<ServiceSmb>>,
-        layout: PageLayout,
+        partitioning: Partitioning,
         notify: impl Notify + 'static,
         stall_limit: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
             smb: Arc::new(smb),
             service_end,
-            layout,
+            partitioning,
             notify: Arc::new(notify),
             writer_ids: Arc::default(),
             closed: AtomicBool::new(false),
@@ -251,7 +265,7 @@ impl Arbiter {
         Arc::new(Self {
             smb: self.smb.clone(),
             service_end: self.service_end.clone(),
-            layout: self.layout,
+            partitioning: self.partitioning,
             notify: self.notify.clone(),
             writer_ids: self.writer_ids.clone(),
             closed: AtomicBool::new(self.closed.load(Ordering::Relaxed)),
@@ -302,7 +316,7 @@ impl Arbiter {
             return Err(CreateWriterError::Closed);
         }
         let writer = self
-            .writer_ids()
+            .writer_ids
             .allocate()
             .ok_or(CreateWriterError::TooManyWriters)?;
         self.pending().registered.push((writer, target));
@@ -344,13 +358,10 @@ impl Arbiter {
         }
         let unregistered = std::mem::take(&mut pending.unregistered);
         drop(pending);
-        if !unregistered.is_empty() {
-            let mut writer_ids = self.writer_ids();
-            for writer in unregistered {
-                // Only now can the id be used again without being mistaken for this writer's.
-                writer_ids.release(writer);
-                requests.push(Request::UnregisterTraceWriter(writer));
-            }
+        for writer in unregistered {
+            // Only now can the id be used again without being mistaken for this writer's.
+            self.writer_ids.release(writer);
+            requests.push(Request::UnregisterTraceWriter(writer));
         }
         if let Some(service_end) = &self.service_end {
             for request in &mut requests {
@@ -380,9 +391,15 @@ impl Arbiter {
 
     /// The most bytes of one packet that fit the whole buffer.
     pub(crate) fn capacity(&self) -> usize {
-        // A chunk's header and a fragment's length take up to twelve bytes.
-        let chunk = self.layout.chunk_size(self.smb.page_size()) - 12;
-        self.smb.page_count() * self.layout.chunks() * chunk
+        self.partitioning
+            .capacity(self.smb.page_count(), self.smb.page_size())
+    }
+
+    fn win_chunk(&self, new: NewChunk) -> Option<WriteChunk> {
+        let layout = self
+            .partitioning
+            .layout(self.writer_ids.count(), self.smb.page_count());
+        self.smb.take_chunk(layout, new)
     }
 
     /// Wins a chunk, waiting for it if `policy` says so.
@@ -390,7 +407,7 @@ impl Arbiter {
         if self.closed.load(Ordering::Relaxed) {
             return None;
         }
-        let chunk = self.smb.take_chunk(self.layout, new);
+        let chunk = self.win_chunk(new);
         if chunk.is_none() {
             return match policy {
                 BufferExhaustedPolicy::Drop => None,
@@ -416,7 +433,7 @@ impl Arbiter {
             // The service frees chunks without a word, so all there is to do is to look again.
             std::thread::sleep(sleep);
             sleep = (sleep * 8).min(MAX_STALL_SLEEP);
-            if let Some(chunk) = self.smb.take_chunk(self.layout, new) {
+            if let Some(chunk) = self.win_chunk(new) {
                 return Some(chunk);
             }
         }
@@ -477,11 +494,6 @@ impl Arbiter {
     fn pending(&self) -> MutexGuard<'_, Pending> {
         // Nothing panics while it holds the lock.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn writer_ids(&self) -> MutexGuard<'_, WriterIds> {
-        // Likewise.
-        self.writer_ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

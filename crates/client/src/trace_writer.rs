@@ -208,11 +208,16 @@ impl TraceWriter {
         match self.write_parts(parts) {
             Ok(()) => self.preamble = Preamble::None,
             Err(NoChunk) => {
-                self.losses += u64::from(self.preamble != Preamble::AfterLoss);
+                let first = self.preamble != Preamble::AfterLoss;
+                self.losses += u64::from(first);
                 self.preamble = Preamble::AfterLoss;
                 if let Some(mut open) = self.current.take() {
                     open.mark_loss();
                     self.arbiter.return_chunk(open.chunk, self.target);
+                }
+                if first {
+                    // What waits for the end of a batch is in the way.
+                    self.arbiter.wake_now();
                 }
             }
         }

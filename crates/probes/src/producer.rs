@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, EMULATED_SMB_SIZE, Notify, Wake};
+use ferretto_client::arbiter::{
+    Arbiter, BufferExhaustedPolicy, BufferId, EMULATED_SMB_SIZE, Notify, Partitioning, Wake,
+};
 use ferretto_client::producer::{
     ConnectError, DataSourceInstanceId, DataSourceSetup, Disconnect, Flush, ProducerCommand,
     ProducerEndpoint, ProducerEvent, ProducerOptions, Scraping, SharedMemoryOffer,
@@ -24,7 +26,7 @@ use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::Address;
 use ferretto_ipc::reactor::Interest;
 use ferretto_proto::messages::DataSourceDescriptor;
-use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
+use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::data_source::{BootTime, DataSource, PacketSink};
@@ -437,7 +439,7 @@ impl Probes {
         };
         let over = |memory: Arc<SharedMemory>, page_size: u32| -> Result<_, Ended> {
             let smb = ProducerSmb::new(memory, pages_of(page_size)?).map_err(|error| failed(&error))?;
-            Ok(Arbiter::new(smb, PageLayout::Div1, self.link.clone()))
+            Ok(Arbiter::new(smb, Partitioning::ByWriters, self.link.clone()))
         };
         let arbiter = match offer {
             SharedMemoryOffer::FromService { fd, page_size } => {
@@ -447,7 +449,7 @@ impl Probes {
             }
             SharedMemoryOffer::InProcess { memory, page_size } => over(memory, page_size)?,
             SharedMemoryOffer::Emulated { page_size } => {
-                Arbiter::emulating(pages_of(page_size)?, PageLayout::Div1, self.link.clone())
+                Arbiter::emulating(pages_of(page_size)?, Partitioning::ByWriters, self.link.clone())
                     .map_err(|error| failed(&error))?
             }
             SharedMemoryOffer::Ours => {

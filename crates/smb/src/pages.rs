@@ -3,11 +3,11 @@
 use std::fmt;
 
 use crate::chunk::{
-    CHUNK_HEADER_SIZE, CHUNK_ID_OFFSET, ChunkHeader, ChunkId, PACKETS_OFFSET, WRITER_ID_OFFSET, WriterId,
-    pack_packets, unpack_packets,
+    CHUNK_HEADER_SIZE, CHUNK_ID_OFFSET, ChunkFlags, ChunkHeader, ChunkId, PACKETS_OFFSET, WRITER_ID_OFFSET,
+    WriterId, pack_packets, unpack_packets,
 };
 use crate::memory::SharedMemory;
-use crate::page::{PAGE_HEADER_SIZE, PageHeader, PageSize};
+use crate::page::{PAGE_HEADER_SIZE, PageHeader, PageLayout, PageSize};
 use crate::state::Won;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -132,6 +132,26 @@ impl Pages {
             .word(place.offset + CHUNK_ID_OFFSET)
             .store(chunk, Ordering::Relaxed);
         self.store_packets(place, pack_packets(header.packet_count, header.flags));
+    }
+
+    /// Clears a chunk's header, which tells scrapers that the chunk's next owner has not written its own yet.
+    #[inline]
+    pub(crate) fn clear_header(&self, place: &ChunkPlace) {
+        let cleared = ChunkHeader {
+            writer: WriterId(0),
+            chunk: ChunkId(0),
+            packet_count: 0,
+            flags: ChunkFlags::NONE,
+        };
+        self.store_header(place, cleared);
+    }
+
+    /// Clears the headers of all chunks but the first that `page` has if it is cut by `layout`.
+    #[cold]
+    pub(crate) fn clear_headers(&self, page: usize, layout: PageLayout) {
+        for chunk in 1..layout.chunks() {
+            self.clear_header(&self.place(page, Won { chunk, layout }));
+        }
     }
 
     /// Publishes packet count and flags, and with them all that was written to the chunk before.

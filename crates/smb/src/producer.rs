@@ -5,9 +5,9 @@
 
 use crate::chunk::{ChunkFlags, ChunkHeader, ChunkId, MAX_PACKETS_PER_CHUNK, WriterId, pack_packets};
 use crate::memory::SharedMemory;
-use crate::page::{PageLayout, PageSize};
+use crate::page::{PageHeader, PageLayout, PageSize};
 use crate::pages::{ChunkPlace, Pages, PagesError};
-use crate::state;
+use crate::state::{self, Won};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -41,7 +41,12 @@ pub struct ProducerSmb {
     /// about in the order in which they were won. Goes back to the first page with [`ProducerSmb::rewind`]. A hint: any value
     /// will do.
     cursor: AtomicUsize,
+    /// How often the cutting of a page has begun, and has ended: in between its chunks cannot be had yet.
+    cuts: [AtomicUsize; 2],
 }
+
+/// How often the pages are looked through again because one of them was just being cut.
+const MAX_SCANS: usize = 64;
 
 impl ProducerSmb {
     /// Divides `memory` into pages.
@@ -49,6 +54,7 @@ impl ProducerSmb {
         Ok(Self {
             pages: Pages::new(memory, page_size)?,
             cursor: AtomicUsize::new(0),
+            cuts: Default::default(),
         })
     }
 
@@ -78,19 +84,50 @@ impl ProducerSmb {
     /// In the usual case the cursor's page or the next one has a free chunk. Only a buffer that is full is looked
     /// through whole: one load a page.
     pub fn take_chunk(self: &Arc<Self>, layout: PageLayout, new: NewChunk) -> Option<WriteChunk> {
+        let [begun, ended] = &self.cuts;
+        for _ in 0..MAX_SCANS {
+            let ended_before = ended.load(Ordering::Acquire);
+            if let Some(place) = self.scan(layout) {
+                return Some(self.start_chunk(place, new));
+            }
+            if begun.load(Ordering::Acquire) == ended_before {
+                return None;
+            }
+            // Some thread has or had a page to itself, which was about to have chunks for others.
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    fn scan(&self, layout: PageLayout) -> Option<ChunkPlace> {
         let count = self.pages.count();
         let start = self.cursor.load(Ordering::Relaxed);
         for step in 0..count {
             let page = (start + step) % count;
-            let Some(won) = state::take_free_chunk(self.pages.word(page), layout) else {
-                continue;
+            let won = match self.pages.header(page) {
+                PageHeader::FREE => self.take_free_page(page, layout),
+                _ => state::take_free_chunk(self.pages.word(page)),
             };
+            let Some(won) = won else { continue };
             if step > 0 {
                 self.cursor.store(page, Ordering::Relaxed);
             }
-            return Some(self.start_chunk(self.pages.place(page, won), new));
+            return Some(self.pages.place(page, won));
         }
         None
+    }
+
+    fn take_free_page(&self, page: usize, layout: PageLayout) -> Option<Won> {
+        let word = self.pages.word(page);
+        if layout == PageLayout::Div1 {
+            return state::take_free_page(word, layout, || ());
+        }
+        let [begun, ended] = &self.cuts;
+        // Before others can find the page whole, and after they can find its chunks.
+        begun.fetch_add(1, Ordering::AcqRel);
+        let won = state::take_free_page(word, layout, || self.pages.clear_headers(page, layout));
+        ended.fetch_add(1, Ordering::AcqRel);
+        won
     }
 
     fn start_chunk(self: &Arc<Self>, place: ChunkPlace, new: NewChunk) -> WriteChunk {

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::chunk::{CHUNK_HEADER_SIZE, ChunkFlags, ChunkHeader, ChunkId, WriterId};
+use crate::chunk::{CHUNK_HEADER_SIZE, ChunkHeader};
 use crate::memory::SharedMemory;
 use crate::page::{ChunkState, PageHeader, PageSize};
 use crate::pages::{ChunkPlace, Pages, PagesError};
@@ -122,14 +122,7 @@ impl ServiceSmb {
         self.pages
             .memory()
             .copy_out(place.payload_offset(), place.payload_len(), payload);
-        // A cleared header tells scrapers that the chunk's next owner has not written its own yet.
-        let cleared = ChunkHeader {
-            writer: WriterId(0),
-            chunk: ChunkId(0),
-            packet_count: 0,
-            flags: ChunkFlags::NONE,
-        };
-        self.pages.store_header(&place, cleared);
+        self.pages.clear_header(&place);
         state::end_read(word, won)?;
         Ok(header)
     }

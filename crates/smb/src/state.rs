@@ -81,16 +81,10 @@ fn exchange<T, E>(
     Err(contended())
 }
 
-/// Producer: Free -> BeingWritten for some chunk of the page, which is partitioned by `layout` in the same step if it is
-/// free. `None` if the page has no free chunk.
+/// Producer: Free -> BeingWritten for some chunk of a page that is partitioned. `None` if it is not, or has no free chunk.
 #[inline]
-pub(crate) fn take_free_chunk(word: &impl PageWord, layout: PageLayout) -> Option<Won> {
+pub(crate) fn take_free_chunk(word: &impl PageWord) -> Option<Won> {
     let step = |header: PageHeader| {
-        let header = if header == PageHeader::FREE {
-            PageHeader::partitioned(layout)
-        } else {
-            header
-        };
         let (layout, chunk) = header.layout().zip(header.first_free()).ok_or(())?;
         Ok((
             header.with_state(chunk, ChunkState::BeingWritten),
@@ -100,7 +94,40 @@ pub(crate) fn take_free_chunk(word: &impl PageWord, layout: PageLayout) -> Optio
     exchange(word, step, || ()).ok()
 }
 
-/// Producer: BeingWritten -> Complete, for a chunk that [`take_free_chunk`] won.
+/// Producer: partitions a free page by `layout`, with Free -> BeingWritten for its first chunk. `None` if the page is not free.
+///
+/// The page is won whole, and then cut. In between `clear_headers` is called, to clear the headers of all chunks but the first, whose
+/// place is the same in every layout: bytes of packets lie there if the page was cut another way before, and a service that scrapes
+/// must not take them for a header whose owner has not written it yet.
+#[inline]
+pub(crate) fn take_free_page(
+    word: &impl PageWord,
+    layout: PageLayout,
+    clear_headers: impl FnOnce(),
+) -> Option<Won> {
+    let taken = |layout| PageHeader::partitioned(layout).with_state(0, ChunkState::BeingWritten);
+    let won = |layout| Some(Won { chunk: 0, layout });
+    let become_next = |current: PageHeader, next: PageHeader| {
+        word.compare_exchange(current.bits(), next.bits(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    };
+    let whole = taken(PageLayout::Div1);
+    if !become_next(PageHeader::FREE, whole) {
+        return None;
+    }
+    if layout == PageLayout::Div1 {
+        return won(layout);
+    }
+    clear_headers();
+    if become_next(whole, taken(layout)) {
+        won(layout)
+    } else {
+        // A service that changes a page whose only chunk is ours breaks the rules, to nobody's harm: it stays whole.
+        won(PageLayout::Div1)
+    }
+}
+
+/// Producer: BeingWritten -> Complete, for a chunk that was won.
 #[inline]
 pub(crate) fn complete(word: &impl PageWord, chunk: usize) {
     // Setting the state's second bit is the whole transition, so that it needs no loop.

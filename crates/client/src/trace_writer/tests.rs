@@ -1,7 +1,7 @@
 //! Trace writers against a strict reader on the service's side of the shared memory.
 
 use super::*;
-use crate::arbiter::{CreateWriterError, EMULATED_SMB_SIZE, Notify, Request, Wake};
+use crate::arbiter::{CreateWriterError, EMULATED_SMB_SIZE, Notify, Partitioning, Request, Wake};
 use ferretto_proto::messages::CommitDataRequest;
 use ferretto_smb::{
     ChunkHeader, Completeness, PageHeader, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory,
@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
+
+mod partitioning;
 
 const TARGET: BufferId = BufferId(4);
 const PREVIOUS_PACKET_DROPPED: u32 = 42;
@@ -126,11 +128,16 @@ struct Service {
 }
 
 impl Service {
-    fn new(pages: usize, page_size: usize, layout: PageLayout, notify: impl Notify + 'static) -> Self {
+    fn new(
+        pages: usize,
+        page_size: usize,
+        partitioning: impl Into<Partitioning>,
+        notify: impl Notify + 'static,
+    ) -> Self {
         let memory = Arc::new(SharedMemory::create(pages * page_size).unwrap());
         let page_size = PageSize::new(page_size).unwrap();
         let producer = ProducerSmb::new(memory.clone(), page_size).unwrap();
-        Self::over(memory, page_size, Arbiter::new(producer, layout, notify))
+        Self::over(memory, page_size, Arbiter::new(producer, partitioning, notify))
     }
 
     fn over(memory: Arc<SharedMemory>, page_size: PageSize, arbiter: Arc<Arbiter>) -> Self {

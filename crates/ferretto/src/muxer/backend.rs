@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferretto_client::arbiter::Arbiter;
+use ferretto_client::arbiter::{Arbiter, Partitioning};
 use ferretto_client::consumer::ConsumerEndpoint;
 use ferretto_client::producer::{
     ConnectionFeatures, FlushRequestId, ProducerEndpoint, ProducerOptions, Scraping, SharedMemoryOffer,
 };
 use ferretto_ipc::reactor::{Waker, boot_now, monotonic_now};
 use ferretto_ipc::{Address, Stream, socket_names};
-use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
+use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
 use std::os::fd::AsFd;
 
 use super::link::Link;
@@ -316,8 +316,9 @@ impl BackendState {
             }
             SharedMemoryOffer::InProcess { memory, page_size } => self.make_arbiter(memory, page_size)?,
             SharedMemoryOffer::Emulated { page_size } => {
-                let arbiter = Arbiter::emulating(pages_of(page_size)?, PageLayout::Div1, self.link.clone())
-                    .map_err(|error| error.to_string())?;
+                let arbiter =
+                    Arbiter::emulating(pages_of(page_size)?, Partitioning::ByWriters, self.link.clone())
+                        .map_err(|error| error.to_string())?;
                 arbiter.set_batch_duration(self.memory.batch_commits);
                 self.arbiter = Some(arbiter);
             }
@@ -356,7 +357,7 @@ impl BackendState {
     fn make_arbiter(&mut self, memory: Arc<SharedMemory>, page_size: u32) -> Result<(), String> {
         let smb =
             ProducerSmb::new(memory.clone(), pages_of(page_size)?).map_err(|error| error.to_string())?;
-        let arbiter = Arbiter::new(smb, PageLayout::Div1, self.link.clone());
+        let arbiter = Arbiter::new(smb, Partitioning::ByWriters, self.link.clone());
         arbiter.set_batch_duration(self.memory.batch_commits);
         self.arbiter = Some(arbiter);
         self.unpopulated = Some(memory);

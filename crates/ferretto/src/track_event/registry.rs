@@ -324,7 +324,10 @@ impl Registry {
 
     /// The instances that record a category or group, for a site with these tags of its own.
     fn listeners_of(&self, category: &str, own_tags: &[&str]) -> u32 {
-        let defined = self.categories.get(category).map_or(&[][..], |category| category.tags);
+        let defined = self
+            .categories
+            .get(category)
+            .map_or(&[][..], |category| category.tags);
         match own_tags {
             [] => self.listeners_of_tagged(category, defined),
             _ => self.listeners_of_tagged(category, &[own_tags, defined].concat()),

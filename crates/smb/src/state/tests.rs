@@ -1,7 +1,7 @@
 //! The state machine on loom's atomics: every interleaving of a producer's and the service's threads, and every
 //! reordering that the orderings allow. A chunk's payload is a cell whose unsynchronised access loom reports.
 
-use super::{PageWord, begin_read, complete, end_read, take_free_chunk};
+use super::{PageWord, Won, begin_read, complete, end_read, take_free_chunk, take_free_page};
 use crate::page::{ChunkState, MAX_CHUNKS_PER_PAGE, PageHeader, PageLayout};
 use crate::service::ChunkRefused;
 use loom::cell::UnsafeCell;
@@ -33,7 +33,12 @@ impl PageWord for loom::sync::atomic::AtomicU32 {
 struct Page {
     word: loom::sync::atomic::AtomicU32,
     payload: [UnsafeCell<u32>; 2],
+    /// Where the second chunk's header is, if there is a second chunk. In the middle of packets otherwise.
+    second_header: loom::sync::atomic::AtomicU32,
 }
+
+/// What packets leave behind where the second chunk's header will be.
+const OF_A_PACKET: u32 = 7;
 
 impl Page {
     fn new() -> Self {
@@ -41,14 +46,34 @@ impl Page {
         Self {
             word: loom::sync::atomic::AtomicU32::new(0),
             payload,
+            second_header: loom::sync::atomic::AtomicU32::new(OF_A_PACKET),
+        }
+    }
+
+    /// Wins a chunk as [`crate::ProducerSmb`] does.
+    fn take(&self, layout: PageLayout) -> Option<Won> {
+        let header = PageWord::load(&self.word, Ordering::Acquire);
+        if header == PageHeader::FREE.bits() {
+            take_free_page(&self.word, layout, || {
+                self.second_header.store(0, Ordering::Relaxed)
+            })
+        } else {
+            take_free_chunk(&self.word)
         }
     }
 
     /// Writes `value` into a chunk; tells whether there was one.
     fn produce(&self, layout: PageLayout, value: u32) -> bool {
-        let Some(won) = take_free_chunk(&self.word, layout) else {
-            return false;
-        };
+        match self.take(layout) {
+            None => false,
+            Some(won) => {
+                self.fill(won, value);
+                true
+            }
+        }
+    }
+
+    fn fill(&self, won: Won, value: u32) {
         self.payload[won.chunk].with_mut(|payload| {
             // SAFETY: loom fails the test if anything else accesses the cell at this moment.
             unsafe {
@@ -57,7 +82,6 @@ impl Page {
             }
         });
         complete(&self.word, won.chunk);
-        true
     }
 
     fn consume(&self, chunk: usize) -> Option<u32> {
@@ -120,16 +144,58 @@ fn two_threads_of_a_producer_never_get_the_same_chunk() {
         let page = Arc::new(Page::new());
         let threads = [1, 2].map(|value| {
             let page = page.clone();
-            loom::thread::spawn(move || page.produce(PageLayout::Div2, value))
+            loom::thread::spawn(move || {
+                // While one thread cuts the page it has it for itself.
+                let won = std::iter::repeat_with(|| page.take(PageLayout::Div2)).find_map(|won| {
+                    if won.is_none() {
+                        loom::thread::yield_now();
+                    }
+                    won
+                });
+                page.fill(won.unwrap(), value);
+            })
         });
         let mut read: Vec<u32> = (0..2).filter_map(|chunk| page.consume(chunk)).collect();
-        let produced = threads.map(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         read.extend((0..2).filter_map(|chunk| page.consume(chunk)));
         read.sort_unstable();
-        assert_eq!(produced, [true, true], "there is a chunk for each");
-        assert_eq!(read, [1, 2]);
+        assert_eq!(read, [1, 2], "there is a chunk for each");
         assert_eq!(page.word.load(Ordering::Relaxed), 0);
     });
+}
+
+#[test]
+fn a_scraper_takes_nothing_for_a_header_that_is_none() {
+    check(|| {
+        let page = Arc::new(Page::new());
+        let threads = [1, 2].map(|value| {
+            let page = page.clone();
+            loom::thread::spawn(move || page.produce(PageLayout::Div2, value))
+        });
+        for _ in 0..2 {
+            let header = PageHeader::from_bits(PageWord::load(&page.word, Ordering::Acquire));
+            if header.layout() == Some(PageLayout::Div2) && header.state(1) == Some(ChunkState::BeingWritten)
+            {
+                assert_eq!(page.second_header.load(Ordering::Relaxed), 0);
+            }
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_page_that_its_service_tampers_with_stays_whole() {
+    let word = AtomicU32::new(0);
+    let tampered = PageHeader::partitioned(PageLayout::Div1).with_state(0, ChunkState::Complete);
+    let won = take_free_page(&word, PageLayout::Div4, || {
+        word.store(tampered.bits(), Ordering::Relaxed)
+    });
+    assert_eq!(won.unwrap().layout, PageLayout::Div1);
+    assert_eq!(word.load(Ordering::Relaxed), tampered.bits());
 }
 
 #[test]
@@ -180,7 +246,8 @@ fn no_step_but_the_diagrams_changes_a_page() {
 fn pages_of_unknown_layouts_are_left_alone() {
     for layout_bits in [6u32, 7, 8] {
         let word = AtomicU32::new(layout_bits << 28);
-        assert_eq!(take_free_chunk(&word, PageLayout::Div1), None);
+        assert_eq!(take_free_chunk(&word), None);
+        assert_eq!(take_free_page(&word, PageLayout::Div1, || ()), None);
         assert_eq!(begin_read(&word, 0), Err(ChunkRefused::NoSuchChunk { chunks: 0 }));
         assert_eq!(word.load(Ordering::Relaxed), layout_bits << 28);
     }
