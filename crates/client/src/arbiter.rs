@@ -30,12 +30,13 @@ mod partitioning;
 mod tests;
 mod writer_ids;
 
-use crate::trace_writer::TraceWriter;
+use crate::trace_writer::{TraceWriter, mark_loss};
 pub use ferretto_proto::ids::BufferId;
 use ferretto_proto::messages::CommitDataRequest;
 use ferretto_proto::messages::commit_data_request::ChunksToMove;
 use ferretto_smb::{
-    MAX_WRITER_ID, NewChunk, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk, WriterId,
+    ChunkId, FirstPacket, MAX_WRITER_ID, NewChunk, PageSize, ProducerSmb, ServiceSmb, SharedMemory,
+    WriteChunk, WriterId,
 };
 pub use partitioning::Partitioning;
 use std::fmt;
@@ -158,6 +159,8 @@ struct Pending {
     returned: Vec<ChunksToMove>,
     /// Bytes of the chunks in `returned`.
     returned_bytes: usize,
+    /// For each row of packets that was lost before its writer had a chunk in which to say so, where they were to go.
+    untold_losses: Vec<BufferId>,
     flushed: Option<u64>,
     batch: Duration,
     woken: Woken,
@@ -334,6 +337,7 @@ impl Arbiter {
             Destination::Unbound => return Vec::new(),
             Destination::Bound(target) => Some(target),
         };
+        self.tell_losses(&mut pending);
         pending.woken = Woken::No;
         if std::mem::take(&mut pending.returned_bytes) > 0 {
             self.smb.rewind();
@@ -443,17 +447,12 @@ impl Arbiter {
 
     /// Completes a chunk and has it committed to `target`.
     pub(crate) fn return_chunk(&self, chunk: WriteChunk, target: BufferId) {
-        let (page, index, bytes) = (chunk.page() as u32, chunk.index() as u32, chunk.size());
+        let (returned, bytes) = (to_move(&chunk, target), chunk.size());
         // Before it is listed: the endpoint may commit it the moment that it is.
         chunk.complete();
         let wake = {
             let mut pending = self.pending();
-            pending.returned.push(ChunksToMove {
-                page: Some(page),
-                chunk: Some(index),
-                target_buffer: Some(u32::from(target.0)),
-                ..Default::default()
-            });
+            pending.returned.push(returned);
             pending.returned_bytes += bytes;
             let half_full = pending.returned_bytes >= MAX_BATCH_BYTES.min(self.smb.memory().size() / 2);
             let (woken, wake) = if half_full {
@@ -469,6 +468,34 @@ impl Arbiter {
         };
         if let Some(wake) = wake {
             self.notify.wake(wake);
+        }
+    }
+
+    /// A writer has begun to lose packets for `target`, and has no chunk in which to say so: it may not come to have one before it
+    /// ends, or the session does.
+    pub(crate) fn note_untold_loss(&self, target: BufferId) {
+        self.pending().untold_losses.push(target);
+    }
+
+    /// Tells of such losses as far as there are chunks: through writers that do nothing else.
+    fn tell_losses(&self, pending: &mut Pending) {
+        while let Some(&target) = pending.untold_losses.last() {
+            let Some(writer) = self.writer_ids.allocate() else {
+                return;
+            };
+            let new = NewChunk {
+                writer,
+                chunk: ChunkId(0),
+                first: FirstPacket::Whole,
+            };
+            let Some(chunk) = self.win_chunk(new) else {
+                return self.writer_ids.release(writer);
+            };
+            pending.untold_losses.pop();
+            pending.registered.push((writer, target));
+            pending.returned.push(to_move(&chunk, target));
+            pending.unregistered.push(writer);
+            mark_loss(chunk).complete();
         }
     }
 
@@ -505,10 +532,21 @@ impl Pending {
             unregistered: Vec::new(),
             returned: Vec::new(),
             returned_bytes: 0,
+            untold_losses: Vec::new(),
             flushed: None,
             batch: Duration::ZERO,
             woken: Woken::No,
         }
+    }
+}
+
+/// What a commit says of a chunk.
+fn to_move(chunk: &WriteChunk, target: BufferId) -> ChunksToMove {
+    ChunksToMove {
+        page: Some(chunk.page() as u32),
+        chunk: Some(chunk.index() as u32),
+        target_buffer: Some(u32::from(target.0)),
+        ..Default::default()
     }
 }
 

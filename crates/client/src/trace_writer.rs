@@ -211,11 +211,15 @@ impl TraceWriter {
                 let first = self.preamble != Preamble::AfterLoss;
                 self.losses += u64::from(first);
                 self.preamble = Preamble::AfterLoss;
+                let mut told = Told::No;
                 if let Some(mut open) = self.current.take() {
-                    open.mark_loss();
+                    told = open.mark_loss();
                     self.arbiter.return_chunk(open.chunk, self.target);
                 }
                 if first {
+                    if told == Told::No {
+                        self.arbiter.note_untold_loss(self.target);
+                    }
                     // What waits for the end of a batch is in the way.
                     self.arbiter.wake_now();
                 }
@@ -277,11 +281,7 @@ impl TraceWriter {
         };
         let chunk = self.arbiter.take_chunk(new, self.policy).ok_or(NoChunk)?;
         self.next_chunk = self.next_chunk.next();
-        Ok(OpenChunk {
-            chunk,
-            used: 0,
-            packets: 0,
-        })
+        Ok(OpenChunk::new(chunk))
     }
 
     fn return_chunk(&self, mut open: OpenChunk) {
@@ -339,6 +339,14 @@ struct OpenChunk {
 }
 
 impl OpenChunk {
+    fn new(chunk: WriteChunk) -> Self {
+        Self {
+            chunk,
+            used: 0,
+            packets: 0,
+        }
+    }
+
     #[inline]
     fn room(&self) -> usize {
         self.chunk.payload_len() - self.used
@@ -429,17 +437,33 @@ impl OpenChunk {
         }
     }
 
-    /// As [`OpenChunk::close`], but tells the service that packets which should follow here were dropped.
-    fn mark_loss(&mut self) {
+    /// As [`OpenChunk::close`], but tells the service that packets which should follow here were dropped, if there is room for that.
+    fn mark_loss(&mut self) -> Told {
         if self.room() < MAX_SIZE_LEN {
-            return self.close();
+            self.close();
+            return Told::No;
         }
         self.chunk.write(
             self.used,
             &encode_size(DROPPED_PACKET_SIZE as usize, MAX_SIZE_LEN),
         );
         self.publish();
+        Told::Yes
     }
+}
+
+/// Whether the service is told of a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    No,
+    Yes,
+}
+
+/// Makes a new chunk one that tells of a loss and of nothing else.
+pub(crate) fn mark_loss(chunk: WriteChunk) -> WriteChunk {
+    let mut open = OpenChunk::new(chunk);
+    open.mark_loss();
+    open.chunk
 }
 
 /// A fragment that was written and does not count yet.

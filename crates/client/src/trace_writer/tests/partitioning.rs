@@ -62,6 +62,9 @@ proptest! {
         drop(writers);
         service.serve();
         prop_assert!(service.all_pages_are_free(), "whatever they were cut into");
+        let told: usize = service.sequences.values().map(|sequence| sequence.dropped).sum();
+        let lost: u64 = written.values().map(|(_, losses)| losses).sum();
+        prop_assert_eq!(told as u64, lost, "each row of lost packets is told to the service once");
         for (id, (count, losses)) in written {
             let packets = service.sequences.get(&id).map_or_else(Vec::new, |_| service.packets(id));
             let mut next = 0;
