@@ -1,6 +1,7 @@
 //! Arbiters for startup: what is kept back, and what becomes of it.
 
 use super::*;
+use ferretto_smb::PageLayout;
 use std::sync::atomic::AtomicUsize;
 
 /// Counts how often it was woken.

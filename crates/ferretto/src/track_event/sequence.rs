@@ -211,8 +211,8 @@ impl ThreadState {
 
     /// Has every sequence that records tell what has changed of the tracks that it told of.
     pub(super) fn describe_changed_tracks(&mut self) {
-        for slot in 0..MAX_INSTANCES {
-            if EPOCHS[slot].load(Ordering::Relaxed) == 0 || self.sequences[slot].is_none() {
+        for (slot, epoch) in EPOCHS.iter().enumerate() {
+            if epoch.load(Ordering::Relaxed) == 0 || self.sequences[slot].is_none() {
                 continue;
             }
             if let Some(sequence) = self.sequence(slot)
