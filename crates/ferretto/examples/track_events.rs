@@ -1,40 +1,71 @@
-//! An instrumented program: what it does is recorded whenever a session asks for it.
+//! An instrumented program: what it does is recorded whenever a session asks for it, beside whatever else is in the trace.
 //!
 //! ```text
-//! cargo run --example track_events &
-//! ferretto -t 2s -o trace.pftrace track_event sched/sched_switch
+//! cargo run --example track_events [SECONDS]
 //! ```
+//!
+//! and meanwhile, for a trace with the kernel's scheduling in it, a recording with the data sources `track_event` and `linux.ftrace`: the
+//! README has a config.
 
 use std::time::{Duration, Instant};
 
-use ferretto::track::{CounterTrack, CounterUnit, NamedTrack};
+use ferretto::track::{CounterTrack, CounterUnit, NamedTrack, StateTrack};
 use ferretto::{
-    Options, trace_counter, trace_event, trace_event_begin, trace_event_end, trace_event_instant,
+    Category, Options, trace_counter, trace_event, trace_event_begin, trace_event_end, trace_event_instant,
+    trace_state,
 };
+
+static RENDERING: Category = Category::new("rendering").description("From input to output");
+static MEMORY: Category = Category::new("memory").description("What is allocated");
 
 static FRAMES: NamedTrack = NamedTrack::new("Frames").description("From input to output");
 static HEAP: CounterTrack = CounterTrack::new("Heap").unit(CounterUnit::SizeBytes);
+static SCENE: StateTrack = StateTrack::new("Scene");
 
 fn main() {
     ferretto::initialize(Options::system().producer_name("track_events"));
-    let end = Instant::now() + Duration::from_secs(10);
-    let mut frame = 0u64;
-    while Instant::now() < end {
-        trace_event_begin!("rendering", "Frame", track = &FRAMES, "number" => frame);
+    // Listed by `perfetto --query` from now on, not only once there was an event.
+    ferretto::register_categories(&[&RENDERING, &MEMORY]);
+
+    let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok());
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs(seconds.unwrap_or(10));
+    let mut told = false;
+    for frame in 0.. {
+        if Instant::now() >= end {
+            break;
+        }
+        if !told && begin.elapsed() > Duration::from_secs(1) {
+            // Who records, and if nobody does, why.
+            println!("{}", ferretto::status());
+            told = true;
+        }
+        trace_event_begin!(&RENDERING, "Frame", track = &FRAMES, "number" => frame);
         draw(frame);
-        trace_event_end!("rendering", track = &FRAMES);
-        trace_counter!("memory", &HEAP, 4096 * (frame % 10));
-        frame += 1;
+        trace_event_end!(&RENDERING, track = &FRAMES);
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 fn draw(frame: u64) {
-    trace_event!("rendering", "Draw");
+    trace_event!(&RENDERING, "Draw");
+    if frame.is_multiple_of(20) {
+        let scene = if frame.is_multiple_of(40) {
+            "Indoors"
+        } else {
+            "Outdoors"
+        };
+        trace_state!(&RENDERING, scene, &SCENE);
+    }
     for player in 0..3 {
-        trace_event!("rendering", "DrawPlayer", "player" => player);
-        if frame.is_multiple_of(7) {
-            trace_event_instant!("rendering", "Dropped", "reason" => "busy", flow = frame);
+        // Ends with the block.
+        trace_event!(&RENDERING, "DrawPlayer", "player" => player, "visible" => player != 1);
+        // An arrow from the frame that decides to the one that heeds it.
+        if player == 2 && frame.is_multiple_of(7) {
+            trace_event_instant!(&RENDERING, "Dropped", "reason" => "busy", flow = frame);
+        } else if player == 2 && frame % 7 == 1 {
+            trace_event_instant!(&RENDERING, "Caught up", terminating_flow = frame - 1);
         }
     }
+    trace_counter!(&MEMORY, &HEAP, 4096 * (frame % 10));
 }
