@@ -1,0 +1,314 @@
+//! Sixty-four threads of an application, sessions that come and go, services that restart, and applications that end in the middle of
+//! an event: not one event is unaccounted for, and nothing is left.
+//!
+//! With real processes, our service and upstream's. For seconds, or as long as `FERRETTO_SDK_STRESS_SECONDS` says; the seed is printed
+//! (`FERRETTO_SDK_STRESS_SEED`).
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../ferretto/tests/stress/mod.rs"]
+mod stress;
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use ferretto::options::Port;
+use ferretto::session::{Session, SessionError, StateScope};
+use ferretto::{Backend, BufferExhaustedPolicy, Options};
+use rustix::process::Signal;
+use stress::account::{self, Found};
+use stress::crowd::Crowd;
+use stress::leaks::{self, Resources};
+use stress::{Chance, PATIENCE, journal, recording};
+use support::trace::{LOSSES, TraceProcessor};
+use support::{Program, Programs, Running, Side, System};
+
+/// Set where this program is the application: where its journals go.
+const JOURNALS: &str = "FERRETTO_STRESS_JOURNALS";
+const SEED: &str = "FERRETTO_STRESS_APPLICATION_SEED";
+
+const NAME: &str = "sdk-stress";
+
+/// In front of its answers, among what the test harness says.
+const ANSWER: &str = "application: ";
+
+/// How many sessions are recorded at a time.
+const RECORDERS: u64 = 3;
+
+const ROUND: Duration = Duration::from_secs(3);
+
+/// Not a test: what the test runs as the application.
+#[test]
+fn application() {
+    let Some(journals) = std::env::var_os(JOURNALS) else {
+        return;
+    };
+    let seed = std::env::var(SEED).unwrap().parse().unwrap();
+    let mut chance = Chance::new(seed);
+    let options = Options::system()
+        .producer_name(NAME)
+        .shared_memory_size(chance.pick(&[0, 0, 64 << 10, 32 << 20]))
+        .batch_commits(Duration::from_millis(chance.pick(&[0, 0, 5, 50])))
+        .track_event_policy(chance.pick(&[
+            BufferExhaustedPolicy::Drop,
+            BufferExhaustedPolicy::Drop,
+            BufferExhaustedPolicy::StallThenDrop,
+        ]));
+    ferretto::initialize(options);
+    let mut crowd = None;
+    for order in std::io::stdin().lines() {
+        match &*order.unwrap() {
+            "start" => crowd = Some(Crowd::start(seed, 0, Path::new(&journals))),
+            "stop" => drop(crowd.take().map(Crowd::end)),
+            "exit" => std::process::exit(0),
+            "abort" => std::process::abort(),
+            other => panic!("no such order: {other}"),
+        }
+        println!("\n{ANSWER}");
+    }
+    // Returns, and with it the program, while the crowd goes on.
+}
+
+struct Application {
+    running: Running,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Application {
+    fn start(system: &System<'_>, journals: &Path, seed: u64) -> Application {
+        let mut command = system.command(&std::env::current_exe().unwrap(), "application.log");
+        command
+            .args(["--exact", "application", "--nocapture"])
+            .env(JOURNALS, journals)
+            .env(SEED, seed.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut running = Running(command.spawn().unwrap());
+        Application {
+            orders: running.0.stdin.take().unwrap(),
+            answers: BufReader::new(running.0.stdout.take().unwrap()),
+            running,
+        }
+    }
+
+    fn does(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+        let mut line = String::new();
+        while !line.starts_with(ANSWER) {
+            line.clear();
+            let read = self.answers.read_line(&mut line).unwrap();
+            assert_ne!(read, 0, "the application has ended at {order:?}");
+        }
+    }
+}
+
+/// What comes over the application, or its service, in the middle of it all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Nothing: its threads end, and what they had is given back.
+    None,
+    Returns,
+    Exits,
+    Aborts,
+    Killed,
+    /// The service ends, and comes again.
+    ServiceRestarts,
+}
+
+impl Fate {
+    const ALL: [Fate; 6] = [
+        Fate::None,
+        Fate::Killed,
+        Fate::Exits,
+        Fate::ServiceRestarts,
+        Fate::Aborts,
+        Fate::Returns,
+    ];
+}
+
+/// Where the sessions' service is.
+static SERVICE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Sessions are of whatever service there is at the moment, of which this process is no producer.
+fn sessions() -> Session {
+    Session::with_backend(Backend::Custom)
+}
+
+fn connect(port: Port) -> std::io::Result<OwnedFd> {
+    let service = SERVICE.lock().unwrap().clone();
+    match (port, service) {
+        (Port::Consumer, Some(socket)) => UnixStream::connect(socket).map(OwnedFd::from),
+        _ => Err(std::io::ErrorKind::NotFound.into()),
+    }
+}
+
+#[test]
+fn every_event_is_accounted_for_whatever_ends() {
+    let (duration, seed) = stress::seconds_and_seed(20);
+    let programs = Programs::of_both();
+    let sides: &[Side] = match programs {
+        Some(_) => &[Side::Ours, Side::Upstream],
+        None => &[Side::Ours],
+    };
+    let programs = programs.unwrap_or_else(Programs::ours);
+    let log = |_, line: &str| println!("{line}");
+    ferretto::initialize(Options::custom(connect).log(log));
+    let processor = TraceProcessor::find();
+    let until = Instant::now() + duration;
+    let mut found = Found::default();
+    // From a place of its own for each seed, so that short runs do not always see the same fates.
+    for round in seed..seed + u64::MAX / 2 {
+        if Instant::now() >= until {
+            break;
+        }
+        let side = sides[(round % sides.len() as u64) as usize];
+        let fate = Fate::ALL[(round / 2 % Fate::ALL.len() as u64) as usize];
+        let more = one_round(&programs, side, fate, round, processor.as_ref());
+        println!("{round}: {side}, {fate:?}: {more}");
+        found += more;
+    }
+    println!("in the traces: {found}");
+    assert!(found.events > 1000, "{found}");
+}
+
+fn is_registered(session: &Session) -> bool {
+    let sources = match session.query_service_state(StateScope::Everything) {
+        Ok(state) => state.state.data_sources,
+        Err(_) => return false,
+    };
+    sources
+        .iter()
+        .any(|source| source.ds_descriptor.name.as_deref() == Some("track_event"))
+}
+
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn one_round(
+    programs: &Programs,
+    side: Side,
+    fate: Fate,
+    seed: u64,
+    processor: Option<&TraceProcessor>,
+) -> Found {
+    let mut system = System::new(programs);
+    let mut traced = system.start(side, Program::Traced);
+    *SERVICE.lock().unwrap() = Some(system.consumer_socket());
+    let journals = tempfile::tempdir().unwrap();
+    let mut application = Application::start(&system, journals.path(), seed);
+    await_that("the application is registered", || is_registered(&sessions()));
+    // Once, for what is made then and kept.
+    recording::record(&sessions, NAME, &mut Chance::new(seed)).unwrap();
+    let before = Resources::of(application.running.pid());
+    application.does("start");
+    let round_ends = Instant::now() + ROUND;
+    let mut found = Found::default();
+    std::thread::scope(|scope| {
+        let recorders = (0..RECORDERS).map(|recorder| {
+            let mut chance = Chance::new(seed << 8 ^ recorder);
+            let journals = journals.path();
+            scope.spawn(move || {
+                let mut found = Found::default();
+                while Instant::now() < round_ends {
+                    if fate == Fate::ServiceRestarts {
+                        await_that("the application is registered again", || {
+                            is_registered(&sessions())
+                        });
+                    }
+                    match recording::record(&sessions, NAME, &mut chance) {
+                        Ok(recordings) => {
+                            for recording in recordings {
+                                let more = account::check_or_keep(&recording, &journal::read(journals));
+                                check_with_processor(processor, fate, &recording.trace, &more);
+                                found += more;
+                            }
+                        }
+                        Err(error) => assert!(
+                            fate == Fate::ServiceRestarts && is_of_an_end(&error),
+                            "{fate:?}: {error}"
+                        ),
+                    }
+                }
+                found
+            })
+        });
+        let recorders: Vec<_> = recorders.collect();
+        std::thread::sleep(ROUND / 2);
+        match fate {
+            Fate::None => {}
+            Fate::Returns => {
+                let (sender, _) = std::os::unix::net::UnixStream::pair().unwrap();
+                drop(std::mem::replace(
+                    &mut application.orders,
+                    ChildStdin::from(OwnedFd::from(sender)),
+                ));
+            }
+            Fate::Exits => writeln!(application.orders, "exit").unwrap(),
+            Fate::Aborts => writeln!(application.orders, "abort").unwrap(),
+            Fate::Killed => application.running.signal(Signal::KILL),
+            Fate::ServiceRestarts => {
+                system.end(traced);
+                traced = system.start(side, Program::Traced);
+            }
+        }
+        for recorder in recorders {
+            found += recorder.join().unwrap();
+        }
+    });
+    match fate {
+        Fate::None | Fate::ServiceRestarts => {
+            application.does("stop");
+            leaks::await_none(application.running.pid(), &before);
+            drop(application.orders);
+            assert!(application.running.wait(PATIENCE).unwrap().success());
+        }
+        _ => assert!(application.running.wait(PATIENCE).is_some(), "{fate:?}"),
+    }
+    system.assert_running();
+    system.end(traced);
+    found
+}
+
+/// Whether this is what becomes of a session whose service ends.
+fn is_of_an_end(error: &SessionError) -> bool {
+    matches!(
+        error,
+        SessionError::Unavailable(_)
+            | SessionError::Disconnected(_)
+            | SessionError::Failed(_)
+            | SessionError::EndedEarly
+            | SessionError::NotCloned(_)
+    )
+}
+
+/// Upstream's trace processor has nothing to say but what the trace has told of losses.
+fn check_with_processor(processor: Option<&TraceProcessor>, fate: Fate, trace: &[u8], found: &Found) {
+    let Some(processor) = processor else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), trace).unwrap();
+    let [complaints] = processor.query(file.path(), [LOSSES]);
+    let losses = found.gaps > 0 || found.ends_lost > 0;
+    for complaint in &complaints {
+        let expected = match &*complaint[0] {
+            // The application was gone before it could.
+            "traced_flushes_failed" | "traced_final_flush_failed" => fate != Fate::None,
+            _ => losses && complaint[2] == "data_loss",
+        };
+        if !expected {
+            let (_, path) = file.keep().unwrap();
+            panic!("{complaints:?} in {}, of which is known: {found}", path.display());
+        }
+    }
+}

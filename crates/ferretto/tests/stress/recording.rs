@@ -1,0 +1,168 @@
+//! A session by chance, from its start to its trace.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ferretto::session::{Buffer, CloneSource, DataSource, Session, SessionError, TraceConfig};
+
+use super::account::Expected;
+use super::story::CATEGORIES;
+use super::{Chance, PATIENCE, now};
+
+/// A trace, and what must be in it.
+pub(crate) struct Recording {
+    pub(crate) trace: Vec<u8>,
+    pub(crate) expected: Expected,
+    /// What kind of session it was, for people.
+    pub(crate) what: String,
+}
+
+/// Where its packets go.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    LargeRing,
+    SmallRing,
+    KeepFirst,
+    File,
+}
+
+/// Runs a session of the producer with this name, and clones of it; gives their traces. Fails if the service does not last.
+pub(crate) fn record(
+    make: &dyn Fn() -> Session,
+    producer: &str,
+    chance: &mut Chance,
+) -> Result<Vec<Recording>, SessionError> {
+    let place = chance.pick(&[
+        Place::LargeRing,
+        Place::LargeRing,
+        Place::SmallRing,
+        Place::KeepFirst,
+        Place::File,
+        Place::File,
+    ]);
+    let categories = chance.pick(&[[true, true], [true, false], [false, true]]);
+    let mut source = DataSource::track_event().of_producer(producer);
+    for (category, _) in CATEGORIES.iter().zip(categories).filter(|(_, wanted)| *wanted) {
+        source = source.enable_category(category);
+    }
+    let name = unique_name();
+    let mut config = TraceConfig::new()
+        .data_source(source.disable_category("*"))
+        .unique_session_name(&name)
+        .flush_timeout(PATIENCE)
+        .buffer(match place {
+            Place::LargeRing => Buffer::new(64 << 10),
+            Place::SmallRing => Buffer::new(512),
+            Place::KeepFirst => Buffer::new(2 << 10).keep_first(),
+            Place::File => Buffer::new(32 << 10),
+        });
+    let clears = chance.one_in(3);
+    if clears {
+        config = config.clear_incremental_state(Duration::from_millis(100 + chance.below(200)));
+    }
+    // What streams into a file should be flushed now and then, or the service finds fault with it.
+    let flushes = chance.one_in(3) || matches!(place, Place::File);
+    if flushes {
+        config = config.flush_period(Duration::from_millis(100 + chance.below(300)));
+    }
+    let mut what = format!("{place:?} {categories:?}");
+    if clears {
+        what += ", clears";
+    }
+    if flushes {
+        what += ", flushes";
+    }
+    let mut session = make();
+    session.set_patience(PATIENCE);
+    let set_up = now();
+    let file = match place {
+        Place::File => {
+            let file = tempfile::tempfile().unwrap();
+            let config = config.write_into_file(Duration::from_millis(100));
+            session.setup_with_file(&config, file.try_clone().unwrap())?;
+            Some(file)
+        }
+        _ => {
+            session.setup(&config)?;
+            None
+        }
+    };
+    session.start_blocking()?;
+    let started = now();
+    let expected = |stopping| Expected {
+        categories,
+        set_up,
+        started,
+        stopping,
+        stopped: now(),
+    };
+    let mut recordings = Vec::new();
+    let mut read_so_far = Vec::new();
+    for _ in 0..chance.below(4) {
+        // The session is to last a while.
+        std::thread::sleep(Duration::from_millis(chance.below(400)));
+        match chance.below(4) {
+            0 => session.flush_blocking(PATIENCE)?,
+            1 if file.is_none() && !matches!(place, Place::KeepFirst) => {
+                // What a buffer has of a sequence that was read is not told from what it had.
+                session.flush_blocking(PATIENCE)?;
+                session.write_to(&mut read_so_far)?;
+                what += ", read meanwhile";
+            }
+            2 if read_so_far.is_empty() => {
+                let mut clone = make();
+                clone.set_patience(PATIENCE);
+                let stopping = now();
+                let source = CloneSource::Name(name.clone());
+                let trace = match &file {
+                    None => {
+                        clone.clone_session(&source)?;
+                        clone.read_to_end()?
+                    }
+                    Some(_) => {
+                        let file = tempfile::tempfile().unwrap();
+                        clone.clone_session_into(&source, file.try_clone().unwrap())?;
+                        contents(file)
+                    }
+                };
+                recordings.push(Recording {
+                    trace,
+                    expected: expected(stopping),
+                    what: format!("{what}: clone"),
+                });
+            }
+            _ => {}
+        }
+    }
+    let stopping = now();
+    session.stop_blocking()?;
+    let expected = expected(stopping);
+    let mut trace = read_so_far;
+    match file {
+        Some(file) => trace = contents(file),
+        None => {
+            session.write_to(&mut trace)?;
+        }
+    }
+    recordings.push(Recording {
+        trace,
+        expected,
+        what,
+    });
+    Ok(recordings)
+}
+
+fn contents(mut file: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+fn unique_name() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("stress-{}-{number}", std::process::id())
+}
