@@ -115,6 +115,7 @@ fn emit_site(site: &'static CallSite, listeners: u32) {
                     name: Name::OfSite,
                     track: TrackRef::Thread,
                     timestamp: None,
+                    begun: None,
                 };
                 thread.write(slot, &event, &|_| {});
             }
@@ -166,6 +167,7 @@ fn write_long(
         },
         track: parts.track.map_or(TrackRef::Thread, TrackRef::Tell),
         timestamp: parts.timestamp,
+        begun: None,
     };
     thread.write(slot, &event, fill);
 }
@@ -252,6 +254,7 @@ impl Slice {
                     name: Name::OfSite,
                     track: self.track.map_or(TrackRef::Thread, TrackRef::Told),
                     timestamp: None,
+                    begun: Some(self.starts),
                 };
                 thread.write(slot, &event, &|_| {});
             }

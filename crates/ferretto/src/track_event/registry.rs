@@ -16,6 +16,7 @@ use super::category::{Category, Listing};
 use super::config::{CategoryFilter, TrackEventOptions};
 use super::dynamic_site;
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, Held, Interner};
+use super::sequence::Event;
 use super::wire::{self, EventType, ShortFront};
 use crate::source::{MAX_INSTANCES, Output, Slot};
 
@@ -66,6 +67,13 @@ pub(super) struct Active {
     filter: Arc<CategoryFilter>,
 }
 
+impl Active {
+    /// Whether it had when the count of starts was this.
+    fn had_started(&self, starts: u32) -> bool {
+        self.started.wrapping_sub(starts).cast_signed() <= 0
+    }
+}
+
 fn registry() -> MutexGuard<'static, Registry> {
     // Nothing panics while it holds the lock.
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
@@ -91,7 +99,7 @@ pub(super) fn started_before(listeners: u32, starts: u32) -> u32 {
         .filter(|slot| listeners & slot.bit() != 0)
         .filter(|slot| {
             let active = registry.active[slot.index()].as_ref();
-            active.is_some_and(|active| active.started.wrapping_sub(starts).cast_signed() <= 0)
+            active.is_some_and(|active| active.had_started(starts))
         })
         .fold(0, |bits, slot| bits | slot.bit())
 }
@@ -234,11 +242,34 @@ pub(super) fn forget() {
     registry.update_sites();
 }
 
-/// The instance that records in a slot, and the epoch of that.
-pub(super) fn active(slot: Slot) -> Option<(Active, u32)> {
+/// The instance that records in a slot.
+pub(super) struct Found {
+    pub(super) active: Active,
+    pub(super) epoch: u32,
+    /// Whether an event is one that it records. Its thread has asked who listens before, and without the lock: by now the slot may have
+    /// another instance.
+    pub(super) records_event: bool,
+}
+
+/// The instance that records in a slot.
+pub(super) fn active(slot: Slot, event: &Event<'_>) -> Option<Found> {
     let registry = registry();
     let active = registry.active[slot.index()].clone()?;
-    Some((active, EPOCHS[slot.index()].load(Ordering::Relaxed)))
+    let listeners = match (event.begun, event.category, event.site) {
+        (Some(starts), _, _) => match active.had_started(starts) {
+            true => slot.bit(),
+            false => 0,
+        },
+        (None, Some(category), _) => registry.listeners_of_tagged(category, &[]),
+        // Ends of slices may have sites that are of no category.
+        (None, None, Some(site)) if site.event != EventType::SliceEnd => site.listeners(),
+        (None, None, _) => slot.bit(),
+    };
+    Some(Found {
+        epoch: EPOCHS[slot.index()].load(Ordering::Relaxed),
+        records_event: listeners & slot.bit() != 0,
+        active,
+    })
 }
 
 /// What services are told of our categories.

@@ -62,6 +62,8 @@ pub(super) struct Event<'a> {
     pub(super) name: Name<'a>,
     pub(super) track: TrackRef<'a>,
     pub(super) timestamp: Option<Timestamp>,
+    /// Of the end of a slice: how many instances had started when that began.
+    pub(super) begun: Option<u32>,
 }
 
 /// The track of an event.
@@ -204,18 +206,17 @@ impl ThreadState {
 
     /// Writes any event, with the fields that `fill` adds, and whatever has to be told before.
     pub(super) fn write(&mut self, slot: usize, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
-        if let Some(sequence) = self.sequence(slot) {
+        if let Some(sequence) = self.sequence(slot, event) {
             sequence.write(event, fill);
         }
     }
 
     /// Has every sequence that records tell what has changed of the tracks that it told of.
     pub(super) fn describe_changed_tracks(&mut self) {
-        for (slot, epoch) in EPOCHS.iter().enumerate() {
-            if epoch.load(Ordering::Relaxed) == 0 || self.sequences[slot].is_none() {
-                continue;
-            }
-            if let Some(sequence) = self.sequence(slot)
+        for (sequence, epoch) in self.sequences.iter_mut().zip(&EPOCHS) {
+            // One that starts over tells all anyhow.
+            if let Some(sequence) = sequence
+                && sequence.epoch == epoch.load(Ordering::Relaxed)
                 && sequence.begun
             {
                 let now = sequence.now();
@@ -227,25 +228,35 @@ impl ThreadState {
         }
     }
 
-    /// The sequence of a slot, ready to be written to; `None` if nobody records there any more.
-    fn sequence(&mut self, slot: usize) -> Option<&mut Sequence> {
+    /// The sequence of a slot, ready for this event; `None` if nobody records it there any more.
+    fn sequence(&mut self, slot: usize, event: &Event<'_>) -> Option<&mut Sequence> {
         let epoch = EPOCHS[slot].load(Ordering::Relaxed);
         let is_ready = |sequence: &Sequence| sequence.epoch == epoch;
         if !self.sequences.get(slot)?.as_deref().is_some_and(is_ready) {
-            // The epochs of a child are not those of its parent.
-            self.leave_parents_memory();
-            Self::renew(&mut self.sequences[slot], slot);
+            self.renew(slot, event)?;
         }
         self.sequences[slot].as_deref_mut()
     }
 
     #[cold]
-    fn renew(entry: &mut Option<Box<Sequence>>, slot: usize) {
-        let found = Slot::all().nth(slot).and_then(registry::active);
-        let Some((active, epoch)) = found else {
+    fn renew(&mut self, slot: usize, event: &Event<'_>) -> Option<()> {
+        // The epochs of a child are not those of its parent.
+        self.leave_parents_memory();
+        // What this thread has of sessions that are over: others need the chunks.
+        for (entry, epoch) in self.sequences.iter_mut().zip(&EPOCHS) {
+            if epoch.load(Ordering::Relaxed) == 0 {
+                *entry = None;
+            }
+        }
+        let entry = &mut self.sequences[slot];
+        let Some(found) = Slot::all()
+            .nth(slot)
+            .and_then(|slot| registry::active(slot, event))
+        else {
             *entry = None;
-            return;
+            return None;
         };
+        let (active, epoch) = (found.active, found.epoch);
         match entry {
             Some(sequence) if sequence.serial == active.serial => {
                 sequence.start_over(epoch);
@@ -253,12 +264,15 @@ impl ThreadState {
             _ => {
                 // The old one first, for its chunk may be the one that the new one needs.
                 *entry = None;
-                if let Ok(writer) = active.output.create_trace_writer() {
-                    let sequence = Sequence::new(active.serial, epoch, active.options, writer);
-                    *entry = Some(Box::new(sequence));
+                if !found.records_event {
+                    return None;
                 }
+                let writer = active.output.create_trace_writer().ok()?;
+                let sequence = Sequence::new(active.serial, epoch, active.options, writer);
+                *entry = Some(Box::new(sequence));
             }
         }
+        Some(())
     }
 }
 
