@@ -6,6 +6,7 @@
 #[cfg(test)]
 extern crate self as ferretto;
 
+mod channel;
 pub mod clock;
 pub mod data_source;
 pub mod debug_annotation;

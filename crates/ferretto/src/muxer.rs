@@ -17,7 +17,6 @@ use std::fmt;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use ferretto_ipc::reactor::{Reactor, Waker, boot_now};
 pub(crate) use registry::Entry;
 pub(crate) use served::{Readiness, Served, Services, Turn};
 
+use crate::channel::channel;
 use crate::options::{BackendOptions, LogLevel, MemoryOptions, Options, Settings};
 use crate::process_hooks::Hooks;
 use crate::source::Source;
@@ -241,11 +241,11 @@ fn drain(patience: Duration) {
     if on_own_thread() {
         return;
     }
-    let (done, wait) = sync_channel(1);
+    let (done, wait) = channel();
     muxer.post(Command::Drain(Box::new(move || {
-        let _ = done.try_send(());
+        let _ = done.send(());
     })));
-    let _ = wait.recv_timeout(patience);
+    let _ = wait.receive_within(patience);
 }
 
 /// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized.
@@ -278,7 +278,7 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
         let line = format!("tracing will not notice that this process forks or exits: {error}");
         log_to(&settings, LogLevel::Warning, &line);
     }
-    let (made, is_made) = sync_channel(1);
+    let (made, is_made) = channel();
     let for_thread = settings.clone();
     let spawned = std::thread::Builder::new()
         .name("ferretto".to_owned())
@@ -307,8 +307,8 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
     let started = match spawned {
         Err(error) => Err(format!("cannot start the thread: {error}")),
         Ok(_) => is_made
-            .recv()
-            .unwrap_or_else(|_| Err("the thread has ended".to_owned())),
+            .receive()
+            .unwrap_or_else(|| Err("the thread has ended".to_owned())),
     };
     if let Err(problem) = &started {
         log_to(&settings, LogLevel::Warning, &format!("no tracing: {problem}"));

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{DataSourceConfig, TraceConfig};
 use ferretto_wire::Reader;
 
+use crate::channel::{Receiver, Sender, channel};
 use crate::muxer::{self, Command};
 use crate::options::Backend;
 
@@ -109,12 +109,12 @@ impl StartupSession {
     /// Waits until it is over. Not to be called on the SDK's thread.
     pub fn wait(&self) -> StartupOutcome {
         // Without a thread there is no session that could take it over.
-        self.outcome.recv().unwrap_or(StartupOutcome::Aborted)
+        self.outcome.receive().unwrap_or(StartupOutcome::Aborted)
     }
 
     /// How it ended, if it has.
     pub fn outcome(&self) -> Option<StartupOutcome> {
-        self.outcome.try_recv().ok()
+        self.outcome.try_receive().ok()
     }
 }
 
@@ -133,8 +133,8 @@ pub fn startup_tracing(config: &[u8], options: StartupOptions) -> Result<Startup
     static LAST: AtomicU64 = AtomicU64::new(0);
     let muxer = muxer::current().ok_or(StartupError::NotInitialized)?;
     TraceConfig::decode_from_slice(config).map_err(|error| StartupError::Config(error.to_string()))?;
-    let (set_up, is_set_up) = sync_channel(1);
-    let (over, outcome) = sync_channel(1);
+    let (set_up, is_set_up) = channel();
+    let (over, outcome) = channel();
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     muxer.post(Command::StartUp(StartupRequest {
         number,
@@ -144,11 +144,11 @@ pub fn startup_tracing(config: &[u8], options: StartupOptions) -> Result<Startup
         set_up,
         over,
     }));
-    match is_set_up.recv() {
-        Ok(Ok(0)) => Err(StartupError::NoDataSource),
-        Ok(Ok(_)) => Ok(StartupSession { number, outcome }),
-        Ok(Err(reason)) => Err(StartupError::Backend(reason)),
-        Err(_) => Err(StartupError::NotInitialized),
+    match is_set_up.receive() {
+        Some(Ok(0)) => Err(StartupError::NoDataSource),
+        Some(Ok(_)) => Ok(StartupSession { number, outcome }),
+        Some(Err(reason)) => Err(StartupError::Backend(reason)),
+        None => Err(StartupError::NotInitialized),
     }
 }
 
@@ -158,8 +158,8 @@ pub(crate) struct StartupRequest {
     pub(crate) backend: Backend,
     pub(crate) timeout: Option<Duration>,
     config: Vec<u8>,
-    set_up: SyncSender<Result<usize, String>>,
-    over: SyncSender<StartupOutcome>,
+    set_up: Sender<Result<usize, String>>,
+    over: Sender<StartupOutcome>,
 }
 
 impl StartupRequest {
@@ -186,18 +186,18 @@ impl StartupRequest {
     }
 
     pub(crate) fn set_up(&self, data_sources: usize) {
-        let _ = self.set_up.try_send(Ok(data_sources));
+        let _ = self.set_up.send(Ok(data_sources));
     }
 
     pub(crate) fn refused(self, reason: String) {
-        let _ = self.set_up.try_send(Err(reason));
+        let _ = self.set_up.send(Err(reason));
     }
 
     pub(crate) fn adopted(self) {
-        let _ = self.over.try_send(StartupOutcome::Adopted);
+        let _ = self.over.send(StartupOutcome::Adopted);
     }
 
     pub(crate) fn aborted(self) {
-        let _ = self.over.try_send(StartupOutcome::Aborted);
+        let _ = self.over.send(StartupOutcome::Aborted);
     }
 }

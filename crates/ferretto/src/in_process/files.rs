@@ -11,7 +11,6 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use ferretto_ipc::reactor::Waker;
@@ -19,6 +18,8 @@ use ferretto_service::compression::{Compressor, FileCompression, Fit};
 use ferretto_service::{ReadBatch, SessionId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
+
+use crate::channel::{Receiver, Sender, channel};
 
 /// An open trace file that nothing is written into yet.
 pub(super) struct TraceFile {
@@ -165,7 +166,7 @@ impl Files {
         std::thread::Builder::new()
             .name("ferretto-file".into())
             .spawn(move || {
-                for job in received {
+                while let Some(job) = received.receive() {
                     let result = match job {
                         Job::Write(batch, compression) => {
                             Done::Written(session, output.write(&batch, compression))
@@ -189,12 +190,12 @@ impl Files {
 
     /// What some thread has done since, if any has.
     pub(super) fn next_done(&self) -> Option<Done> {
-        self.done.try_recv().ok()
+        self.done.try_receive().ok()
     }
 
     /// Waits for some thread to have done something; `None` if none has within this time.
     pub(super) fn wait(&self, at_most: Duration) -> Option<Done> {
-        self.done.recv_timeout(at_most).ok()
+        self.done.receive_within(at_most).ok()
     }
 }
 

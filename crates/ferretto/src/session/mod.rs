@@ -37,7 +37,6 @@ mod worker;
 use std::fmt;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -50,6 +49,7 @@ use ferretto_proto::messages::{
     clone_session_request::Selector,
 };
 
+use crate::channel::{Nothing, Sender, channel};
 use crate::muxer::{self, Served};
 use crate::options::Backend;
 use command::{Answer, Command, Observer, Place, Sink};
@@ -419,19 +419,19 @@ impl Session {
         if muxer::on_own_thread() {
             return Err(SessionError::OnSdkThread { request });
         }
-        let (sender, answer): (_, Receiver<Result<T, SessionError>>) = sync_channel(1);
+        let (sender, answer) = channel();
         self.send(command(Answer::new(move |result| {
             // Nobody waits any more if it was too late.
-            let _ = sender.try_send(result);
+            let _ = sender.send(result);
         })));
-        match answer.recv_timeout(patience) {
+        match answer.receive_within(patience) {
             Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(SessionError::TimedOut {
+            Err(Nothing::SoFar) => Err(SessionError::TimedOut {
                 request,
                 after: patience,
             }),
             // Every answer is given.
-            Err(RecvTimeoutError::Disconnected) => Err(SessionError::Disconnected("it was ended".into())),
+            Err(Nothing::EverAgain) => Err(SessionError::Disconnected("it was ended".into())),
         }
     }
 
@@ -441,9 +441,7 @@ impl Session {
         };
         match self.commands.send(command) {
             Ok(()) => waker.wake(),
-            Err(returned) => returned
-                .0
-                .refuse(SessionError::Disconnected("it was ended".into())),
+            Err(returned) => returned.refuse(SessionError::Disconnected("it was ended".into())),
         }
     }
 

@@ -4,7 +4,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, TryRecvError};
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
 use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
@@ -18,6 +17,7 @@ use super::config::TraceConfig;
 use super::endpoint::{Endpoint, Flow};
 use super::error::SessionError;
 use super::{Cloned, ServiceState};
+use crate::channel::{Nothing, Receiver};
 use crate::muxer::{Readiness, Served, Services, Turn};
 use crate::options::Backend;
 
@@ -678,10 +678,10 @@ impl Worker {
     }
 
     fn next_command(&self) -> Option<Command> {
-        match self.commands.try_recv() {
+        match self.commands.try_receive() {
             Ok(command) => Some(command),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Command::End),
+            Err(Nothing::SoFar) => None,
+            Err(Nothing::EverAgain) => Some(Command::End),
         }
     }
 
