@@ -16,7 +16,7 @@ mod producer;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use ferretto_client::producer::{Disconnect, ProducerEvent, ProducerOptions};
 use ferretto_ipc::reactor::{Deadlines, Waker};
 use ferretto_service::compression::Fit;
+use ferretto_service::ordered::OrderedMap;
 use ferretto_service::{ConsumerId, LogLevel, Now, Output, ProducerId, Service, SessionId};
 
 pub(crate) use consumer::Consumer;
@@ -54,11 +55,11 @@ impl InProcess {
     pub(crate) fn new(waker: Waker) -> InProcess {
         let core = Core {
             service: Service::new(machine::identity()),
-            producers: BTreeMap::new(),
-            consumers: BTreeMap::new(),
+            producers: OrderedMap::new(),
+            consumers: OrderedMap::new(),
             files: Files::new(waker),
-            writers: BTreeMap::new(),
-            files_of_clones: BTreeMap::new(),
+            writers: OrderedMap::new(),
+            files_of_clones: OrderedMap::new(),
             log: Vec::new(),
         };
         InProcess {
@@ -128,12 +129,12 @@ impl InProcess {
 struct Core {
     service: Service,
     /// What producers have not taken yet.
-    producers: BTreeMap<ProducerId, VecDeque<ProducerEvent>>,
-    consumers: BTreeMap<ConsumerId, ConsumerLink>,
+    producers: OrderedMap<ProducerId, VecDeque<ProducerEvent>>,
+    consumers: OrderedMap<ConsumerId, ConsumerLink>,
     files: Files,
-    writers: BTreeMap<SessionId, FileWriter>,
+    writers: OrderedMap<SessionId, FileWriter>,
     /// Files that came with requests for clones which are not made yet.
-    files_of_clones: BTreeMap<SessionId, TraceFile>,
+    files_of_clones: OrderedMap<SessionId, TraceFile>,
     /// Lines that were not taken yet.
     log: Vec<(LogLevel, String)>,
 }

@@ -18,7 +18,7 @@ mod flush;
 mod ids;
 mod lifecycle;
 pub mod limits;
-mod ordered;
+pub mod ordered;
 mod output;
 pub mod packet_validator;
 mod packets;

@@ -1,7 +1,7 @@
 //! Maps and sets in the order of their keys, for what there are few of: sessions, buffers, consumers, names.
 //!
-//! They look and behave like the standard library's B-trees, and are vectors: removing moves what is behind. For hundreds of
-//! entries that is as fast. The reason is another one: a B-tree is compiled anew for each type of entry, 10,000 lines of the
+//! For the service and for whoever drives it. They look and behave like the standard library's B-trees, and are vectors: removing
+//! moves what is behind. For hundreds of entries that is as fast. The reason is another one: a B-tree is compiled anew for each type of entry, 10,000 lines of the
 //! compiler's each time, and the two dozen of them were half of what whoever embeds the service waited for. What a
 //! hostile client can make thousands of (instances, writers, timers) stays in B-trees.
 
@@ -11,42 +11,56 @@ use std::ops::Index;
 
 /// A map in the order of its keys.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct OrderedMap<K, V>(Vec<(K, V)>);
+pub struct OrderedMap<K, V>(Vec<(K, V)>);
 
 impl<K, V> OrderedMap<K, V> {
-    pub(crate) const fn new() -> Self {
+    /// An empty one.
+    pub const fn new() -> Self {
         OrderedMap(Vec::new())
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The entries, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (&K, &mut V)> {
+    /// The entries, in order, their values to be changed.
+    pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (&K, &mut V)> {
         self.0.iter_mut().map(|(key, value)| (&*key, value))
     }
 
-    pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> + Clone {
+    /// The keys, in order.
+    pub fn keys(&self) -> impl DoubleEndedIterator<Item = &K> + Clone {
         self.0.iter().map(|(key, _)| key)
     }
 
-    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &V> + Clone {
+    /// The values, in the order of their keys.
+    pub fn values(&self) -> impl DoubleEndedIterator<Item = &V> + Clone {
         self.0.iter().map(|(_, value)| value)
     }
 
-    pub(crate) fn values_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut V> {
+    /// The values, in the order of their keys, to be changed.
+    pub fn values_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut V> {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
-    pub(crate) fn into_values(self) -> impl Iterator<Item = V> {
+    /// The values, in the order of their keys.
+    pub fn into_values(self) -> impl Iterator<Item = V> {
         self.0.into_iter().map(|(_, value)| value)
     }
 
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
+    /// Drops the entries that are not to be kept.
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
         self.0.retain_mut(|(key, value)| keep(key, value));
     }
 }
@@ -60,7 +74,8 @@ impl<K: Ord, V> OrderedMap<K, V> {
         self.0.binary_search_by(|(other, _)| other.borrow().cmp(key))
     }
 
-    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    /// The value of the key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
@@ -68,7 +83,8 @@ impl<K: Ord, V> OrderedMap<K, V> {
         Some(&self.0[at].1)
     }
 
-    pub(crate) fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    /// The key that is equal, and its value.
+    pub fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
     {
@@ -76,7 +92,8 @@ impl<K: Ord, V> OrderedMap<K, V> {
         Some((key, value))
     }
 
-    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    /// The value of the key, to be changed.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
@@ -84,14 +101,16 @@ impl<K: Ord, V> OrderedMap<K, V> {
         Some(&mut self.0[at].1)
     }
 
-    pub(crate) fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    /// Whether there is a value of the key.
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
         self.find(key).is_ok()
     }
 
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+    /// Sets the value of the key; gives the one that it had.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.find(&key) {
             Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
             Err(at) => {
@@ -101,7 +120,8 @@ impl<K: Ord, V> OrderedMap<K, V> {
         }
     }
 
-    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    /// Takes the entry out; gives its value.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
@@ -110,7 +130,7 @@ impl<K: Ord, V> OrderedMap<K, V> {
     }
 
     /// The value of the key, put there by `make` if there was none.
-    pub(crate) fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
+    pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         let at = self.find(&key).unwrap_or_else(|at| {
             self.0.insert(at, (key, make()));
             at
@@ -166,28 +186,33 @@ impl<K, V> IntoIterator for OrderedMap<K, V> {
 
 /// A set in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OrderedSet<T>(Vec<T>);
+pub struct OrderedSet<T>(Vec<T>);
 
 impl<T> OrderedSet<T> {
-    pub(crate) const fn new() -> Self {
+    /// An empty one.
+    pub const fn new() -> Self {
         OrderedSet(Vec::new())
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn first(&self) -> Option<&T> {
+    /// The least value.
+    pub fn first(&self) -> Option<&T> {
         self.0.first()
     }
 }
 
 impl<T: Ord> OrderedSet<T> {
-    pub(crate) fn contains<Q: Ord + ?Sized>(&self, value: &Q) -> bool
+    /// Whether the value is there.
+    pub fn contains<Q: Ord + ?Sized>(&self, value: &Q) -> bool
     where
         T: Borrow<Q>,
     {
@@ -195,7 +220,7 @@ impl<T: Ord> OrderedSet<T> {
     }
 
     /// Adds the value; whether it was not there.
-    pub(crate) fn insert(&mut self, value: T) -> bool {
+    pub fn insert(&mut self, value: T) -> bool {
         match self.0.binary_search(&value) {
             Ok(_) => false,
             Err(at) => {
@@ -206,7 +231,7 @@ impl<T: Ord> OrderedSet<T> {
     }
 
     /// Takes the value out; whether it was there.
-    pub(crate) fn remove(&mut self, value: &T) -> bool {
+    pub fn remove(&mut self, value: &T) -> bool {
         let at = self.0.binary_search(value);
         at.is_ok_and(|at| {
             self.0.remove(at);

@@ -3,7 +3,7 @@
 //! Driven by [`super::thread`], which decides what becomes of data sources. A backend goes through *generations*: one is a connection
 //! with whatever was recorded for it before it was there, and ends when it is lost.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -99,9 +99,10 @@ pub(super) struct BackendState {
     unpopulated: Option<Arc<SharedMemory>>,
     pub(super) own_memory: OwnMemory,
     /// The data sources, by id, that the service was told of.
-    pub(super) registered: BTreeSet<u64>,
-    /// By serial number, which instances have not done what they are to do for a flush. All flushes that were not acknowledged.
-    flushes: BTreeMap<FlushRequestId, BTreeSet<u32>>,
+    pub(super) registered: Vec<u64>,
+    /// All flushes that were not acknowledged, in the order in which they came, and by serial number which instances have not done
+    /// what they are to do for them.
+    flushes: VecDeque<(FlushRequestId, Vec<u32>)>,
     /// With the boot time at which they expire.
     triggers: VecDeque<(String, u64)>,
 }
@@ -133,8 +134,8 @@ impl BackendState {
             offered: None,
             unpopulated: None,
             own_memory: OwnMemory::Possible,
-            registered: BTreeSet::new(),
-            flushes: BTreeMap::new(),
+            registered: Vec::new(),
+            flushes: VecDeque::new(),
             triggers: VecDeque::new(),
         }
     }
@@ -373,22 +374,15 @@ impl BackendState {
     }
 
     /// Instances have begun to flush.
-    pub(super) fn begin_flush(&mut self, flush: FlushRequestId, instances: BTreeSet<u32>) {
-        self.flushes.insert(flush, instances);
+    pub(super) fn begin_flush(&mut self, flush: FlushRequestId, instances: Vec<u32>) {
+        self.flushes.push_back((flush, instances));
     }
 
     /// An instance has flushed, or (`None`) needs to for no flush any more.
     pub(super) fn flushed(&mut self, serial: u32, flush: Option<FlushRequestId>) {
-        match flush {
-            Some(flush) => {
-                if let Some(waiting) = self.flushes.get_mut(&flush) {
-                    waiting.remove(&serial);
-                }
-            }
-            None => {
-                for waiting in self.flushes.values_mut() {
-                    waiting.remove(&serial);
-                }
+        for (id, waiting) in &mut self.flushes {
+            if flush.is_none_or(|flush| flush == *id) {
+                waiting.retain(|waiting| *waiting != serial);
             }
         }
     }
@@ -396,10 +390,11 @@ impl BackendState {
     /// Acknowledges flushes that are done. One stands for all before it, so it waits for them.
     pub(super) fn acknowledge_flushes(&mut self) {
         let mut done = None;
-        while let Some(first) = self.flushes.first_entry()
-            && first.get().is_empty()
+        while let Some((flush, waiting)) = self.flushes.front()
+            && waiting.is_empty()
         {
-            done = Some(first.remove_entry().0);
+            done = Some(*flush);
+            self.flushes.pop_front();
         }
         if let Some(flush) = done {
             match &self.arbiter {

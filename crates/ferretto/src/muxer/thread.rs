@@ -6,7 +6,6 @@
 
 mod startup;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -242,7 +241,7 @@ impl Thread {
         let backend = &mut self.backends[index];
         for state in &self.sources.all {
             if state.entry.is_offered() {
-                backend.registered.insert(state.entry.id);
+                backend.registered.push(state.entry.id);
                 let descriptor = &state.descriptor;
                 backend
                     .link
@@ -393,7 +392,7 @@ impl Thread {
             startup.arbiter.bind(target);
             for session in &mut self.startup {
                 if session.number == startup.session {
-                    session.unbound.remove(&serial);
+                    session.unbound.retain(|unbound| *unbound != serial);
                 }
             }
             self.notify_started(index, id);
@@ -463,7 +462,7 @@ impl Thread {
             .filter_map(|&id| self.place(index, id))
             .collect();
         let serial = |place: &Place| self.sources.at(*place).map(|running| running.instance.serial);
-        let serials: BTreeSet<u32> = places.iter().filter_map(serial).collect();
+        let serials = places.iter().filter_map(serial).collect();
         self.backends[index].begin_flush(flush.id, serials);
         for place in places {
             if let Some(running) = self.sources.at(place) {
@@ -509,7 +508,7 @@ impl Thread {
             startup.arbiter.discard();
             for session in &mut self.startup {
                 if session.number == startup.session {
-                    session.unbound.remove(&serial);
+                    session.unbound.retain(|unbound| *unbound != serial);
                     session.aborting = true;
                 }
             }
@@ -538,13 +537,15 @@ impl Thread {
             }
             for backend in &mut self.backends {
                 if state.entry.is_offered() {
-                    if backend.is_connected() && backend.registered.insert(id) {
+                    if backend.is_connected() && !backend.registered.contains(&id) {
+                        backend.registered.push(id);
                         let descriptor = &state.descriptor;
                         backend
                             .link
                             .with(|producer| producer.register_data_source(descriptor));
                     }
-                } else if backend.registered.remove(&id) {
+                } else if let Some(at) = backend.registered.iter().position(|other| *other == id) {
+                    backend.registered.swap_remove(at);
                     backend
                         .link
                         .with(|producer| producer.unregister_data_source(&state.name));

@@ -3,7 +3,8 @@
 //! Asked when a sequence describes a track for the first time, never for each event. Sequences that have already
 //! written another descriptor learn of changes by [`version`], one load, and [`changes_since`].
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -19,9 +20,24 @@ pub(super) struct Registered {
 
 #[derive(Debug, Default)]
 struct Registry {
-    by_uuid: BTreeMap<u64, Registered>,
-    /// Uuids by the version at which their descriptors last changed; has as many entries as `by_uuid`.
-    by_version: BTreeMap<u64, u64>,
+    by_uuid: HashMap<u64, Registered, BuildHasherDefault<DefaultHasher>>,
+    /// Versions, ascending, and the uuids whose descriptors changed with them. Some have changed again since, or are gone: no
+    /// more than there are others.
+    history: Vec<(u64, u64)>,
+}
+
+impl Registry {
+    /// Drops from the history what is over, when that has become as much as the rest.
+    fn tidy(&mut self) {
+        let Registry { by_uuid, history } = self;
+        if history.len() > 2 * by_uuid.len() {
+            history.retain(|(version, uuid)| {
+                by_uuid
+                    .get(uuid)
+                    .is_some_and(|registered| registered.version == *version)
+            });
+        }
+    }
 }
 
 /// A registry and, in a forked child, the one that is used in its place: whether a thread that no longer exists was
@@ -34,8 +50,8 @@ struct Generation {
 
 static FIRST: Generation = Generation {
     registry: Mutex::new(Registry {
-        by_uuid: BTreeMap::new(),
-        by_version: BTreeMap::new(),
+        by_uuid: HashMap::with_hasher(BuildHasherDefault::new()),
+        history: Vec::new(),
     }),
     next: OnceLock::new(),
 };
@@ -72,26 +88,22 @@ pub(super) fn set(uuid: u64, parent: u64, encoded: &[u8]) {
     let encoded = encoded.into();
     let mut registry = lock();
     let version = version() + 1;
-    if let Some(old) = registry.by_uuid.insert(
-        uuid,
-        Registered {
-            encoded,
-            parent,
-            version,
-        },
-    ) {
-        registry.by_version.remove(&old.version);
-    }
-    registry.by_version.insert(version, uuid);
+    let registered = Registered {
+        encoded,
+        parent,
+        version,
+    };
+    registry.by_uuid.insert(uuid, registered);
+    registry.history.push((version, uuid));
+    registry.tidy();
     VERSION.store(version, Ordering::Release);
 }
 
 /// Forgets what is registered for this track.
 pub(super) fn erase(uuid: u64) {
     let mut registry = lock();
-    if let Some(old) = registry.by_uuid.remove(&uuid) {
-        registry.by_version.remove(&old.version);
-    }
+    registry.by_uuid.remove(&uuid);
+    registry.tidy();
 }
 
 /// What [`changes_since`] tells.
@@ -106,11 +118,15 @@ pub(super) struct Changes {
 /// The descriptors that were registered or changed after `version`.
 pub(super) fn changes_since(version: u64) -> Changes {
     let registry = lock();
-    let descriptors = registry
-        .by_version
-        .range(version + 1..)
-        .filter_map(|(_, uuid)| registry.by_uuid.get_key_value(uuid))
-        .map(|(&uuid, registered)| (uuid, Arc::clone(&registered.encoded)))
+    let news = registry
+        .history
+        .partition_point(|(changed, _)| *changed <= version);
+    let descriptors = registry.history[news..]
+        .iter()
+        .filter_map(|&(changed, uuid)| {
+            let registered = registry.by_uuid.get(&uuid)?;
+            (registered.version == changed).then(|| (uuid, Arc::clone(&registered.encoded)))
+        })
         .collect();
     Changes {
         descriptors,

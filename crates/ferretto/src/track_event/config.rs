@@ -19,7 +19,6 @@
 //! tags come before disabled categories, `*` is a pattern like others, `slow` and `debug` are not special, and what
 //! nothing matches is *not* recorded.
 
-use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use ferretto_proto::messages::TrackEventConfig;
@@ -176,7 +175,12 @@ pub(crate) fn can_adopt(startup: &TrackEventConfig, config: &TrackEventConfig) -
             &config.enabled_tags,
             &config.disabled_tags,
         ]
-        .map(|list| BTreeSet::from_iter(list.iter().cloned()))
+        .map(|list| {
+            let mut names = list.clone();
+            names.sort_unstable();
+            names.dedup();
+            names
+        })
     };
     let filters = |config: &TrackEventConfig| {
         let options = TrackEventOptions::new(config);

@@ -4,7 +4,6 @@
 //! the masks of call sites change.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +30,7 @@ static STARTS: AtomicU32 = AtomicU32::new(0);
 static LISTENERS: AtomicU32 = AtomicU32::new(0);
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    categories: BTreeMap::new(),
+    categories: Vec::new(),
     test_prefixes: Vec::new(),
     sites: Vec::new(),
     active: [const { None }; MAX_INSTANCES],
@@ -39,8 +38,8 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 });
 
 struct Registry {
-    /// By name. No groups.
-    categories: BTreeMap<&'static str, Category>,
+    /// In the order of their names. No groups.
+    categories: Vec<Category>,
     /// Names that begin so are not listed.
     test_prefixes: Vec<&'static str>,
     sites: Vec<Site>,
@@ -275,7 +274,7 @@ pub(super) fn active(slot: Slot, event: &Event<'_>) -> Option<Found> {
 /// What services are told of our categories.
 pub(super) fn descriptor() -> TrackEventDescriptor {
     let registry = registry();
-    let listed = registry.categories.values().filter(|category| {
+    let listed = registry.categories.iter().filter(|category| {
         category.listing == Listing::Listed
             && !registry
                 .test_prefixes
@@ -301,15 +300,23 @@ fn members(category: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Registry {
+    /// Where the category is, or else would be.
+    fn find_category(&self, name: &str) -> Result<usize, usize> {
+        self.categories
+            .binary_search_by(|category| category.name.cmp(name))
+    }
+
     /// Adds what is new of a category or group; whether anything is.
     fn add_category(&mut self, category: &Category) -> bool {
         let mut news = false;
         for name in members(category.name) {
             let member = Category { name, ..*category };
-            let known = self.categories.entry(name).or_insert_with(|| {
+            let at = self.find_category(name).unwrap_or_else(|at| {
                 news = true;
-                member
+                self.categories.insert(at, member);
+                at
             });
+            let known = &mut self.categories[at];
             // One that was known from an event by its name alone, and is defined now.
             if (known.description.is_none() && member.description.is_some())
                 || (known.tags.is_empty() && !member.tags.is_empty())
@@ -365,6 +372,12 @@ impl Registry {
         }
     }
 
+    /// The tags of a category that is known.
+    fn tags_of(&self, category: &str) -> Option<&'static [&'static str]> {
+        let at = self.find_category(category).ok()?;
+        Some(self.categories[at].tags)
+    }
+
     /// Likewise, of a category with these tags, or of a group, whose members have theirs.
     fn listeners_of_tagged(&self, category: &str, tags: &[&str]) -> u32 {
         let mut listeners = 0;
@@ -374,7 +387,7 @@ impl Registry {
             };
             // The layer for `tracing` has no groups: its tags are of the one category.
             let enabled = if category.contains(',') {
-                let tags_of = |name: &str| self.categories.get(name).map(|category| category.tags);
+                let tags_of = |name: &str| self.tags_of(name);
                 active.filter.is_group_enabled(category, tags_of)
             } else {
                 active.filter.is_enabled(category, tags)

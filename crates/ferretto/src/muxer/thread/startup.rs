@@ -1,6 +1,5 @@
 //! Startup tracing, on the SDK's thread: instances that no session has asked for, those that one has taken over, and what is given up.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ferretto_client::arbiter::BufferId;
@@ -20,7 +19,7 @@ pub(super) struct StartupSession {
     pub(super) number: u64,
     pub(super) backend: usize,
     /// By serial number, the instances that no session has started yet.
-    pub(super) unbound: BTreeSet<u32>,
+    pub(super) unbound: Vec<u32>,
     /// When it is given up, in monotonic nanoseconds.
     pub(super) deadline: Option<u64>,
     pub(super) aborting: bool,
@@ -62,7 +61,7 @@ impl Thread {
         let mut session = StartupSession {
             number: request.number,
             backend: index,
-            unbound: BTreeSet::new(),
+            unbound: Vec::new(),
             deadline: request
                 .timeout
                 .map(|timeout| monotonic_now().saturating_add(timeout.as_nanos() as u64)),
