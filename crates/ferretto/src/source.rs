@@ -9,8 +9,8 @@ use std::sync::Arc;
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, CreateWriterError};
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_proto::messages::data_source_config::BufferExhaustedPolicy as ConfiguredPolicy;
-use ferretto_proto::messages::data_source_config::SessionInitiator;
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message};
+use ferretto_wire::Reader;
 
 use crate::options::{Backend, Concurrency};
 
@@ -147,20 +147,25 @@ pub(crate) fn policy_of(config: &DataSourceConfig, default: BufferExhaustedPolic
 
 /// Whether two configs differ in nothing but what the service fills in.
 pub(crate) fn equal_but_for_the_service(one: &DataSourceConfig, other: &DataSourceConfig) -> bool {
-    let stripped = |config: &DataSourceConfig| DataSourceConfig {
-        target_buffer: None,
-        tracing_session_id: None,
-        session_initiator: None::<SessionInitiator>,
-        trace_duration_ms: None,
-        stop_timeout_ms: None,
-        enable_extra_guardrails: None,
-        ..config.clone()
-    };
-    stripped(one) == stripped(other)
+    asked_for(one) == asked_for(other)
+}
+
+/// The encoded fields of a config that the service does not fill in. As bytes they are compared without code for each message that
+/// there may be in a config.
+fn asked_for(config: &DataSourceConfig) -> Vec<u8> {
+    /// `target_buffer`, `trace_duration_ms`, `tracing_session_id`, `enable_extra_guardrails`, `stop_timeout_ms` and
+    /// `session_initiator`.
+    const FILLED_IN: [u32; 6] = [2, 3, 4, 6, 7, 8];
+    let encoded = config.encode_to_vec();
+    let fields = Reader::new(&encoded).flatten();
+    let asked_for = fields.filter(|field| !FILLED_IN.contains(&field.number));
+    asked_for.flat_map(|field| field.raw).copied().collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use ferretto_proto::messages::data_source_config::SessionInitiator;
+
     use super::*;
 
     #[test]

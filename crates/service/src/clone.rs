@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use ferretto_proto::messages::trace_config::BufferConfig;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
+use ferretto_proto::messages::{Message, TraceConfig};
 
 use crate::clock::Now;
 use crate::flush::flags;
@@ -498,7 +499,8 @@ impl Service {
             id,
             consumer,
             uid,
-            config: original.config.clone(),
+            // It was decoded from these, but for what decides which producers take part: none do.
+            config: TraceConfig::decode_from_slice(&original.config_bytes).unwrap_or_default(),
             config_bytes: original.config_bytes.clone(),
             data_source_configs: Vec::new(),
             wanted: Wanted::default(),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_proto::messages::{TraceConfig, trace_config};
+use ferretto_proto::messages::{Message, TraceConfig, trace_config};
 use ferretto_wire::{Reader, Value, Writer};
 
 use crate::clock::Now;
@@ -555,19 +555,34 @@ fn instance_config(session: &Session, index: usize, buffer: BufferId) -> Vec<u8>
     config.as_slice().to_vec()
 }
 
-/// Whether two configs are the same but for the producer filters of their data sources.
+/// Whether two configs are the same but for the producer filters of their data sources. They are compared as they encode: to
+/// copy and compare messages field by field is a lot of code.
 pub(crate) fn only_filters_differ(old: &TraceConfig, new: &TraceConfig) -> bool {
-    let without_filters = |config: &TraceConfig| {
-        let mut config = config.clone();
-        for source in &mut config.data_sources {
-            source.producer_name_filter.clear();
-            source.producer_name_regex_filter.clear();
-        }
-        // Triggers set the duration of a session, whose config has none.
-        if config.trigger_config.is_set() {
-            config.duration_ms = None;
-        }
-        config
-    };
     without_filters(old) == without_filters(new)
+}
+
+/// The encoded config without the producer filters of its data sources.
+fn without_filters(config: &TraceConfig) -> Vec<u8> {
+    /// `data_sources` in `TraceConfig`.
+    const DATA_SOURCES: u32 = 2;
+    const DURATION_MS: u32 = 3;
+    /// `producer_name_filter` and `producer_name_regex_filter` in `TraceConfig.DataSource`.
+    const FILTERS: [u32; 2] = [2, 3];
+    let encoded = config.encode_to_vec();
+    let mut rest = Writer::new();
+    for field in Reader::new(&encoded).flatten() {
+        match (field.number, field.value) {
+            (DATA_SOURCES, Value::Bytes(source)) => rest.nested(DATA_SOURCES, |rest| {
+                for field in Reader::new(source).flatten() {
+                    if !FILTERS.contains(&field.number) {
+                        rest.raw(field.raw);
+                    }
+                }
+            }),
+            // Triggers set the duration of a session, whose config has none.
+            (DURATION_MS, _) if config.trigger_config.is_set() => {}
+            _ => rest.raw(field.raw),
+        }
+    }
+    rest.into_vec()
 }

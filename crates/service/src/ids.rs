@@ -3,6 +3,7 @@
 //! beyond their width, which is the width of the field on the wire. Those that clients name too are `proto`'s and `smb`'s.
 
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($repr:ty)) => {
@@ -37,6 +38,37 @@ id! {
 
 pub use ferretto_proto::ids::{BufferId, DataSourceInstanceId, FlushRequestId};
 pub use ferretto_smb::{ChunkId, WriterId};
+
+/// Of hash tables by id.
+pub(crate) type IdHasher = BuildHasherDefault<IdMixer>;
+
+/// Mixes the bits of ids, each with an invertible function. All but a writer's 16 bits are the service's own choice, so a
+/// producer can make its own writers collide, at most 65536 of them: too few to be worth a keyed hash on every commit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IdMixer(u64);
+
+impl Hasher for IdMixer {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u16(&mut self, value: u16) {
+        self.write_u64(value.into());
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 impl MachineId {
     /// The machine the service runs on.

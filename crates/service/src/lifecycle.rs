@@ -265,16 +265,18 @@ impl Service {
             );
         }
         let surplus = !only_filters_differ(&session.config, &input.config);
-        let mut changed = session.config.clone();
-        adopt_filters(&mut changed, &input.config);
+        let mut filters = adopted_filters(&session.config, &input.config);
+        exchange_filters(&mut session.config, &mut filters);
+        let config = &session.config;
         let this_machine = &self.identity.machine_name;
-        let wanted =
-            resolve_targets(&changed).and_then(|targets| Wanted::new(&changed, &targets, this_machine));
-        session.wanted = match wanted {
-            Ok(wanted) => wanted,
-            Err(error) => return self.log(LogLevel::Warning, format!("config not changed: {error}")),
-        };
-        session.config = changed;
+        session.wanted =
+            match resolve_targets(config).and_then(|targets| Wanted::new(config, &targets, this_machine)) {
+                Ok(wanted) => wanted,
+                Err(error) => {
+                    exchange_filters(&mut session.config, &mut filters);
+                    return self.log(LogLevel::Warning, format!("config not changed: {error}"));
+                }
+            };
         let names: Vec<String> = session.wanted.names().map(str::to_owned).collect();
         let instances = session.instances.values();
         let set_up: OrderedSet<_> = instances.map(|i| (i.source, i.registration)).collect();
@@ -584,8 +586,11 @@ pub(crate) fn instances_by_producer(
     map
 }
 
-/// Takes over the producer filters of each data source that the new config names too.
-fn adopt_filters(config: &mut TraceConfig, new: &TraceConfig) {
+/// Which producers a data source may be of: `producer_name_filter` and `producer_name_regex_filter`.
+type ProducerFilters = (Vec<String>, Vec<String>);
+
+/// The producer filters of each data source: those of the new config, if it names it too.
+fn adopted_filters(config: &TraceConfig, new: &TraceConfig) -> Vec<ProducerFilters> {
     // The first of a name counts.
     let by_name: OrderedMap<_, _> = new
         .data_sources
@@ -593,13 +598,21 @@ fn adopt_filters(config: &mut TraceConfig, new: &TraceConfig) {
         .rev()
         .map(|source| (source.config.name.as_deref(), source))
         .collect();
-    for source in &mut config.data_sources {
-        if let Some(new) = by_name.get(&source.config.name.as_deref()) {
-            source.producer_name_filter.clone_from(&new.producer_name_filter);
-            source
-                .producer_name_regex_filter
-                .clone_from(&new.producer_name_regex_filter);
-        }
+    let adopted = config.data_sources.iter().map(|source| {
+        let source = *by_name.get(&source.config.name.as_deref()).unwrap_or(&source);
+        (
+            source.producer_name_filter.clone(),
+            source.producer_name_regex_filter.clone(),
+        )
+    });
+    adopted.collect()
+}
+
+/// Puts these filters in the place of those that the data sources have.
+fn exchange_filters(config: &mut TraceConfig, filters: &mut [ProducerFilters]) {
+    for (source, (names, expressions)) in config.data_sources.iter_mut().zip(filters) {
+        std::mem::swap(&mut source.producer_name_filter, names);
+        std::mem::swap(&mut source.producer_name_regex_filter, expressions);
     }
 }
 

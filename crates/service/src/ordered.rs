@@ -3,7 +3,7 @@
 //! For the service and for whoever drives it. They look and behave like the standard library's B-trees, and are vectors: removing
 //! moves what is behind. For hundreds of entries that is as fast. The reason is another one: a B-tree is compiled anew for each type of entry, 10,000 lines of the
 //! compiler's each time, and the two dozen of them were half of what whoever embeds the service waited for. What a
-//! hostile client can make thousands of (instances, writers, timers) stays in B-trees.
+//! hostile client can make thousands of is not kept here: the instances of a session are in a B-tree, what needs no order in hash tables.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -248,10 +248,11 @@ impl<T> Default for OrderedSet<T> {
 
 impl<T: Ord> FromIterator<T> for OrderedSet<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
-        let mut values: Vec<T> = values.into_iter().collect();
-        values.sort();
-        values.dedup();
-        OrderedSet(values)
+        let mut set = OrderedSet::new();
+        for value in values {
+            set.insert(value);
+        }
+        set
     }
 }
 

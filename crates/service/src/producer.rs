@@ -3,14 +3,15 @@
 //! Everything here comes from a process that may be hostile. Ids are looked up, sizes are checked, and chunks are
 //! copied out of shared memory before they are looked at.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, Message, commit_data_request};
 use ferretto_smb::{ChunkHeader, Completeness, MAX_WRITER_ID, ServiceSmb};
 
 use crate::clock::Now;
 use crate::ids::{
-    BufferId, ChunkId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
+    BufferId, ChunkId, DataSourceInstanceId, FlushRequestId, IdHasher, MachineId, ProducerId, SessionId,
+    WriterId,
 };
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
@@ -108,7 +109,7 @@ pub(crate) struct Producer {
     /// Bytes of their descriptors.
     descriptor_bytes: usize,
     /// Where each registered writer writes.
-    pub(crate) writers: BTreeMap<WriterId, BufferId>,
+    pub(crate) writers: HashMap<WriterId, BufferId, IdHasher>,
     /// Buffers of the sessions it takes part in; it may write into no other.
     pub(crate) allowed_buffers: OrderedSet<BufferId>,
     pub(crate) trigger_budget: TriggerBudget,
@@ -152,7 +153,7 @@ impl Service {
             smb_requested: false,
             data_sources: Vec::new(),
             descriptor_bytes: 0,
-            writers: BTreeMap::new(),
+            writers: HashMap::default(),
             allowed_buffers: OrderedSet::new(),
             trigger_budget: TriggerBudget::default(),
         };

@@ -4,7 +4,7 @@
 //! the outside: what has to be done is queued for [`Service::poll`]. After any input the driver polls until it gets
 //! `None`, and calls [`Service::handle_timeout`] at [`Service::next_deadline`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use ferretto_proto::messages::{ObservableEvents, observable_events};
 
@@ -12,7 +12,9 @@ use crate::admission::GuardedStarts;
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::clone::PendingClone;
-use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
+use crate::ids::{
+    BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, IdHasher, ProducerId, SessionId,
+};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, Output, ProducerCommand};
@@ -92,7 +94,7 @@ pub struct Service {
     /// Who offers a data source of this name, in the order of registration: a producer may do so more than once.
     pub(crate) offers: OrderedMap<String, Vec<Offer>>,
     /// The session of every instance that was set up.
-    pub(crate) instances: BTreeMap<DataSourceInstanceId, SessionId>,
+    pub(crate) instances: HashMap<DataSourceInstanceId, SessionId, IdHasher>,
     /// Clones that are not complete yet, by the ids they will have as sessions.
     pub(crate) clones: OrderedMap<SessionId, PendingClone>,
     pub(crate) lockdown: bool,
@@ -132,7 +134,7 @@ impl Service {
             sessions: OrderedMap::new(),
             buffers: OrderedMap::new(),
             offers: OrderedMap::new(),
-            instances: BTreeMap::new(),
+            instances: HashMap::default(),
             clones: OrderedMap::new(),
             lockdown: false,
             triggers: crate::triggers::Registry::default(),

@@ -2,7 +2,7 @@
 //! its trace. Only data and questions about it; what happens to a session is in `enable`, `lifecycle`, `flush` and
 //! `readback`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::clone::{BufferGroup, CloneTrigger};
 use crate::compression::{Codec, Compressor};
 use crate::concurrent::OtherSessions;
 use crate::ids::{
-    BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId, WriterId,
+    BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, IdHasher, MachineId, ProducerId, SessionId,
+    WriterId,
 };
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
@@ -275,7 +276,7 @@ pub(crate) struct Session {
     /// The buffers are to be freed as soon as the file is complete.
     pub(crate) free_when_drained: bool,
 
-    sequence_ids: BTreeMap<(MachineId, ProducerId, WriterId), u32>,
+    sequence_ids: HashMap<(MachineId, ProducerId, WriterId), u32, IdHasher>,
     /// The one asked for last: packets come out of the buffer many of a sequence in a row.
     last_sequence_id: Option<((MachineId, ProducerId, WriterId), u32)>,
     pub(crate) invalid_packets: u64,
@@ -335,7 +336,7 @@ impl Session {
             file: beginning.file,
             disabled_error: None,
             free_when_drained: false,
-            sequence_ids: BTreeMap::new(),
+            sequence_ids: HashMap::default(),
             last_sequence_id: None,
             invalid_packets: 0,
             filter: beginning.filter,

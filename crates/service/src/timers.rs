@@ -3,13 +3,14 @@
 //! Each names what it is for (a session, a flush of it). When that is gone its timers are swept out, so that the set
 //! stays as small as what is going on; one that fires nevertheless is dropped without effect.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use crate::clock::Now;
 use crate::ids::{FlushRequestId, SessionId};
 
 /// What a deadline is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// `duration_ms` is over.
     Duration(SessionId),
@@ -66,12 +67,20 @@ pub(crate) enum Clock {
     Boot,
 }
 
+/// A deadline, and what orders those that are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    deadline: u64,
+    number: u64,
+    timer: Timer,
+}
+
 /// Deadlines in nanoseconds of their clocks; those of one clock that are equal fire in the order in which they were
 /// set.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    monotonic: BTreeMap<(u64, u64), Timer>,
-    boot: BTreeMap<(u64, u64), Timer>,
+    monotonic: BinaryHeap<Reverse<Entry>>,
+    boot: BinaryHeap<Reverse<Entry>>,
     last_number: u64,
 }
 
@@ -83,17 +92,21 @@ impl Timers {
 
     pub(crate) fn set_on(&mut self, clock: Clock, deadline: u64, timer: Timer) {
         self.last_number += 1;
-        let key = (deadline, self.last_number);
-        match clock {
-            Clock::Monotonic => self.monotonic.insert(key, timer),
-            Clock::Boot => self.boot.insert(key, timer),
+        let entry = Entry {
+            deadline,
+            number: self.last_number,
+            timer,
         };
+        match clock {
+            Clock::Monotonic => self.monotonic.push(Reverse(entry)),
+            Clock::Boot => self.boot.push(Reverse(entry)),
+        }
     }
 
     /// Sweeps out the timers that nobody needs any more.
     pub(crate) fn forget(&mut self, is_over: impl Fn(&Timer) -> bool) {
-        self.monotonic.retain(|_, timer| !is_over(timer));
-        self.boot.retain(|_, timer| !is_over(timer));
+        self.monotonic.retain(|Reverse(entry)| !is_over(&entry.timer));
+        self.boot.retain(|Reverse(entry)| !is_over(&entry.timer));
     }
 
     /// The earliest deadline on this clock.
@@ -102,7 +115,7 @@ impl Timers {
             Clock::Monotonic => &self.monotonic,
             Clock::Boot => &self.boot,
         };
-        queue.first_key_value().map(|((deadline, _), _)| *deadline)
+        queue.peek().map(|Reverse(entry)| entry.deadline)
     }
 
     /// Takes out one timer that is due.
@@ -110,8 +123,12 @@ impl Timers {
         [(&mut self.monotonic, now.monotonic), (&mut self.boot, now.boot)]
             .into_iter()
             .find_map(|(queue, now)| {
-                let entry = queue.first_entry()?;
-                (entry.key().0 <= now).then(|| entry.remove())
+                let Reverse(first) = *queue.peek()?;
+                if first.deadline > now {
+                    return None;
+                }
+                queue.pop();
+                Some(first.timer)
             })
     }
 }

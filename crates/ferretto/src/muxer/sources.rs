@@ -164,9 +164,9 @@ impl Sources {
         &self,
         backend: usize,
         generation: u32,
-        config: &DataSourceConfig,
+        name: &str,
+        encoded_config: &[u8],
     ) -> Result<usize, NoSource> {
-        let name = config.name.as_deref().unwrap_or_default();
         let mut found = Err(NoSource::Unknown);
         for (index, state) in self.all.iter().enumerate() {
             if state.name != name || !state.entry.is_offered() {
@@ -176,7 +176,7 @@ impl Sources {
                 running.backend == backend
                     && running.generation == generation
                     && running.phase != Phase::Stopping
-                    && *running.instance.config == *config
+                    && *running.instance.encoded_config == *encoded_config
             });
             if !serves_it {
                 return Ok(index);

@@ -333,7 +333,12 @@ impl Thread {
             return;
         }
         let config = Arc::new(*setup.config);
-        let source = match self.sources.for_config(index, generation, &config) {
+        let source = match self.sources.for_config(
+            index,
+            generation,
+            config.name.as_deref().unwrap_or_default(),
+            &setup.encoded_config,
+        ) {
             Ok(source) => source,
             Err(NoSource::ServedAlready) => return,
             Err(NoSource::Unknown) => {

@@ -6,12 +6,12 @@
 //! losses between now and their next chunk are noticed. Everything is O(1) in the number of sequences.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::Hasher;
 
 use super::record::Slot;
 use super::stats::WriterSlot;
 use super::{LossReasons, ProducerIdentity, SequenceInfo};
-use crate::ids::{ChunkId, ProducerId, WriterId};
+use crate::ids::{ChunkId, IdHasher, ProducerId, WriterId};
 
 /// Idle sequences that are remembered. The same number as upstream's.
 pub(super) const MAX_IDLE: u32 = 1024;
@@ -35,30 +35,6 @@ pub(super) struct SequenceKey {
 impl std::hash::Hash for SequenceKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u32(u32::from(self.producer.0) << 16 | u32::from(self.writer.0));
-    }
-}
-
-pub(super) type KeyHasherBuilder = BuildHasherDefault<KeyHasher>;
-
-/// Mixes the 32 bits of a [`SequenceKey`] with an invertible function. A producer chooses 16 of them; it can make
-/// its own writers collide, at most 65536 of them, which is too few to be worth a keyed hash on every commit.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(u32::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        let mixed = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ mixed >> 32;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 
@@ -142,7 +118,7 @@ impl Sequence {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sequences {
     slots: Vec<Sequence>,
-    index: HashMap<SequenceKey, u32, KeyHasherBuilder>,
+    index: HashMap<SequenceKey, u32, IdHasher>,
     vacant: Vec<u32>,
     oldest_idle: Option<u32>,
     newest_idle: Option<u32>,

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::sequence::{KeyHasherBuilder, SequenceKey};
-use crate::ids::{ProducerId, WriterId};
+use super::sequence::SequenceKey;
+use crate::ids::{IdHasher, ProducerId, WriterId};
 
 /// Counters of one buffer since it was made. Sizes are in bytes and include chunk headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub(super) struct WriterSlot(u32);
 #[derive(Clone, Debug, Default)]
 pub(super) struct WriterStats {
     histograms: Vec<(SequenceKey, PayloadHistogram)>,
-    index: HashMap<SequenceKey, u32, KeyHasherBuilder>,
+    index: HashMap<SequenceKey, u32, IdHasher>,
 }
 
 impl WriterStats {
