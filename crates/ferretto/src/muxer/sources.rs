@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ferretto_client::arbiter::{Arbiter, BufferId};
 use ferretto_client::producer::DataSourceInstanceId;
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+use ferretto_proto::messages::DataSourceDescriptor;
 
 use super::registry::{self, Entry};
 use crate::options::Concurrency;
