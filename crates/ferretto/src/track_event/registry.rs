@@ -362,10 +362,7 @@ impl Registry {
 
     /// The instances that record a category or group, for a site with these tags of its own.
     fn listeners_of(&self, category: &str, own_tags: &[&str]) -> u32 {
-        let defined = self
-            .categories
-            .get(category)
-            .map_or(&[][..], |category| category.tags);
+        let defined = self.tags_of(category).unwrap_or_default();
         match own_tags {
             [] => self.listeners_of_tagged(category, defined),
             _ => self.listeners_of_tagged(category, &[own_tags, defined].concat()),
