@@ -75,7 +75,7 @@ pub trait Peer: Sync {
 
 /// Those that there are, in the order of the table. Each is a program of its own beside the runner's: what one of them links, or starts
 /// before `main`, is no other's business.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "floor",
     "perfetto-c",
     "perfetto-cxx",
@@ -86,4 +86,5 @@ pub const NAMES: [&str; 10] = [
     "fastrace",
     "perfetto-recorder",
     "ferretto",
+    "ferretto-tracing",
 ];
