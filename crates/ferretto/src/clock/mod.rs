@@ -1,18 +1,18 @@
 //! Trace time: the nanoseconds that events are stamped with.
 //!
 //! Trace time is one of the kernel's clocks ([`TraceClock`]), the same for the whole process. [`now`] asks the kernel. Event
-//! sequences do not: each holds an [`Anchor`], with which it computes the time from the processor's time-stamp counter.
+//! sequences do not: each holds an `Anchor`, with which it computes the time from the processor's time-stamp counter.
 //!
-//! How the parts fit together: [`counter`] reads the time-stamp counter and says whether it can be relied on. [`discipline`]
+//! How the parts fit together: `counter` reads the time-stamp counter and says whether it can be relied on. `discipline`
 //! is arithmetic alone: from readings of counter and kernel it makes the next piece of the function from ticks to time.
-//! [`timeline`] keeps the process's current piece in a [`seqlock`]. [`anchor`] is a thread's copy of that piece.
+//! `timeline` keeps the process's current piece in a `seqlock`. `anchor` is a thread's copy of that piece.
 //!
 //! What is guaranteed of times from anchors:
 //! - A thread's times never go backwards, and all threads compute with the same function, which never decreases: what happened before
 //!   is stamped before. But a processor may read its counter before earlier loads are done: if a thread waits for a cache line
 //!   that another one writes, some hundreds of nanoseconds early. A fence would prevent that, and double what a timestamp costs.
 //! - They differ from the kernel's clock by tens of nanoseconds. Where someone turns the kernel's clock faster or slower
-//!   (`adjtimex`), by that much of [`discipline::MAX_PIECE_NS`] more, until the piece is over.
+//!   (`adjtimex`), by that much of `discipline::MAX_PIECE_NS` more, until the piece is over.
 //! - After a jump (the machine was suspended, a virtual machine moved) they are right again with the next piece.
 
 mod anchor;

@@ -1,17 +1,4 @@
-//! The macros that users write.
-//!
-//! All of them take a category first, then a name, then in any order:
-//!
-//! | | |
-//! |---|---|
-//! | `"name" => value` | an argument ([`DebugAnnotation`](crate::debug_annotation::DebugAnnotation)) |
-//! | `track = track` | the track that the event is on, if not the thread's ([`crate::track`]) |
-//! | `timestamp = time` | when it happened, if not now ([`Timestamp`](crate::Timestamp), or nanoseconds of trace time) |
-//! | `flow = flow`, `terminating_flow = flow` | arrows between events ([`Flow`](crate::Flow), or a number) |
-//! | `correlation_id = id` | a number or text that events which belong together share |
-//! | <code>&#124;event&#124; …</code> | anything else ([`EventContext`](crate::EventContext)) |
-//!
-//! Nothing but the category is evaluated while nobody records the event.
+//! The macros that users write; what they have in common is documented in [`super`].
 
 /// Records a slice from here to the end of the enclosing block.
 ///
@@ -35,7 +22,7 @@ macro_rules! trace_event {
     };
 }
 
-/// As [`trace_event!`], but the slice is a value: it ends when that is dropped.
+/// As [`trace_event!`](crate::trace_event), but the slice is a value: it ends when that is dropped.
 ///
 /// ```
 /// let loading = ferretto::trace_slice!("files", "Load");
@@ -66,7 +53,7 @@ macro_rules! trace_slice {
     };
 }
 
-/// Begins a slice that [`trace_event_end!`] ends: on this thread, where slices must be nested, or on the track given.
+/// Begins a slice that [`trace_event_end!`](crate::trace_event_end) ends: on this thread, where slices must be nested, or on the track given.
 ///
 /// ```
 /// use ferretto::track::Track;

@@ -1,9 +1,28 @@
 //! Track events: slices, instants, counters and states, by category.
 //!
-//! How an event comes into a trace: the macro ([`macros`]) looks at its call site's mask ([`call_site`]), which is 0 unless an
-//! instance listens. If one does, the thread's sequence for it ([`thread`], [`sequence`]) writes the packet: in the usual case
-//! by storing what the call site has prepared ([`emit`], [`ferretto_client::trace_writer::PreparedPacket`]), otherwise by encoding it
-//! into the chunk. Who listens is decided by [`registry`], whenever an instance starts or stops.
+//! [`trace_event!`](crate::trace_event) records a slice to the end of the enclosing block, [`trace_slice!`](crate::trace_slice) one that ends with
+//! a value, [`trace_event_begin!`](crate::trace_event_begin) and [`trace_event_end!`](crate::trace_event_end) one that begins and ends where they are,
+//! [`trace_event_instant!`](crate::trace_event_instant) a moment, [`trace_counter!`](crate::trace_counter) a value,
+//! [`trace_state!`](crate::trace_state) a state. [`trace_function`](macro@crate::trace_function) makes a slice of a function, and
+//! [`future`](crate::future) slices of what is asynchronous.
+//!
+//! Macros of events take a category first, then a name, then in any order:
+//!
+//! | | |
+//! |---|---|
+//! | `"name" => value` | an argument ([`DebugAnnotation`](crate::debug_annotation::DebugAnnotation)) |
+//! | `track = track` | the track that the event is on, if not the thread's ([`crate::track`]) |
+//! | `timestamp = time` | when it happened, if not now ([`Timestamp`], or nanoseconds of trace time) |
+//! | `flow = flow`, `terminating_flow = flow` | arrows between events ([`Flow`], or a number) |
+//! | `correlation_id = id` | a number or text that events which belong together share |
+//! | <code>&#124;event&#124; …</code> | anything else ([`EventContext`]) |
+//!
+//! Nothing but the category is evaluated while nobody records the event.
+
+// How an event comes into a trace: the macro (`macros.rs`) looks at its call site's mask (`call_site.rs`), which is 0 unless an instance
+// listens. If one does, the thread's sequence for it (`thread.rs`, `sequence.rs`) writes the packet: in the usual case by storing what
+// the call site has prepared, otherwise by encoding it into the chunk (`emit.rs`). Who listens is decided by `registry.rs`, whenever an
+// instance starts or stops.
 
 mod call_site;
 mod category;
