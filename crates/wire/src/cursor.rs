@@ -18,7 +18,7 @@ const MAX_TAG_LEN: usize = 5;
 /// The longest message that a nested one can be here: its length takes one byte.
 pub const MAX_SHORT_LEN: usize = 0x7f;
 
-/// A position in a window; see the [module](self). The lifetime is that of the window, and no other cursor has it.
+/// A position in a window; see `Cursor::delimited`. The lifetime is that of the window, and no other cursor has it.
 #[derive(Debug)]
 pub struct Cursor<'w> {
     /// Valid for writing up to `end`.
