@@ -90,7 +90,7 @@ impl fmt::Debug for Muxer {
 
 /// Sets up tracing for this process: starts the SDK's thread, which connects to the services named in `options` and records for them
 /// what their sessions ask for. Returns at once. Services that are not there are looked for again and again, at least every five
-/// seconds; why there is no connection is written to the log once, and [`status`](fn@crate::status) tells.
+/// seconds; why there is no connection is written to the log once, and [`status`](crate::status()) tells.
 ///
 /// May be called again to add backends. Those that are there already stay as they are, and so does what concerns the whole process.
 ///
