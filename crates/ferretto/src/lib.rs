@@ -143,6 +143,7 @@ pub mod session;
 mod source;
 pub mod startup;
 pub mod status;
+mod system;
 pub mod track;
 pub mod track_event;
 

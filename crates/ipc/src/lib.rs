@@ -62,6 +62,7 @@ mod pair;
 pub mod ports;
 pub mod reactor;
 pub mod socket_names;
+pub mod time;
 pub mod transport;
 mod wire_protocol;
 

@@ -9,6 +9,7 @@
 //! deadline needs a timer descriptor, since the timeout of `epoll_wait` counts monotonic time only.
 
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -17,12 +18,10 @@ use std::time::Duration;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
-use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime, timerfd_create,
-    timerfd_settime,
-};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
+
+use crate::time::{self, BootTimer, Clock};
 
 #[cfg(test)]
 mod tests;
@@ -180,18 +179,12 @@ impl From<Option<Deadline>> for Deadlines {
 
 /// Now on `CLOCK_MONOTONIC`, in nanoseconds.
 pub fn monotonic_now() -> u64 {
-    nanoseconds(ClockId::Monotonic)
+    time::now(Clock::Monotonic)
 }
 
 /// Now on `CLOCK_BOOTTIME`, in nanoseconds.
 pub fn boot_now() -> u64 {
-    nanoseconds(ClockId::Boottime)
-}
-
-fn nanoseconds(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    // Neither clock is ever negative.
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    time::now(Clock::Boot)
 }
 
 /// What failed in the event loop.
@@ -216,7 +209,7 @@ pub enum ReactorError {
     /// A signal could not be watched.
     Signals(std::io::Error),
     /// The timer could not be set.
-    Timer(Errno),
+    Timer(io::Error),
     /// Waiting failed.
     Wait(Errno),
 }
@@ -309,14 +302,14 @@ pub struct Reactor {
     buffer: Vec<epoll::Event>,
     signals: Option<SignalDelivery<UnixStream, SignalOnly>>,
     /// Made when the first boot-time deadline comes.
-    timer: Option<BootTimer>,
+    timer: Option<Alarm>,
 }
 
 #[derive(Debug)]
-struct BootTimer {
-    fd: OwnedFd,
-    /// What it is set to; 0 is disarmed.
-    armed: u64,
+struct Alarm {
+    timer: BootTimer,
+    /// When it goes off; 0 for never.
+    at: u64,
 }
 
 impl fmt::Debug for Reactor {
@@ -434,9 +427,9 @@ impl Reactor {
                     }
                 }
                 TIMER => {
-                    if let Some(timer) = &mut self.timer {
-                        let _ = rustix::io::read(&timer.fd, &mut [0u8; 8]);
-                        timer.armed = 0;
+                    if let Some(alarm) = &mut self.timer {
+                        let _ = rustix::io::read(&alarm.timer, &mut [0u8; 8]);
+                        alarm.at = 0;
                     }
                 }
                 token => events.ready.push(Event {
@@ -452,14 +445,10 @@ impl Reactor {
 
     fn arm(&mut self, at: u64) -> Result<(), ReactorError> {
         if self.timer.is_none() {
-            let fd = timerfd_create(
-                TimerfdClockId::Boottime,
-                TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-            )
-            .map_err(ReactorError::Timer)?;
-            epoll::add(&self.epoll, &fd, EventData::new_u64(TIMER), EventFlags::IN)
-                .map_err(ReactorError::Timer)?;
-            self.timer = Some(BootTimer { fd, armed: 0 });
+            let timer = BootTimer::new().map_err(ReactorError::Timer)?;
+            epoll::add(&self.epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)
+                .map_err(|error| ReactorError::Timer(error.into()))?;
+            self.timer = Some(Alarm { timer, at: 0 });
         }
         self.set_timer(at)
     }
@@ -470,16 +459,11 @@ impl Reactor {
 
     /// Sets the timer to go off once at `at`, or not at all for 0, unless it is set so already.
     fn set_timer(&mut self, at: u64) -> Result<(), ReactorError> {
-        let Some(timer) = &mut self.timer else {
-            return Ok(());
-        };
-        if timer.armed != at {
-            let setting = Itimerspec {
-                it_interval: timespec(0),
-                it_value: timespec(at),
-            };
-            timerfd_settime(&timer.fd, TimerfdTimerFlags::ABSTIME, &setting).map_err(ReactorError::Timer)?;
-            timer.armed = at;
+        if let Some(alarm) = &mut self.timer
+            && alarm.at != at
+        {
+            alarm.timer.set(at).map_err(ReactorError::Timer)?;
+            alarm.at = at;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ mod timeline;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use rustix::time::{ClockId, clock_gettime};
+use ferretto_ipc::time::{self, Clock};
 
 pub(crate) use anchor::Anchor;
 pub(crate) use counter::finish_earlier_instructions;
@@ -57,10 +57,10 @@ impl TraceClock {
 
     /// What the clock shows, in nanoseconds.
     fn read(self) -> u64 {
-        nanoseconds(match self {
-            TraceClock::Boottime => ClockId::Boottime,
-            TraceClock::Monotonic => ClockId::Monotonic,
-            TraceClock::MonotonicRaw => ClockId::MonotonicRaw,
+        time::now(match self {
+            TraceClock::Boottime => Clock::Boot,
+            TraceClock::Monotonic => Clock::Monotonic,
+            TraceClock::MonotonicRaw => Clock::MonotonicRaw,
         })
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn time_stamp_counter() -> Option<u64> {
 
 /// The processor time that the calling thread has used so far, in nanoseconds. A system call.
 pub(crate) fn thread_time_ns() -> u64 {
-    nanoseconds(ClockId::ThreadCPUTime)
+    time::now(Clock::Thread)
 }
 
 /// Sets the process's trace clock for good and gets its timestamps ready, so that no event has to. To be called before any
@@ -152,8 +152,3 @@ const CHOICES: [TraceClock; 3] = [
 
 /// 0 until someone chooses.
 static CHOICE: AtomicU8 = AtomicU8::new(0);
-
-fn nanoseconds(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}

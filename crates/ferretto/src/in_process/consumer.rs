@@ -25,6 +25,7 @@ use ferretto_service::{
 use super::files::TraceFile;
 use super::{Core, lock, machine};
 use crate::session::Flow;
+use crate::system;
 
 /// Bytes of trace data in one event, about.
 const READ_BATCH: usize = 256 * 1024;
@@ -124,7 +125,7 @@ impl Consumer {
     pub(super) fn connect(core: Arc<Mutex<Core>>) -> Consumer {
         let id = {
             let mut core = lock(&core);
-            let id = core.service.connect_consumer(rustix::process::geteuid().as_raw());
+            let id = core.service.connect_consumer(system::effective_user());
             core.consumers.insert(id, ConsumerLink::new());
             id
         };

@@ -2,55 +2,43 @@
 //!
 //! Called by [`super`] with each input. The daemon reads the same for its service.
 
-use std::ffi::CStr;
-
+use ferretto_ipc::time::{self, Clock};
 use ferretto_service::{Identity, Now, SystemFacts};
-use rustix::rand::{GetRandomFlags, getrandom};
-use rustix::time::{ClockId, clock_gettime};
 
-use crate::clock;
+use crate::{clock, system};
 
 /// The time, on every clock that traces refer to.
 pub(super) fn now() -> Now {
-    let read = |clock| {
-        let time = clock_gettime(clock);
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-    };
     Now {
-        boot: read(ClockId::Boottime),
-        realtime_coarse: read(ClockId::RealtimeCoarse),
-        monotonic_coarse: read(ClockId::MonotonicCoarse),
-        realtime: read(ClockId::Realtime),
-        monotonic: read(ClockId::Monotonic),
-        monotonic_raw: read(ClockId::MonotonicRaw),
+        boot: time::now(Clock::Boot),
+        realtime_coarse: time::now(Clock::RealtimeCoarse),
+        monotonic_coarse: time::now(Clock::MonotonicCoarse),
+        realtime: time::now(Clock::Realtime),
+        monotonic: time::now(Clock::Monotonic),
+        monotonic_raw: time::now(Clock::MonotonicRaw),
         tsc: clock::time_stamp_counter(),
     }
 }
 
 /// Who the service is and where it runs.
 pub(super) fn identity() -> Identity {
-    let uname = rustix::system::uname();
-    let text = |name: &CStr| name.to_string_lossy().into_owned();
-    let memory = rustix::system::sysinfo();
-    let machine_name = std::env::var("PERFETTO_MACHINE_NAME").unwrap_or_else(|_| text(uname.sysname()));
+    let uname = system::uname();
+    let machine_name = std::env::var("PERFETTO_MACHINE_NAME").ok();
+    let system_name = || uname.as_ref().map(|uname| uname.system.clone());
+    let machine_name = machine_name.or_else(system_name).unwrap_or_default();
     Identity {
-        uid: rustix::process::geteuid().as_raw(),
+        uid: system::effective_user(),
         version: concat!("Ferretto v", env!("CARGO_PKG_VERSION")).to_owned(),
         machine_name,
         // The daemon's are the machine's. What a program extends the schema by, it can write itself.
         extension_descriptors: Vec::new(),
         system: SystemFacts {
-            utsname: Some([
-                text(uname.sysname()),
-                text(uname.release()),
-                text(uname.version()),
-                text(uname.machine()),
-            ]),
+            utsname: uname.map(|uname| [uname.system, uname.release, uname.version, uname.machine]),
             // To know it takes the C library or a parser of its files.
             timezone_offset_minutes: None,
-            page_size: u32::try_from(rustix::param::page_size()).ok(),
+            page_size: system::page_size(),
             cpus: configured_cpus(),
-            ram_bytes: Some(memory.totalram as u64 * u64::from(memory.mem_unit)),
+            ram_bytes: system::total_memory(),
         },
     }
 }
@@ -82,11 +70,12 @@ pub(super) fn random_uuid() -> u128 {
 }
 
 fn random_bits() -> u128 {
-    let mut bytes = [0; 16];
-    // It fails only before the kernel has gathered entropy at boot; then the time has to do.
-    if getrandom(&mut bytes, GetRandomFlags::NONBLOCK) != Ok(16) {
-        let now = now();
-        return u128::from(now.realtime) << 64 | u128::from(now.monotonic_raw);
-    }
-    u128::from_ne_bytes(bytes)
+    system::random_bytes().map_or_else(
+        || {
+            // Early at boot; then the time has to do.
+            let now = now();
+            u128::from(now.realtime) << 64 | u128::from(now.monotonic_raw)
+        },
+        u128::from_ne_bytes,
+    )
 }

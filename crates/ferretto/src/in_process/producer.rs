@@ -19,6 +19,7 @@ use ferretto_service::{
 use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
 
 use super::{Core, lock, machine};
+use crate::system;
 
 /// What a service in the same process agrees to.
 const FEATURES: ConnectionFeatures = ConnectionFeatures {
@@ -59,8 +60,8 @@ impl Producer {
             sharing: MemorySharing::Possible,
         };
         let credentials = Credentials {
-            uid: rustix::process::geteuid().as_raw(),
-            pid: Some(rustix::process::getpid().as_raw_nonzero().get()),
+            uid: system::effective_user(),
+            pid: Some(std::process::id() as i32),
         };
         let mut turned_away = VecDeque::new();
         let id = {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ferretto_proto::write;
 
 use super::identity;
+use crate::system;
 
 /// Where events of a thread are shown, if the system records events of the same thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -69,7 +70,7 @@ pub(super) fn write_thread(tid: u32, descriptor: &mut write::TrackDescriptor<'_>
 /// None for a thread that is gone.
 fn thread_name(tid: u32) -> Option<String> {
     let name = if tid == identity::thread_id() {
-        rustix::thread::name().ok()?.into_bytes()
+        system::thread_name()?
     } else {
         std::fs::read(format!("/proc/self/task/{tid}/comm")).ok()?
     };

@@ -8,6 +8,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::system;
+
 /// 0: not computed yet.
 static PROCESS_UUID: AtomicU64 = AtomicU64::new(0);
 
@@ -87,7 +89,7 @@ fn substitute_start_time() -> u64 {
 
 /// The process's number.
 pub(super) fn process_id() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
+    std::process::id() as i32
 }
 
 /// The calling thread's number.
@@ -101,7 +103,7 @@ pub(crate) fn thread_id() -> u32 {
 
 #[cold]
 fn ask_for_thread_id() -> u32 {
-    let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    let tid = system::thread_id();
     THREAD_ID.set(tid);
     tid
 }
