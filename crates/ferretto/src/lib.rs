@@ -129,6 +129,7 @@
 #[cfg(test)]
 extern crate self as ferretto;
 
+mod atomic_word;
 mod channel;
 pub mod clock;
 pub mod data_source;

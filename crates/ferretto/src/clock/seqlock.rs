@@ -3,13 +3,15 @@
 //! The timeline keeps its state in one. Whoever finds it being written, or loses the race to write it, is told so and does
 //! without. In a forked child it may have been left in the middle of a write: [`SeqLock::abandon`].
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::atomic_word::AtomicWord;
 
 /// `N` words, all zero at first.
-pub(super) struct SeqLock<const N: usize> {
+pub(super) struct SeqLock<const N: usize, W = AtomicU64> {
     /// Odd while the words are being written; otherwise different for each state they have been in.
-    version: AtomicU64,
-    words: [AtomicU64; N],
+    version: W,
+    words: [W; N],
 }
 
 /// A state that the words have been in.
@@ -23,13 +25,15 @@ impl<const N: usize> SeqLock<N> {
             words: [const { AtomicU64::new(0) }; N],
         }
     }
+}
 
+impl<const N: usize, W: AtomicWord> SeqLock<N, W> {
     /// The words as one writer left them; `None` if one is at work.
     pub(super) fn read(&self) -> Option<(Version, [u64; N])> {
         let version = self.version.load(Ordering::Acquire);
         let words = std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
         // The words are loaded before the version is once more.
-        fence(Ordering::Acquire);
+        W::fence(Ordering::Acquire);
         let unchanged = self.version.load(Ordering::Relaxed) == version;
         (version.is_multiple_of(2) && unchanged).then_some((Version(version), words))
     }
@@ -42,7 +46,7 @@ impl<const N: usize> SeqLock<N> {
             .ok()?;
         let (words, result) = write();
         // Whoever sees one of the new words sees the odd version too, or a later one.
-        fence(Ordering::Release);
+        W::fence(Ordering::Release);
         self.store(words);
         self.version.store(version + 2, Ordering::Release);
         Some(result)

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::atomic_word::AtomicWord;
 use crate::clock;
 use crate::track::{NamedTrack, Parent, Track, TrackLike};
 
@@ -55,18 +56,12 @@ impl Lanes {
 
     fn take(&'static self) -> Lane {
         for (word, first) in self.taken.iter().zip((0..).step_by(64)) {
-            let mut taken = word.load(Ordering::Relaxed);
-            while taken != u64::MAX {
-                let lowest = taken.trailing_ones();
-                // Acquires what whoever had the lane before did.
-                taken = word.fetch_or(1 << lowest, Ordering::Acquire);
-                if taken & 1 << lowest == 0 {
-                    clock::finish_earlier_instructions();
-                    return Lane {
-                        lanes: self,
-                        number: first + lowest,
-                    };
-                }
+            if let Some(lowest) = take_bit(word) {
+                clock::finish_earlier_instructions();
+                return Lane {
+                    lanes: self,
+                    number: first + lowest,
+                };
             }
         }
         let beyond = self.beyond.fetch_add(1, Ordering::Relaxed);
@@ -98,6 +93,24 @@ impl Lanes {
     }
 }
 
+/// Takes the lowest bit that nobody has, if there is one.
+fn take_bit(word: &impl AtomicWord) -> Option<u32> {
+    let mut taken = word.load(Ordering::Relaxed);
+    while taken != u64::MAX {
+        let lowest = taken.trailing_ones();
+        // Acquires what whoever had it before did.
+        taken = word.fetch_or(1 << lowest, Ordering::Acquire);
+        if taken & 1 << lowest == 0 {
+            return Some(lowest);
+        }
+    }
+    None
+}
+
+fn give_back_bit(word: &impl AtomicWord, bit: u32) {
+    word.fetch_and(!(1 << bit), Ordering::Release);
+}
+
 /// A track that nobody else has, until this is dropped.
 #[doc(hidden)]
 #[derive(Debug)]
@@ -117,7 +130,7 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         if let Some(word) = self.lanes.taken.get(self.number as usize / 64) {
-            word.fetch_and(!(1 << (self.number % 64)), Ordering::Release);
+            give_back_bit(word, self.number % 64);
         }
     }
 }

@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::SeqLock;
+use crate::atomic_word::{Modelled, check};
 
 #[test]
 fn starts_with_zeros_and_holds_what_was_written() {
@@ -103,4 +104,51 @@ fn words_are_of_one_write_whoever_reads_and_writes() {
         [WRITERS * WRITES_EACH; 8],
         "each write counted once"
     );
+}
+
+/// A lock on loom's atomics.
+fn modelled() -> loom::sync::Arc<SeqLock<2, Modelled>> {
+    loom::sync::Arc::new(SeqLock {
+        version: Modelled::new(0),
+        words: [Modelled::new(0), Modelled::new(0)],
+    })
+}
+
+#[test]
+fn whatever_the_order_words_are_of_one_write() {
+    check(|| {
+        let lock = modelled();
+        let writer = loom::thread::spawn({
+            let lock = lock.clone();
+            move || {
+                let (version, _) = lock.read().expect("nobody else writes");
+                assert!(lock.replace(version, || ([1; 2], ())).is_some());
+            }
+        });
+        if let Some((_, words)) = lock.read() {
+            assert!(words == [0; 2] || words == [1; 2], "{words:?}");
+        }
+        writer.join().expect("the writer");
+        assert_eq!(lock.read().expect("nobody writes").1, [1; 2]);
+    });
+}
+
+#[test]
+fn whatever_the_order_no_write_is_based_on_words_that_are_gone() {
+    check(|| {
+        let lock = modelled();
+        let count_one = |lock: &SeqLock<2, Modelled>| {
+            let Some((version, words)) = lock.read() else {
+                return 0;
+            };
+            u64::from(lock.replace(version, || ([words[0] + 1; 2], ())).is_some())
+        };
+        let other = loom::thread::spawn({
+            let lock = lock.clone();
+            move || count_one(&lock)
+        });
+        let counted = count_one(&lock) + other.join().expect("the other");
+        assert!(counted > 0, "one of them at least");
+        assert_eq!(lock.read().expect("nobody writes").1, [counted; 2]);
+    });
 }

@@ -2,6 +2,7 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::atomic_word::{Modelled, check};
 use crate::clock::Anchor;
 
 #[test]
@@ -83,4 +84,33 @@ fn no_two_threads_have_the_same_lane_at_the_same_time() {
     }
     assert!(LANES.taken.iter().all(|word| word.load(Ordering::Relaxed) == 0));
     assert_eq!(LANES.beyond.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn whatever_the_order_a_bit_is_one_threads_at_a_time_and_what_it_did_is_seen_by_the_next() {
+    check(|| {
+        // But for one, all are taken.
+        let shared = loom::sync::Arc::new((Modelled::new(!1), loom::cell::UnsafeCell::new(0)));
+        let use_lane = |(word, uses): &(Modelled, loom::cell::UnsafeCell<u32>)| {
+            let Some(bit) = take_bit(word) else { return 0 };
+            // SAFETY: loom fails the test if anything else accesses the cell at this moment.
+            #[allow(unsafe_code)]
+            uses.with_mut(|uses| unsafe { *uses += 1 });
+            give_back_bit(word, bit);
+            1
+        };
+        let threads = [(); 2].map(|()| {
+            let shared = shared.clone();
+            loom::thread::spawn(move || use_lane(&shared))
+        });
+        let mut used = use_lane(&shared);
+        for thread in threads {
+            used += thread.join().unwrap();
+        }
+        // SAFETY: the threads have ended.
+        #[allow(unsafe_code)]
+        let uses = shared.1.with(|uses| unsafe { *uses });
+        assert_eq!(uses, used);
+        assert_eq!(shared.0.load(Ordering::Relaxed), !1, "it was given back");
+    });
 }
