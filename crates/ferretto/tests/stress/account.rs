@@ -82,19 +82,21 @@ struct Sequence {
 }
 
 /// Checks a trace; says what is wrong with it.
-pub(crate) fn check(
-    trace: &[u8],
-    expected: &Expected,
-    journals: &BTreeMap<u64, Vec<u64>>,
-) -> Result<Found, String> {
-    let (sequences, stats) = read(trace)?;
-    let stats = stats.ok_or("the trace has no statistics")?;
+fn check(recording: &Recording, journals: &BTreeMap<u64, Vec<u64>>) -> Result<Found, String> {
+    let expected = &recording.expected;
+    let (sequences, stats) = read(&recording.trace)?;
+    let stats = recording
+        .stats
+        .clone()
+        .or(stats)
+        .ok_or("the trace has no statistics")?;
     let mut found = Found::default();
     let mut seen: BTreeMap<u64, Place> = BTreeMap::new();
+    // Those that are too short to tell whose they are.
+    let mut nameless = Vec::new();
     for (id, sequence) in &sequences {
         let Some(stream) = sequence.stream else {
-            // Nothing in it tells whose it is. It is too short to matter, or was read from the end of a gap.
-            found.gaps += 1;
+            nameless.push(sequence);
             continue;
         };
         let times = journals
@@ -117,12 +119,14 @@ pub(crate) fn check(
             return Err(format!("stream {stream} has two sequences"));
         }
     }
+    let mut missing = Vec::new();
+    let mut unnamed = Vec::new();
     for (&stream, times) in journals {
         let Some((first, last)) = required(stream, expected, times) else {
             continue;
         };
         match seen.get(&stream) {
-            None => found.ends_lost += 1,
+            None => unnamed.push((events_between(stream, (first, last), expected), stream)),
             Some(place) => {
                 if !place.begins_with_gap && place.first > first {
                     return Err(format!(
@@ -131,11 +135,21 @@ pub(crate) fn check(
                     ));
                 }
                 if place.last < last && !place.ends_with_gap {
-                    found.ends_lost += 1;
+                    missing.push(format!("stream {stream} from {:?} to {last:?}", place.last));
                 }
             }
         }
     }
+    // Those that have much to tell first: a sequence in which that is found could be that of others, too.
+    unnamed.sort_by_key(|(events, _)| std::cmp::Reverse(events.len()));
+    nameless.sort_by_key(|sequence| sequence.told.len());
+    for (events, stream) in unnamed {
+        match nameless.iter().position(|sequence| sequence.tells(&events)) {
+            Some(found) => drop(nameless.remove(found)),
+            None => missing.push(format!("all {} of stream {stream}", events.len())),
+        }
+    }
+    found.ends_lost = missing.len() as u64;
     let sum = |of: fn(&ferretto_proto::messages::trace_stats::BufferStats) -> Option<u64>| {
         stats.buffer_stats.iter().filter_map(of).sum::<u64>()
     };
@@ -149,7 +163,7 @@ pub(crate) fn check(
     }
     if found.ends_lost > writers_lost && buffer_lost == 0 {
         return Err(format!(
-            "the last events of {} threads are missing, but the service knows of {writers_lost} losses only",
+            "{} ends are missing, but the service knows of {writers_lost} losses only: {missing:?}",
             found.ends_lost
         ));
     }
@@ -158,7 +172,7 @@ pub(crate) fn check(
 
 /// Checks a recording. One that is wrong is kept for people, and ends the test.
 pub(crate) fn check_or_keep(recording: &Recording, journals: &BTreeMap<u64, Vec<u64>>) -> Found {
-    check(&recording.trace, &recording.expected, journals).unwrap_or_else(|problem| {
+    check(recording, journals).unwrap_or_else(|problem| {
         let file = tempfile::Builder::new()
             .prefix("ferretto-stress-")
             .suffix(".pftrace")
@@ -229,6 +243,14 @@ fn at(stream: u64, (step, index): Position) -> Event {
     story::events(stream, step)[index]
 }
 
+/// The events that the session records from one to another.
+fn events_between(stream: u64, (first, last): (Position, Position), expected: &Expected) -> Vec<Event> {
+    std::iter::successors(Some(first), |&position| Some(next(stream, position, expected)))
+        .take_while(|position| *position <= last)
+        .map(|position| at(stream, position))
+        .collect()
+}
+
 /// Follows a sequence through its thread's story.
 fn follow(sequence: &Sequence, stream: u64, expected: &Expected, times: &[u64]) -> Result<Place, String> {
     let mut place: Option<Place> = None;
@@ -273,7 +295,18 @@ fn follow(sequence: &Sequence, stream: u64, expected: &Expected, times: &[u64]) 
                 let position = found.ok_or_else(|| format!("{event:?} is not in step {step}"))?;
                 let mut first = position;
                 while let Some(before) = unplaced.pop() {
-                    first = previous(stream, first, expected)
+                    let mut candidate = previous(stream, first, expected);
+                    if let Some(position) = candidate
+                        && at(stream, position).kind == Kind::End
+                        && before.kind != Kind::End
+                        && place.is_none()
+                        && unplaced.is_empty()
+                    {
+                        // The session began within a slice, whose end it does not record.
+                        candidate =
+                            previous(stream, position, expected).filter(|before| before.0 == position.0);
+                    }
+                    first = candidate
                         .filter(|&position| at(stream, position) == before)
                         .ok_or_else(|| format!("{before:?} is not what comes before {first:?}"))?;
                 }
@@ -383,6 +416,14 @@ fn read(trace: &[u8]) -> Result<(BTreeMap<u64, Sequence>, Option<TraceStats>), S
 }
 
 impl Sequence {
+    /// Whether these events are in it, one after the other.
+    fn tells(&self, events: &[Event]) -> bool {
+        self.told.windows(events.len()).any(|told| {
+            let mut pairs = told.iter().zip(events);
+            pairs.all(|(told, event)| matches!(told, Told::Event(told) if told == event))
+        })
+    }
+
     fn packet(
         &mut self,
         flags: u64,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ferretto::session::{Buffer, CloneSource, DataSource, Session, SessionError, TraceConfig};
+use ferretto_proto::messages::TraceStats;
 
 use super::account::Expected;
 use super::story::CATEGORIES;
@@ -15,6 +16,8 @@ use super::{Chance, PATIENCE, now};
 pub(crate) struct Recording {
     pub(crate) trace: Vec<u8>,
     pub(crate) expected: Expected,
+    /// What the service has counted, if that is not in the trace: reading a part of it takes the statistics with it.
+    pub(crate) stats: Option<TraceStats>,
     /// What kind of session it was, for people.
     pub(crate) what: String,
 }
@@ -130,6 +133,7 @@ pub(crate) fn record(
                 recordings.push(Recording {
                     trace,
                     expected: expected(stopping),
+                    stats: None,
                     what: format!("{what}: clone"),
                 });
             }
@@ -140,6 +144,10 @@ pub(crate) fn record(
     session.stop_blocking()?;
     let expected = expected(stopping);
     let mut trace = read_so_far;
+    let stats = match trace.is_empty() {
+        true => None,
+        false => Some(session.trace_stats()?),
+    };
     match file {
         Some(file) => trace = contents(file),
         None => {
@@ -149,6 +157,7 @@ pub(crate) fn record(
     recordings.push(Recording {
         trace,
         expected,
+        stats,
         what,
     });
     Ok(recordings)
