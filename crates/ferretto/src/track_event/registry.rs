@@ -23,6 +23,9 @@ use crate::source::{MAX_INSTANCES, Output, Slot};
 /// cleared. 0 while there is none.
 pub(super) static EPOCHS: [AtomicU32; MAX_INSTANCES] = [const { AtomicU32::new(0) }; MAX_INSTANCES];
 
+/// An epoch that no slot ever has, not even one without an instance.
+pub(super) const NO_EPOCH: u32 = u32::MAX;
+
 /// Counts the starts of instances, so that a slice can tell whether all that listen when it ends did when it began.
 static STARTS: AtomicU32 = AtomicU32::new(0);
 
@@ -407,7 +410,10 @@ impl Registry {
     }
 
     fn new_epoch(&mut self, slot: Slot) {
-        self.last_epoch = self.last_epoch.checked_add(1).unwrap_or(1);
+        self.last_epoch = match self.last_epoch + 1 {
+            NO_EPOCH => 1,
+            epoch => epoch,
+        };
         EPOCHS[slot.index()].store(self.last_epoch, Ordering::Relaxed);
     }
 }

@@ -19,7 +19,7 @@ use super::config::TrackEventOptions;
 use super::event::{EventContext, EventFields, LastValue};
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, IdSet};
 use super::local_strings::LocalStrings;
-use super::registry::{self, EPOCHS};
+use super::registry::{self, EPOCHS, NO_EPOCH};
 use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE, ShortFront};
 use crate::clock::{self, Anchor};
 use crate::process_hooks;
@@ -277,7 +277,7 @@ impl ThreadState {
 }
 
 pub(super) struct Sequence {
-    /// The epoch, unless packets need more than [`ThreadState::write_prepared`] can do; 0 then.
+    /// The epoch, unless packets need more than [`ThreadState::write_prepared`] can do; [`NO_EPOCH`] then.
     plain_epoch: u32,
     anchor: Anchor,
     /// The time up to which incremental timestamps have come, in nanoseconds on the trace clock.
@@ -334,7 +334,7 @@ struct ThreadTime {
 impl Sequence {
     fn new(serial: u32, epoch: u32, options: Arc<TrackEventOptions>, writer: TraceWriter) -> Self {
         let mut sequence = Self {
-            plain_epoch: 0,
+            plain_epoch: NO_EPOCH,
             anchor: Anchor::EXPIRED,
             last: 0,
             writer,
@@ -356,7 +356,7 @@ impl Sequence {
     fn start_over(&mut self, epoch: u32) {
         self.epoch = epoch;
         self.begun = false;
-        self.plain_epoch = 0;
+        self.plain_epoch = NO_EPOCH;
         self.told.clear();
         self.thread_time = ThreadTime::default();
     }

@@ -590,3 +590,19 @@ fn after_a_loss_everything_is_told_again() {
     assert!((summary.len() as u64) < sent);
     assert_eq!(summary.iter().filter(|(_, _, name)| name == "Round").count(), 3);
 }
+
+#[test]
+fn a_slice_that_outlasts_its_session_is_left_open_whatever_the_config() {
+    for filter in [false, true] {
+        let recording = Recording::start(TrackEventConfig {
+            filter_dynamic_event_names: Some(filter),
+            ..Default::default()
+        });
+        on_a_thread(|| {
+            trace_event!(DynamicCategory("c"), "Long");
+            registry::stop(recording.slot);
+        });
+        let summary = Events::of(&recording.finish()).summary();
+        assert_eq!(summary, [(BEGIN, "c".to_owned(), "Long".to_owned())], "{filter}");
+    }
+}
