@@ -369,7 +369,21 @@ impl Sequence {
         lost
     }
 
+    /// Writes an event, and whatever has to be told before. If the user's code panics meanwhile, readers miss what was counted as
+    /// told, be it only the time that has passed: then the sequence starts over.
     fn write(&mut self, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
+        struct Unfinished<'a>(&'a mut Sequence);
+        impl Drop for Unfinished<'_> {
+            fn drop(&mut self) {
+                self.0.start_over(self.0.epoch);
+            }
+        }
+        let unfinished = Unfinished(self);
+        unfinished.0.write_unguarded(event, fill);
+        std::mem::forget(unfinished);
+    }
+
+    fn write_unguarded(&mut self, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
         if !matches!(event.track, TrackRef::Thread) && event.kind.is_ordered() {
             finish_what_others_see();
         }

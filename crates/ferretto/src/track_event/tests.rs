@@ -606,3 +606,32 @@ fn a_slice_that_outlasts_its_session_is_left_open_whatever_the_config() {
         assert_eq!(summary, [(BEGIN, "c".to_owned(), "Long".to_owned())], "{filter}");
     }
 }
+
+#[test]
+fn events_after_one_that_has_panicked_are_not_early() {
+    struct Panicking;
+    impl std::fmt::Display for Panicking {
+        fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            panic!("for this test")
+        }
+    }
+    const MILLISECOND: u64 = 1_000_000;
+    let mut before = 0;
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        trace_event_instant!("c", "First");
+        // What readers would miss.
+        let first = crate::clock::now();
+        while crate::clock::now() < first + 10 * MILLISECOND {}
+        std::panic::catch_unwind(|| {
+            trace_event_instant!("c", "Lost", "value" => crate::debug_annotation::display(Panicking));
+        })
+        .unwrap_err();
+        before = crate::clock::now();
+        trace_event_instant!("c", "After");
+    });
+    let events = Events::of(&packets);
+    let names: Vec<_> = events.summary().into_iter().map(|(_, _, name)| name).collect();
+    assert_eq!(names, ["First", "After"]);
+    let (time, _) = events.events[1];
+    assert!(time + MILLISECOND > before, "{time}, but not before {before}");
+}
