@@ -18,11 +18,19 @@ const MAX_BODIES: usize = 4096;
 #[derive(Default)]
 pub(super) struct LocalStrings {
     event_names: HashMap<(usize, usize), u64>,
-    locations: HashMap<(usize, u32), u64>,
+    /// By file and line: generic code has more than one function in a place.
+    locations: HashMap<(usize, usize, u32), Vec<Location>>,
+    last_location: u64,
     bodies: HashMap<Box<str>, u64>,
     last_body: u64,
     /// Fields of `InternedData`.
     pending: Writer,
+}
+
+/// A place in a function.
+struct Location {
+    function: Option<Box<str>>,
+    id: u64,
 }
 
 impl LocalStrings {
@@ -40,17 +48,24 @@ impl LocalStrings {
 
     /// The id of a place in the source.
     pub(super) fn source_location(&mut self, file: &'static str, function: Option<&str>, line: u32) -> u64 {
-        let id = 1 + self.locations.len() as u64;
-        let key = (file.as_ptr().addr(), line);
-        *self.locations.entry(key).or_insert_with(|| {
-            InternedData::new(&mut self.pending).source_locations(|entry| {
-                entry.iid(id).file_name(file).line_number(line);
-                if let Some(function) = function {
-                    entry.function_name(function);
-                }
-            });
-            id
-        })
+        let key = (file.as_ptr().addr(), file.len(), line);
+        let known = self.locations.entry(key).or_default();
+        if let Some(location) = known.iter().find(|known| known.function.as_deref() == function) {
+            return location.id;
+        }
+        self.last_location += 1;
+        let id = self.last_location;
+        known.push(Location {
+            function: function.map(Box::from),
+            id,
+        });
+        InternedData::new(&mut self.pending).source_locations(|entry| {
+            entry.iid(id).file_name(file).line_number(line);
+            if let Some(function) = function {
+                entry.function_name(function);
+            }
+        });
+        id
     }
 
     /// The id of a log message's body.
@@ -87,5 +102,27 @@ impl LocalStrings {
         self.locations.clear();
         self.bodies.clear();
         self.pending.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_the_same_only_with_file_function_and_line() {
+        let mut strings = LocalStrings::default();
+        let file = "file.rs.in";
+        let places = [
+            (file, None, 1),
+            (file, None, 2),
+            (file, Some("read"), 1),
+            (file, Some("write"), 1),
+            (&file[..7], None, 1),
+        ];
+        for _ in 0..2 {
+            let ids = places.map(|(file, function, line)| strings.source_location(file, function, line));
+            assert_eq!(ids, [1, 2, 3, 4, 5]);
+        }
     }
 }
