@@ -54,6 +54,8 @@ pub struct Writer {
     len: usize,
     capacity: usize,
     place: Place,
+    /// The last region that this was pointed at, see [`Writer::was_lent`].
+    lent: *mut u8,
     /// The allocation behind `base` when on the heap, kept for the next spill otherwise. Its own length stays 0.
     heap: Vec<u8>,
 }
@@ -88,6 +90,7 @@ impl Writer {
             len: 0,
             capacity: 0,
             place: Place::Heap,
+            lent: ptr::null_mut(),
             heap: Vec::new(),
         }
     }
@@ -114,6 +117,22 @@ impl Writer {
         self.len = 0;
         self.capacity = capacity;
         self.place = Place::Region;
+        self.lent = region.as_ptr();
+    }
+
+    /// Whether this is the writer that was pointed at `region`, and not yet taken back with [`Writer::take_back`]; wherever it
+    /// writes by now.
+    ///
+    /// Whoever is handed a `&mut Writer` can leave another one in its place. Then the one over the region is out of reach, and
+    /// the region must stay valid for good.
+    pub fn was_lent(&self, region: NonNull<u8>) -> bool {
+        self.lent == region.as_ptr()
+    }
+
+    /// As [`Writer::clear`], and from here on [`Writer::was_lent`] nothing.
+    pub fn take_back(&mut self) {
+        self.clear();
+        self.lent = ptr::null_mut();
     }
 
     /// Ends the message and tells where it lies. The writer is then empty and on the heap; the slice of a spilled

@@ -6,6 +6,7 @@
 
 use super::OpenChunk;
 use ferretto_wire::{Cursor, Finished, MAX_SHORT_LEN, Writer};
+use std::ptr::NonNull;
 
 /// A chunk with less room than this is not encoded into: most packets would spill, and be copied after all.
 const MIN_ROOM: usize = 96;
@@ -53,43 +54,54 @@ impl OpenChunk {
         encoder: &mut Writer,
         fill: impl FnOnce(&mut Writer) -> R,
     ) -> (Encoded, R) {
-        /// Takes the encoder away from the chunk if `fill` panics.
-        struct Lent<'a>(&'a mut Writer);
+        /// The encoder while it is over the chunk; takes it away from there when `fill` has returned or panicked.
+        struct Lent<'a> {
+            encoder: &'a mut Writer,
+            region: NonNull<u8>,
+        }
         impl Drop for Lent<'_> {
             #[inline]
             fn drop(&mut self) {
-                self.0.clear();
+                if !self.encoder.was_lent(self.region) {
+                    abort_for_stray_encoder();
+                }
+                self.encoder.take_back();
             }
         }
 
         let (region, room) = self.chunk.region(self.used);
         // SAFETY: the region belongs to the chunk, which is borrowed until this function has returned, and nobody but the
-        // encoder writes there meanwhile. It leaves the region below, or in `Lent::drop`. One byte is kept, for the empty packet
-        // at the end of a chunk.
+        // encoder writes there meanwhile. It leaves the region in `Lent::drop`; if `fill` has put it elsewhere the process ends
+        // there. One byte is kept, for the empty packet at the end of a chunk.
         unsafe { encoder.start_in_region(region, room - 1) };
-        let lent = Lent(encoder);
+        let lent = Lent { encoder, region };
         let mut len = 0;
-        let result = lent.0.delimited(|packet| {
+        let result = lent.encoder.delimited(|packet| {
             let start = packet.len();
             let result = fill(packet);
             len = packet.len().saturating_sub(start);
             result
         });
-        let encoded = match lent.0.finish() {
+        let spilled = match lent.encoder.finish() {
             Finished::InPlace(total) => {
                 self.used += total;
                 self.packets += 1;
                 self.publish();
-                Encoded::InPlace
+                return (Encoded::InPlace, result);
             }
-            Finished::Spilled(delimited) => {
-                let packet = delimited[delimited.len() - len..].to_vec();
-                lent.0.raw(&packet);
-                Encoded::Elsewhere
-            }
+            Finished::Spilled(delimited) => delimited[delimited.len() - len..].to_vec(),
         };
-        // It has left the region.
-        std::mem::forget(lent);
-        (encoded, result)
+        drop(lent);
+        encoder.raw(&spilled);
+        (Encoded::Elsewhere, result)
     }
+}
+
+/// The encoder that writes into the chunk is somewhere else (`std::mem::take` does that), and the chunk will not wait for it.
+#[cold]
+fn abort_for_stray_encoder() -> ! {
+    eprintln!(
+        "ferretto: the writer of a packet was moved out of the closure that writes it; it may only be used there"
+    );
+    std::process::abort()
 }

@@ -409,6 +409,29 @@ proptest! {
 }
 
 #[test]
+fn an_encoder_that_is_kept_beyond_its_packet_ends_the_process() {
+    use std::os::unix::process::ExitStatusExt;
+    const CHILD: &str = "FERRETTO_TEST_KEEPS_THE_ENCODER";
+    if std::env::var_os(CHILD).is_some() {
+        let service = Service::new(4, 4096, PageLayout::Div1, Silent);
+        let mut writer = service.writer(BufferExhaustedPolicy::Drop);
+        writer.packet(|encoder| encoder.raw(&packet(0, 10)));
+        let mut kept = writer.packet(std::mem::take);
+        drop((writer, service));
+        // Into memory that is no longer there.
+        kept.raw(&packet(1, 10));
+        return;
+    }
+    let name = "trace_writer::tests::an_encoder_that_is_kept_beyond_its_packet_ends_the_process";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    assert_eq!(child.status.signal(), Some(6), "SIGABRT: {child:?}");
+}
+
+#[test]
 fn a_packet_whose_encoding_panics_is_none() {
     let mut service = Service::new(4, 4096, PageLayout::Div1, Silent);
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);
