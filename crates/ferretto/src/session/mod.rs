@@ -263,8 +263,10 @@ impl Session {
     }
 
     /// Reads the trace without waiting: `take` is called on the SDK's thread with each chunk, and with `None` or an error at the end.
-    pub fn read_with(&self, take: impl FnMut(Result<Option<TraceChunk>, SessionError>) + Send + 'static) {
-        self.send(Command::Read(Sink::Callback(Box::new(take))));
+    pub fn read_with(&self, mut take: impl FnMut(Result<Option<TraceChunk>, SessionError>) + Send + 'static) {
+        self.send(Command::Read(Sink::Callback(Box::new(move |chunk| {
+            muxer::guarded(|| take(chunk));
+        }))));
     }
 
     /// Changes the config while the session records. Services heed new producer filters only.
@@ -378,27 +380,35 @@ impl Session {
     pub fn observe(
         &self,
         types: &[ObservableEventType],
-        tell: impl FnMut(&ObservableEvents) + Send + 'static,
+        mut tell: impl FnMut(&ObservableEvents) + Send + 'static,
     ) {
         self.send(Command::Observe(Observer {
             types: types.to_vec(),
-            tell: Box::new(tell),
+            tell: Box::new(move |events| {
+                muxer::guarded(|| tell(events));
+            }),
         }));
     }
 
     /// Has `tell` called, on the SDK's thread, when all data sources have started; at once if they have.
     pub fn on_start(&self, tell: impl FnOnce() + Send + 'static) {
-        self.send(Command::OnStart(Box::new(tell)));
+        self.send(Command::OnStart(Box::new(move || {
+            muxer::guarded(tell);
+        })));
     }
 
     /// Has `tell` called, on the SDK's thread, when the session has ended, for whatever reason; at once if it has.
     pub fn on_stop(&self, tell: impl FnOnce() + Send + 'static) {
-        self.send(Command::OnStop(Box::new(tell)));
+        self.send(Command::OnStop(Box::new(move || {
+            muxer::guarded(tell);
+        })));
     }
 
     /// Has `tell` called, on the SDK's thread, with errors that nobody waits for; at once if the session has ended with one.
-    pub fn on_error(&self, tell: impl FnMut(SessionError) + Send + 'static) {
-        self.send(Command::OnError(Box::new(tell)));
+    pub fn on_error(&self, mut tell: impl FnMut(SessionError) + Send + 'static) {
+        self.send(Command::OnError(Box::new(move |error| {
+            muxer::guarded(|| tell(error));
+        })));
     }
 
     fn wait<T: Send + 'static>(

@@ -246,6 +246,30 @@ fn start_waits_for_data_sources_and_callbacks_tell_of_start_and_stop() {
 }
 
 #[test]
+fn callbacks_that_panic_do_no_harm() {
+    let _alone = alone();
+    let recorder = Recorder::new();
+    let session = Session::in_process();
+    let (sender, told) = mpsc::channel();
+    let (on_stop, on_read) = (sender.clone(), sender.clone());
+    let fail = |told: &mpsc::Sender<&str>, what| {
+        told.send(what).unwrap();
+        panic!("for this test")
+    };
+    session.on_start(move || fail(&sender, "started"));
+    session.on_stop(move || fail(&on_stop, "stopped"));
+    session.setup(&recorder.config()).unwrap();
+    session.start();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("started"));
+    session.start_blocking().unwrap();
+    session.stop_blocking().unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("stopped"));
+    session.read_with(move |_| fail(&on_read, "read"));
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("read"));
+    session.trace_stats().unwrap();
+}
+
+#[test]
 fn a_data_source_that_does_not_start_is_not_waited_for_for_ever() {
     let _alone = alone();
     let recorder = Recorder::new();
