@@ -26,6 +26,9 @@ use crate::process_hooks;
 use crate::source::{MAX_INSTANCES, Slot};
 use crate::track::{self, BuiltinCounter, CounterTrack, DescriptorSink, SeenTracks, Track, TrackLike};
 
+#[cfg(test)]
+mod tests;
+
 /// The clock of packets that tell the time since the last one of their sequence; upstream's number.
 const INCREMENTAL_CLOCK: u32 = 64;
 /// The clock of absolute times in the config's unit.
@@ -137,7 +140,7 @@ impl ThreadState {
         let Some(now) = sequence.anchor.now() else {
             return false;
         };
-        // A time before the last one's, which some caller supplied, is a very long one after.
+        // A time before the last one's is a very long one after.
         let since_last = now.wrapping_sub(sequence.last);
         if since_last >= u64::from(PreparedPacket::MAX_END) {
             return false;
@@ -587,7 +590,10 @@ impl Sequence {
             return self.stamp_of(Timestamp::TraceTime(now));
         }
         let multiplier = self.options.timestamp_unit_multiplier.get();
-        let since_last = now.saturating_sub(self.last);
+        // The clock was set back, with the machine's state say.
+        let Some(since_last) = now.checked_sub(self.last) else {
+            return self.stamp_of(Timestamp::TraceTime(now));
+        };
         let units = if multiplier == 1 {
             since_last
         } else {
