@@ -172,7 +172,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Async-signal-safe.
+/// Takes locks: forking in a signal handler may wait for ever.
 extern "C" fn before_fork() {
     if let Some(hooks) = hooks() {
         (hooks.before_fork)();
@@ -185,6 +185,7 @@ extern "C" fn after_fork() {
     }
 }
 
+/// Async-signal-safe but for the locks that its own thread took in [`before_fork`].
 extern "C" fn in_forked_child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
     let substitute = SUBSTITUTE.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
 //! Who listens to what: all categories, all call sites that were used, all instances that record.
 //!
-//! One lock, taken when a site is first used and when instances start and stop, never per event. Under it, and nowhere else,
-//! the masks of call sites change.
+//! One lock, taken when a site is first used and when instances start and stop, never per event but for those of
+//! a category that is only known then. Under it, and nowhere else, the masks of call sites change.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
