@@ -40,6 +40,7 @@ use pin_project_lite::pin_project;
 
 use crate::track::{Parent, Track, TrackLike};
 use crate::track_event::Slice;
+use crate::track_event::private::OpenSlice;
 
 mod lanes;
 
@@ -102,7 +103,7 @@ macro_rules! trace_async {
 #[derive(Debug)]
 pub struct AsyncSlice {
     // Dropped in this order: the lane may be another's once it is free.
-    slice: Slice,
+    slice: OpenSlice,
     lane: Option<Lane>,
 }
 
@@ -110,7 +111,10 @@ impl AsyncSlice {
     #[doc(hidden)]
     #[inline]
     pub fn new(slice: Slice, lane: Option<Lane>) -> Self {
-        Self { slice, lane }
+        Self {
+            slice: slice.into_open(),
+            lane,
+        }
     }
 
     /// Whether anybody records it.

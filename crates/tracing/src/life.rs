@@ -1,6 +1,6 @@
 //! Lives of spans: one slice each from when it was made until it is closed, on a lane.
 
-use ferretto::private::{EventName, Fill, Parts, Slice, Timestamp, emit};
+use ferretto::private::{EventName, Fill, OpenSlice, Parts, Timestamp, emit};
 use ferretto::track::NamedTrack;
 use ferretto::{EventContext, clock};
 use tracing_core::span::Id;
@@ -12,7 +12,7 @@ use crate::thread::Beginning;
 #[derive(Debug)]
 pub(crate) struct Life {
     site: &'static Site,
-    slice: Slice,
+    slice: OpenSlice,
     /// The instances that recorded its beginning.
     listeners: u32,
     place: Place,
@@ -80,7 +80,7 @@ impl Life {
         }
         Life {
             site,
-            slice: Slice::begun(site.call_site, listeners, Some(&track)),
+            slice: OpenSlice::begun(site.call_site, listeners, Some(&track)),
             listeners,
             place,
             correlation,

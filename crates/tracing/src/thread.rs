@@ -9,7 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use ferretto::private::{Begun, EventName, Fill, Parts, Slice, emit, emit_plain};
+use ferretto::private::{Begun, EventName, Fill, OpenSlice, Parts, emit, emit_plain};
 use ferretto::{EventContext, Flow};
 use tracing_core::span::Id;
 
@@ -285,7 +285,7 @@ impl Open {
 }
 
 #[inline(never)]
-fn end_with_more(slice: Slice, site: &Site, more: &More) {
+fn end_with_more(slice: OpenSlice, site: &Site, more: &More) {
     if more.late.is_empty() {
         return drop(slice);
     }

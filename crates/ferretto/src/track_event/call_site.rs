@@ -5,7 +5,7 @@
 //! date by whoever starts and stops instances, and the ids and the encoded front of the site's packets are there.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use ferretto_client::trace_writer::PreparedPacket;
 
@@ -65,12 +65,14 @@ impl CallSite {
     }
 
     pub(super) fn set_listeners(&self, listeners: u32) {
-        self.listeners.store(listeners, Ordering::Relaxed);
+        self.listeners.store(listeners, Ordering::Release);
     }
 
     /// What registration found out; `None` before.
     #[inline(always)]
     pub(super) fn registered(&self) -> Option<&Registered> {
+        // Whoever has seen listeners sees what registration found out before it let them in.
+        fence(Ordering::Acquire);
         self.registered.get()
     }
 

@@ -12,7 +12,7 @@ use ferretto_wire::Writer;
 
 use super::call_site::{CallSite, UNREGISTERED};
 use super::category::Category;
-use super::emit::{EventName, Parts, Slice, emit};
+use super::emit::{EventName, OpenSlice, Parts, emit};
 use super::event::{EventContext, EventFields};
 use super::registry;
 use super::wire::EventType;
@@ -77,7 +77,7 @@ impl CallSite {
     }
 }
 
-impl Slice {
+impl OpenSlice {
     /// Ends the slice with an event that has fields. `site` is one for ends.
     pub fn end_with(self, site: &'static CallSite, track: Option<&dyn TrackLike>, fields: &impl EventFields) {
         let listeners = self.into_listeners();
@@ -112,8 +112,8 @@ impl Begun {
 
     /// The slice. Each of them ends, so there is to be one.
     #[inline(always)]
-    pub fn slice(self, site: &'static CallSite) -> Slice {
-        Slice {
+    pub fn slice(self, site: &'static CallSite) -> OpenSlice {
+        OpenSlice {
             site,
             begun: self.listeners,
             starts: self.starts,

@@ -2,6 +2,8 @@
 //!
 //! What the macros expand to. None of it is inlined into the user's code but the question whether anybody listens.
 
+use std::marker::PhantomData;
+
 use ferretto_client::trace_writer::PreparedPacket;
 
 use super::call_site::{CallSite, EventCategory, UNREGISTERED};
@@ -173,9 +175,47 @@ fn write_long(
 }
 
 /// A slice that ends when this is dropped. Made by [`trace_slice!`](crate::trace_slice).
+///
+/// Slices of a thread must nest, so this stays on its thread; see [`AsyncSlice`](crate::future::AsyncSlice) for what moves.
+///
+/// ```compile_fail
+/// let slice = ferretto::trace_slice!("files", "Load");
+/// std::thread::spawn(move || drop(slice));
+/// ```
 #[must_use = "the slice ends when this is dropped"]
 #[derive(Debug)]
 pub struct Slice {
+    open: OpenSlice,
+    of_thread: PhantomData<*const ()>,
+}
+
+impl Slice {
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn new(open: OpenSlice) -> Self {
+        Self {
+            open,
+            of_thread: PhantomData,
+        }
+    }
+
+    /// The same, to be ended on any thread: if it is not on this thread's track.
+    #[inline(always)]
+    pub(crate) fn into_open(self) -> OpenSlice {
+        self.open
+    }
+
+    /// Whether anybody records it.
+    pub fn is_recorded(&self) -> bool {
+        self.open.is_recorded()
+    }
+}
+
+/// The slice itself, whichever thread ends it.
+#[doc(hidden)]
+#[must_use = "the slice ends when this is dropped"]
+#[derive(Debug)]
+pub struct OpenSlice {
     pub(super) site: &'static CallSite,
     /// The instances that recorded the beginning.
     pub(super) begun: u32,
@@ -185,7 +225,7 @@ pub struct Slice {
     pub(super) track: Option<u64>,
 }
 
-impl Slice {
+impl OpenSlice {
     /// One of which nothing was recorded.
     #[doc(hidden)]
     #[inline(always)]
@@ -262,7 +302,7 @@ impl Slice {
     }
 }
 
-impl Drop for Slice {
+impl Drop for OpenSlice {
     #[inline(always)]
     fn drop(&mut self) {
         if self.begun != 0 {

@@ -36,12 +36,12 @@ macro_rules! trace_slice {
             $crate::private::CallSite::new($crate::private::EventType::SliceBegin, $name, &[]);
         let category = $category;
         let listeners = $crate::private::EventCategory::listeners(category, &SITE);
-        if listeners == 0 {
-            $crate::private::Slice::none(&SITE)
+        $crate::Slice::new(if listeners == 0 {
+            $crate::private::OpenSlice::none(&SITE)
         } else {
             $crate::private::emit_plain(category, &SITE, listeners);
-            $crate::private::Slice::begun(&SITE, listeners, $crate::private::None)
-        }
+            $crate::private::OpenSlice::begun(&SITE, listeners, $crate::private::None)
+        })
     }};
     ($category:expr, $name:literal, $($rest:tt)+) => {
         $crate::__event!(@options slice SliceBegin $category, $name, ($crate::private::EventName::OfSite);
@@ -253,8 +253,8 @@ macro_rules! __event {
             $crate::private::CallSite::new($crate::private::EventType::$event, $name, &[$($names),*]);
         let category = $category;
         let listeners = $crate::private::EventCategory::listeners(category, &SITE);
-        if listeners == 0 {
-            $crate::private::Slice::none(&SITE)
+        $crate::Slice::new(if listeners == 0 {
+            $crate::private::OpenSlice::none(&SITE)
         } else {
             match $track {
                 track => {
@@ -269,10 +269,10 @@ macro_rules! __event {
                         },
                         &$crate::__event!(@list $($fields,)*),
                     );
-                    $crate::private::Slice::begun(&SITE, listeners, track)
+                    $crate::private::OpenSlice::begun(&SITE, listeners, track)
                 }
             }
-        }
+        })
     }};
     (@list) => { () };
     (@list $first:expr, $($rest:expr,)*) => { ($first, $crate::__event!(@list $($rest,)*)) };

@@ -328,8 +328,8 @@ impl Registry {
                 news = true;
             }
         }
-        if news {
-            // A definition may come with tags that decide.
+        if news && !category.tags.is_empty() {
+            // Events by this name were there before, and the tags may decide.
             self.update_sites();
         }
         news

@@ -62,9 +62,9 @@ impl Thread {
             number: request.number,
             backend: index,
             unbound: Vec::new(),
-            deadline: request
-                .timeout
-                .map(|timeout| monotonic_now().saturating_add(timeout.as_nanos() as u64)),
+            deadline: request.timeout.map(|timeout| {
+                monotonic_now().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+            }),
             aborting: false,
             request,
         };
