@@ -104,9 +104,10 @@ fn an_instrumented_program_is_seen_beside_the_kernels_scheduling() {
     let [frames, numbered] = numbers(&frames);
     assert_eq!(frames, numbered, "frames are missing");
     let [all, running] = numbers(&scheduling);
-    // But for the one that is there when the kernel begins to tell, and a clock that is some hundred nanoseconds off.
+    // It draws for some microseconds each 5 ms: were the clocks apart, it would hardly ever be running. All of them are not, for some
+    // virtual machines' kernels do not tell of each switch from idle.
     assert!(
-        running * 100 >= all * 95,
+        running * 3 >= all,
         "{running} of {all} are running when they draw"
     );
     let [samples, most] = heap[0]
