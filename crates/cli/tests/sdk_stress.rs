@@ -25,6 +25,7 @@ use rustix::process::Signal;
 use stress::account::{self, Found};
 use stress::crowd::Crowd;
 use stress::leaks::{self, Resources};
+use stress::recording::Service;
 use stress::{Chance, PATIENCE, journal, recording};
 use support::trace::{LOSSES, TraceProcessor};
 use support::{Program, Programs, Running, Side, System};
@@ -210,7 +211,12 @@ fn one_round(
     let mut application = Application::start(&system, journals.path(), seed);
     await_that("the application is registered", || is_registered(&sessions()));
     // Once, for what is made then and kept.
-    recording::record(&sessions, NAME, &mut Chance::new(seed)).unwrap();
+    let service = match side {
+        Side::Ours => Service::Ours,
+        Side::Upstream => Service::Upstream,
+    };
+    let record = |chance: &mut Chance| recording::record(&sessions, NAME, service, chance);
+    record(&mut Chance::new(seed)).unwrap();
     let before = Resources::of(application.running.pid());
     application.does("start");
     let round_ends = Instant::now() + ROUND;
@@ -227,7 +233,7 @@ fn one_round(
                             is_registered(&sessions())
                         });
                     }
-                    match recording::record(&sessions, NAME, &mut chance) {
+                    match record(&mut chance) {
                         Ok(recordings) => {
                             for recording in recordings {
                                 let more = account::check_or_keep(&recording, &journal::read(journals));

@@ -13,6 +13,7 @@ use ferretto::session::Session;
 use stress::account::{self, Found};
 use stress::crowd::Crowd;
 use stress::leaks::{self, Resources};
+use stress::recording::Service;
 use stress::{Chance, journal, recording};
 
 const NAME: &str = "in-process-stress";
@@ -28,7 +29,9 @@ fn every_event_is_accounted_for() {
     let options = Options::in_process().shared_memory_size(memory);
     ferretto::initialize(options.producer_name(NAME));
     // Once, for what is made then and kept.
-    recording::record(&Session::in_process, NAME, &mut Chance::new(seed)).unwrap();
+    let record =
+        |chance: &mut Chance| recording::record(&Session::in_process, NAME, Service::Ours, chance).unwrap();
+    record(&mut Chance::new(seed));
     let before = Resources::of(std::process::id());
     let until = Instant::now() + duration;
     let mut found = Found::default();
@@ -47,8 +50,7 @@ fn every_event_is_accounted_for() {
                 scope.spawn(move || {
                     let mut found = Found::default();
                     while Instant::now() < round_ends {
-                        let recordings = recording::record(&Session::in_process, NAME, &mut chance).unwrap();
-                        for recording in recordings {
+                        for recording in record(&mut chance) {
                             found += account::check_or_keep(&recording, &journal::read(journals));
                         }
                     }

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything may take: long, for the threads leave the service little of the processors.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Boot time in nanoseconds: what journals and sessions are compared by.
 pub(crate) fn now() -> u64 {

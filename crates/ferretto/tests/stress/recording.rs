@@ -31,10 +31,32 @@ enum Place {
     File,
 }
 
+/// Whose service it is. What upstream's (v56) cannot do is not asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    Ours,
+    Upstream,
+}
+
+impl Service {
+    /// Whether sessions are to stream into files. Upstream's does not always write what came last (its statistics are missing then,
+    /// too), and numbers the sequences anew where a clone goes on after what the file had.
+    fn writes_files(self) -> bool {
+        self == Service::Ours
+    }
+
+    /// Whether buffers that overflow are to be read meanwhile. Upstream's gives a chunk that was read while it was being written, and
+    /// was overwritten then, once more when it is complete.
+    fn reads_rings_twice(self) -> bool {
+        self == Service::Ours
+    }
+}
+
 /// Runs a session of the producer with this name, and clones of it; gives their traces. Fails if the service does not last.
 pub(crate) fn record(
     make: &dyn Fn() -> Session,
     producer: &str,
+    service: Service,
     chance: &mut Chance,
 ) -> Result<Vec<Recording>, SessionError> {
     let place = chance.pick(&[
@@ -45,6 +67,10 @@ pub(crate) fn record(
         Place::File,
         Place::File,
     ]);
+    let place = match place {
+        Place::File if !service.writes_files() => Place::LargeRing,
+        place => place,
+    };
     let categories = chance.pick(&[[true, true], [true, false], [false, true]]);
     let mut source = DataSource::track_event().of_producer(producer);
     for (category, _) in CATEGORIES.iter().zip(categories).filter(|(_, wanted)| *wanted) {
@@ -108,8 +134,9 @@ pub(crate) fn record(
         std::thread::sleep(Duration::from_millis(chance.below(400)));
         match chance.below(4) {
             0 => session.flush_blocking(PATIENCE)?,
-            1 if file.is_none() && !matches!(place, Place::KeepFirst) => {
-                // What a buffer has of a sequence that was read is not told from what it had.
+            1 if matches!(place, Place::LargeRing)
+                || (matches!(place, Place::SmallRing) && service.reads_rings_twice()) =>
+            {
                 session.flush_blocking(PATIENCE)?;
                 session.write_to(&mut read_so_far)?;
                 what += ", read meanwhile";
