@@ -64,6 +64,9 @@ pub const EMULATED_SMB_SIZE: usize = 1024 * 1024;
 /// The buffer that there is none of: the service frees its chunks without reading them.
 const NO_BUFFER: BufferId = BufferId(0);
 
+/// For how many targets there is somebody to tell of losses at a time: no data source has more instances.
+const MAX_TELLERS: usize = 8;
+
 /// What a trace writer does when all chunks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferExhaustedPolicy {
@@ -161,9 +164,17 @@ struct Pending {
     returned_bytes: usize,
     /// For each row of packets that was lost before its writer had a chunk in which to say so, where they were to go.
     untold_losses: Vec<BufferId>,
+    tellers: Vec<Teller>,
     flushed: Option<u64>,
     batch: Duration,
     woken: Woken,
+}
+
+/// A writer that tells of losses where other writers cannot.
+struct Teller {
+    target: BufferId,
+    writer: WriterId,
+    next_chunk: ChunkId,
 }
 
 /// Where chunks go.
@@ -477,26 +488,46 @@ impl Arbiter {
         self.pending().untold_losses.push(target);
     }
 
-    /// Tells of such losses as far as there are chunks: through writers that do nothing else.
+    /// Tells of such losses as far as there are chunks, through a writer for each target that does nothing else.
     fn tell_losses(&self, pending: &mut Pending) {
         while let Some(&target) = pending.untold_losses.last() {
-            let Some(writer) = self.writer_ids.allocate() else {
+            let Some(teller) = self.teller(pending, target) else {
                 return;
             };
             let new = NewChunk {
-                writer,
-                chunk: ChunkId(0),
+                writer: teller.writer,
+                chunk: teller.next_chunk,
                 first: FirstPacket::Whole,
             };
-            let Some(chunk) = self.win_chunk(new) else {
-                return self.writer_ids.release(writer);
-            };
+            let Some(chunk) = self.win_chunk(new) else { return };
+            teller.next_chunk = new.chunk.next();
             pending.untold_losses.pop();
-            pending.registered.push((writer, target));
             pending.returned.push(to_move(&chunk, target));
-            pending.unregistered.push(writer);
             mark_loss(chunk).complete();
         }
+    }
+
+    /// Who tells of losses for `target`. There are few ids, so it is one for all of them.
+    fn teller<'p>(&self, pending: &'p mut Pending, target: BufferId) -> Option<&'p mut Teller> {
+        let known = pending.tellers.iter().position(|teller| teller.target == target);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                if pending.tellers.len() == MAX_TELLERS {
+                    let oldest = pending.tellers.remove(0);
+                    pending.unregistered.push(oldest.writer);
+                }
+                let writer = self.writer_ids.allocate()?;
+                pending.registered.push((writer, target));
+                pending.tellers.push(Teller {
+                    target,
+                    writer,
+                    next_chunk: ChunkId(0),
+                });
+                pending.tellers.len() - 1
+            }
+        };
+        pending.tellers.get_mut(at)
     }
 
     /// Has what is pending sent at once.
@@ -533,6 +564,7 @@ impl Pending {
             returned: Vec::new(),
             returned_bytes: 0,
             untold_losses: Vec::new(),
+            tellers: Vec::new(),
             flushed: None,
             batch: Duration::ZERO,
             woken: Woken::No,

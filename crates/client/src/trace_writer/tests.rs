@@ -511,25 +511,6 @@ fn a_loss_before_the_first_packet_takes_its_mark_away() {
 }
 
 #[test]
-fn a_writer_that_never_had_a_chunk_has_its_loss_told() {
-    let mut service = Service::new(1, 4096, PageLayout::Div1, Silent);
-    let mut other = service.writer(BufferExhaustedPolicy::Drop);
-    other.write_packet(&packet(0, 10));
-    let mut writer = service.writer(BufferExhaustedPolicy::Drop);
-    (0..3).for_each(|number| writer.write_packet(&packet(number, 10)));
-    drop((writer, other));
-    service.serve();
-    // Only now there is a chunk to tell it with.
-    service.serve();
-    let dropped: usize = service.sequences.values().map(|sequence| sequence.dropped).sum();
-    assert_eq!(dropped, 1);
-    assert_eq!(
-        (service.registered.len(), service.all_pages_are_free()),
-        (0, true)
-    );
-}
-
-#[test]
 fn finished_packets_can_be_scraped_from_a_chunk_in_use() {
     let service = Service::new(1, 4096, PageLayout::Div1, Silent);
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);

@@ -1,4 +1,4 @@
-//! Many writers on little memory: chunks get smaller, and larger again.
+//! Many writers on little memory: chunks get smaller, and larger again; and what cannot be written is told.
 
 use super::*;
 
@@ -106,4 +106,25 @@ proptest! {
         let whole_pages = pages >= 4;
         prop_assert_eq!(layouts == [PageLayout::Div1], whole_pages, "one writer alone has large chunks again");
     }
+}
+
+#[test]
+fn a_writer_that_never_had_a_chunk_has_its_loss_told() {
+    let mut service = Service::new(1, 4096, PageLayout::Div1, Silent);
+    let mut other = service.writer(BufferExhaustedPolicy::Drop);
+    other.write_packet(&packet(0, 10));
+    let mut writer = service.writer(BufferExhaustedPolicy::Drop);
+    (0..3).for_each(|number| writer.write_packet(&packet(number, 10)));
+    drop((writer, other));
+    service.serve();
+    // Only now there is a chunk to tell it with.
+    service.serve();
+    let dropped: usize = service.sequences.values().map(|sequence| sequence.dropped).sum();
+    assert_eq!(dropped, 1);
+    assert_eq!(
+        service.registered.len(),
+        1,
+        "whoever told it may have to tell more"
+    );
+    assert!(service.all_pages_are_free());
 }
