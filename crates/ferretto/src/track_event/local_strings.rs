@@ -11,8 +11,9 @@ use ferretto_wire::Writer;
 /// Ids below are the process's.
 const FIRST_LOCAL_ID: u64 = 1 << 32;
 
-/// Strings that a sequence keeps at most of each kind whose values may be without end. Then they start over.
+/// Bodies that a sequence keeps at most, and their bytes: they may be without end. Then they start over.
 const MAX_BODIES: usize = 4096;
+const MAX_BODY_BYTES: usize = 256 * 1024;
 
 /// What was told, and what is to be told with the next packet.
 #[derive(Default)]
@@ -22,6 +23,7 @@ pub(super) struct LocalStrings {
     locations: HashMap<(usize, usize, u32), Vec<Location>>,
     last_location: u64,
     bodies: HashMap<Box<str>, u64>,
+    body_bytes: usize,
     last_body: u64,
     /// Fields of `InternedData`.
     pending: Writer,
@@ -73,10 +75,12 @@ impl LocalStrings {
         if let Some(&id) = self.bodies.get(body) {
             return id;
         }
-        if self.bodies.len() >= MAX_BODIES {
+        if self.bodies.len() >= MAX_BODIES || self.body_bytes + body.len() > MAX_BODY_BYTES {
             self.bodies.clear();
+            self.body_bytes = 0;
         }
-        // An id is never used again: what it meant would depend on what was lost.
+        self.body_bytes += body.len();
+        // Ids go on until the state is cleared: what one meant would depend on what was lost.
         self.last_body += 1;
         let id = self.last_body;
         self.bodies.insert(body.into(), id);
@@ -97,10 +101,14 @@ impl LocalStrings {
         }
     }
 
+    /// Starts over with the sequence's incremental state: readers forget all ids there.
     pub(super) fn clear(&mut self) {
         self.event_names.clear();
         self.locations.clear();
+        self.last_location = 0;
         self.bodies.clear();
+        self.body_bytes = 0;
+        self.last_body = 0;
         self.pending.clear();
     }
 }
@@ -124,5 +132,25 @@ mod tests {
             let ids = places.map(|(file, function, line)| strings.source_location(file, function, line));
             assert_eq!(ids, [1, 2, 3, 4, 5]);
         }
+    }
+
+    #[test]
+    fn bodies_are_kept_by_number_and_by_bytes() {
+        let mut strings = LocalStrings::default();
+        let first = strings.log_message_body("first");
+        assert_eq!(strings.log_message_body("first"), first);
+        let long = "x".repeat(MAX_BODY_BYTES - 6);
+        assert_eq!(strings.log_message_body(&long), first + 1);
+        assert_eq!(strings.log_message_body("first"), first);
+        assert_eq!(strings.log_message_body("second"), first + 2);
+        assert_eq!(strings.log_message_body("first"), first + 3);
+        assert!(strings.body_bytes <= MAX_BODY_BYTES);
+        for number in 0..2 * MAX_BODIES {
+            strings.log_message_body(&number.to_string());
+        }
+        assert!(strings.bodies.len() <= MAX_BODIES);
+        strings.clear();
+        assert_eq!(strings.log_message_body("second"), 1);
+        assert_eq!(strings.source_location("file.rs", None, 1), 1);
     }
 }
