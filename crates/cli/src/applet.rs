@@ -1,43 +1,53 @@
 //! Which program this is: one binary is all of them, and knows by the name it was called by, or by its first word.
 //!
 //! Called by the binaries. `ferretto traced …`, and a link `traced` to the binary, are the applet `traced`; anything else is the
-//! command line under the name `ferretto`.
+//! command line under the name `ferretto`. Each applet defines its flags once, in a [`clap::Command`]: parser, help, man page and
+//! completions come from there.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::Command;
+
 use crate::perfetto::{self, Program};
 use crate::{autostart, traced, traced_probes, trigger_perfetto};
 
-/// A program. `run` takes the words after the program's name and gives the exit code.
+/// A program.
 #[derive(Debug, Clone, Copy)]
 pub struct Applet {
     name: &'static str,
+    /// Its flags.
+    command: fn() -> Command,
+    /// Takes the words after the program's name and gives the exit code.
     run: fn(Vec<OsString>) -> u8,
 }
 
 /// The command line.
 pub const PERFETTO: Applet = Applet {
     name: "perfetto",
+    command: || perfetto::command(Program::Perfetto),
     run: run_perfetto,
 };
 
 /// The tracing service.
 pub const TRACED: Applet = Applet {
     name: "traced",
+    command: traced::command,
     run: traced::run,
 };
 
 /// The producer of the machine's own data sources.
 pub const TRACED_PROBES: Applet = Applet {
     name: "traced_probes",
+    command: traced_probes::command,
     run: traced_probes::run,
 };
 
 /// Activates triggers.
 pub const TRIGGER_PERFETTO: Applet = Applet {
     name: "trigger_perfetto",
+    command: trigger_perfetto::command,
     run: trigger_perfetto::run,
 };
 
@@ -47,6 +57,7 @@ const APPLETS: &[Applet] = &[PERFETTO, TRACED, TRACED_PROBES, TRIGGER_PERFETTO];
 /// What the binary is without a name of these.
 const DEFAULT: Applet = Applet {
     name: "ferretto",
+    command: || perfetto::command(Program::Ferretto),
     run: run_ferretto,
 };
 
@@ -108,6 +119,15 @@ mod tests {
                 .map(|word| word.into_string().unwrap())
                 .collect(),
         )
+    }
+
+    #[test]
+    fn flags_are_defined_under_the_name_of_the_applet() {
+        for applet in APPLETS.iter().chain([&DEFAULT]) {
+            let command = (applet.command)();
+            assert_eq!(command.get_name(), applet.name);
+            command.debug_assert();
+        }
     }
 
     #[test]

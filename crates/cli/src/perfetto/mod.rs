@@ -29,6 +29,7 @@ mod session;
 mod snapshots;
 mod triggers;
 
+pub(crate) use args::command;
 use background::Detached;
 use console::Console;
 use ferretto_ipc::address::Address;

@@ -21,7 +21,7 @@ mod tsc;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use ferretto_ipc::transport::SocketPermissions;
 use ferretto_ipc::{Address, Listener, socket_names};
 use signal_hook::consts::SIGXFSZ;
@@ -62,6 +62,11 @@ fn parse_permissions(text: &str) -> Result<(SocketPermissions, SocketPermissions
         parse(producer_group, producer_mode)?,
         parse(consumer_group, consumer_mode)?,
     ))
+}
+
+/// The definition of all flags.
+pub(crate) fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the applet with the words after its name; gives the exit code, upstream's.

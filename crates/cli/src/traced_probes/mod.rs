@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Signal, Token, boot_now};
 use ferretto_ipc::{Reactor, socket_names};
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
@@ -39,6 +39,11 @@ struct Args {
     /// Print the version and exit.
     #[arg(long)]
     version: bool,
+}
+
+/// The definition of all flags.
+pub(crate) fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the applet with the words after its name; gives the exit code, upstream's.

@@ -7,12 +7,35 @@ pub(crate) mod sender;
 
 use std::ffi::OsString;
 
+use clap::{Arg, ArgAction, Command};
+
 const NAME: &str = "trigger_perfetto";
 
 const USAGE: &str = "
 Usage: trigger_perfetto TRIGGER...
   -h|--help  Show this message
 ";
+
+/// The definition of all flags. [`parse`] reads them its own way.
+pub(crate) fn command() -> Command {
+    Command::new(NAME)
+        .about("Activates triggers, for recordings that wait for them.")
+        .disable_help_flag(true)
+        .arg(
+            Arg::new("help")
+                .short('h')
+                .long("help")
+                .action(ArgAction::SetTrue)
+                .help("Print help"),
+        )
+        .arg(
+            Arg::new("trigger")
+                .value_name("TRIGGER")
+                .action(ArgAction::Append)
+                .required(true)
+                .help("Name of a trigger"),
+        )
+}
 
 /// What a command line asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
