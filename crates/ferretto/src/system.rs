@@ -4,6 +4,11 @@
 //! twice as long to compile with it.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "in-process")]
+use std::io;
+#[cfg(feature = "in-process")]
+use std::os::fd::{AsFd, AsRawFd};
+
 /// The user that this process acts as.
 #[cfg(feature = "in-process")]
 pub(crate) fn effective_user() -> u32 {
@@ -27,6 +32,16 @@ pub(crate) fn thread_name() -> Option<Vec<u8>> {
     let result = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let length = name.iter().position(|byte| *byte == 0)?;
     (result == 0).then(|| name[..length].to_vec())
+}
+
+/// The flags that a file was opened with, `O_…`.
+#[cfg(feature = "in-process")]
+pub(crate) fn open_flags(file: impl AsFd) -> io::Result<i32> {
+    // SAFETY: takes no pointers.
+    match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_GETFL) } {
+        flags @ 0.. => Ok(flags),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The size of a page of memory, in bytes.

@@ -6,9 +6,7 @@
 
 use std::env::{self, VarError};
 use std::fmt;
-
-use rustix::fs::Access;
-use rustix::io::Errno;
+use std::path::Path;
 
 use crate::address::{Address, AddressError};
 
@@ -85,12 +83,10 @@ fn variable(variable: &'static str) -> Result<Option<String>, SocketNameError> {
 }
 
 fn run_directory() -> RunDirectory {
-    loop {
-        match rustix::fs::access(RUN_DIRECTORY, Access::EXEC_OK) {
-            Ok(()) => return RunDirectory::Usable,
-            Err(Errno::INTR) => continue,
-            Err(_) => return RunDirectory::Absent,
-        }
+    // Only whoever may search a folder finds the dot in it.
+    match Path::new(RUN_DIRECTORY).join(".").metadata() {
+        Ok(_) => RunDirectory::Usable,
+        Err(_) => RunDirectory::Absent,
     }
 }
 

@@ -10,14 +10,14 @@ mod sys;
 mod tests;
 
 use std::fmt;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{
@@ -582,20 +582,17 @@ fn disable_nagle(fd: &OwnedFd, kind: Kind) {
 }
 
 fn remove_stale_socket(path: &Path, address: &Address) -> Result<(), TransportError> {
-    let failed = |source| TransportError::Listen {
-        address: address.clone(),
-        source,
+    let outcome = match path.symlink_metadata() {
+        Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path),
+        Ok(_) => return Err(TransportError::NotASocket(address.clone())),
+        Err(error) => Err(error),
     };
-    match rustix::fs::lstat(path) {
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Socket => {
-            match rustix::fs::unlink(path) {
-                Ok(()) | Err(Errno::NOENT) => Ok(()),
-                Err(source) => Err(failed(source)),
-            }
-        }
-        Ok(_) => Err(TransportError::NotASocket(address.clone())),
-        Err(Errno::NOENT) => Ok(()),
-        Err(source) => Err(failed(source)),
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(TransportError::Listen {
+            address: address.clone(),
+            source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        }),
+        _ => Ok(()),
     }
 }
 

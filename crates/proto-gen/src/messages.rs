@@ -439,6 +439,7 @@ impl<'a> Code<'a> {
         let (members, oneofs) = members(message, &full, path)?;
         if !is_scope(message) {
             self.structure(&full, name, &members, comments, path);
+            self.debug(&full, name, &members);
             self.fields(&full, name, &members);
         }
         if message.nested_type.is_empty() && message.enum_type.is_empty() && oneofs.is_empty() {
@@ -475,7 +476,7 @@ impl<'a> Code<'a> {
     ) {
         self.comment(comments, path);
         self.gate(full);
-        self.line("#[derive(Clone, Debug, PartialEq)]");
+        self.line("#[derive(Clone, PartialEq)]");
         self.open(&format!("pub struct {name}"));
         for member in members {
             if let Some(path) = &member.comment {
@@ -499,6 +500,22 @@ impl<'a> Code<'a> {
         self.line(&format!(
             "impl Default for {name} {{\n    #[inline]\n    fn default() -> Self {{\n        Self::EMPTY\n    }}\n}}"
         ));
+    }
+
+    /// What derives would write, but that theirs is compiled again in every crate that may print the message, or one that holds it.
+    fn debug(&mut self, full: &str, name: &str, members: &[Member]) {
+        self.gate(full);
+        self.open(&format!("impl std::fmt::Debug for {name}"));
+        self.open("fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result");
+        self.line(&format!("f.debug_struct(\"{name}\")"));
+        for member in members {
+            let name = &member.name;
+            let shown = name.trim_start_matches("r#");
+            self.line(&format!("    .field(\"{shown}\", &self.{name})"));
+        }
+        self.line("    .field(\"unknown_fields\", &self.unknown_fields)\n    .finish()");
+        self.close();
+        self.close();
     }
 
     fn fields(&mut self, full: &str, name: &str, members: &[Member]) {

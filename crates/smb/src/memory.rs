@@ -1,12 +1,15 @@
 //! The mapping behind a shared memory buffer: making it, adopting a peer's, and the only accesses to it there are.
 //!
 //! A memfd sealed against resizing cannot be shrunk under us, so that touching it never faults (`SIGBUS`). What the
-//! service accepts from a producer must be such a file.
+//! service accepts from a producer must be such a file. System calls are the C library's: a crate around them would take longer to
+//! compile than all the rest here, and mapping memory is no safer through one.
 
-use rustix::fs::{FileType, MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use std::ffi::CStr;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::{File, FileType};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, compiler_fence};
 
@@ -17,10 +20,10 @@ mod tests;
 const GRANULARITY: usize = 4096;
 
 /// What keeps the size, and this list itself, from changing.
-const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// The name in `/proc/PID/maps`, the same as upstream's so that what looks for it there finds it.
-const MEMFD_NAME: &str = "perfetto_shmem";
+const MEMFD_NAME: &CStr = c"perfetto_shmem";
 
 /// Who sent a descriptor, which decides what has to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +47,8 @@ pub enum SharedMemoryError {
     },
     /// The descriptor is not of a file in memory.
     NotAFile {
-        /// What it is.
-        kind: FileType,
+        /// What it is, in a word.
+        kind: &'static str,
     },
     /// The peer could resize the file at any time.
     NotSealed,
@@ -54,7 +57,7 @@ pub enum SharedMemoryError {
         /// What was being done.
         doing: &'static str,
         /// Why it failed.
-        source: rustix::io::Errno,
+        source: io::Error,
     },
 }
 
@@ -62,7 +65,7 @@ impl fmt::Display for SharedMemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SharedMemoryError::Size { size, max } => write!(f, "cannot share {size} bytes: the size must be a multiple of {GRANULARITY}, not 0 and at most {max}"),
-            SharedMemoryError::NotAFile { kind } => write!(f, "cannot attach to the shared memory received: descriptor is of a {kind:?}, not of a regular file"),
+            SharedMemoryError::NotAFile { kind } => write!(f, "cannot attach to the shared memory received: descriptor is of a {kind}, not of a regular file"),
             SharedMemoryError::NotSealed => f.write_str("cannot attach to the shared memory received: it is not a memfd sealed against shrinking, growing and unsealing"),
             SharedMemoryError::System { doing, .. } => write!(f, "cannot {doing} the shared memory"),
         }
@@ -78,7 +81,7 @@ impl std::error::Error for SharedMemoryError {
     }
 }
 
-fn system(doing: &'static str) -> impl FnOnce(rustix::io::Errno) -> SharedMemoryError {
+fn system(doing: &'static str) -> impl FnOnce(io::Error) -> SharedMemoryError {
     move |source| SharedMemoryError::System { doing, source }
 }
 
@@ -110,11 +113,10 @@ impl SharedMemory {
     /// Makes `size` bytes of zeroed shared memory, sealed so that no peer can resize it.
     pub fn create(size: usize) -> Result<Self, SharedMemoryError> {
         let size = checked_size(size as u64, usize::MAX)?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(MEMFD_NAME, flags).map_err(system("create"))?;
-        rustix::fs::ftruncate(&fd, size as u64).map_err(system("size"))?;
-        rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(system("seal"))?;
-        Self::map(fd, size)
+        let file = create_memfd(MEMFD_NAME).map_err(system("create"))?;
+        file.set_len(size as u64).map_err(system("size"))?;
+        add_seals(&file, SIZE_SEALS).map_err(system("seal"))?;
+        Self::map(file.into(), size)
     }
 
     /// Maps the memory that `peer` sent, if it is what it has to be and not larger than `max_size` bytes.
@@ -122,35 +124,30 @@ impl SharedMemory {
         // Seals first: only then the size below stays what it is.
         if peer == Peer::Producer {
             // Only files in memory have seals to get, and only those of `memfd_create` can have these.
-            let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| SharedMemoryError::NotSealed)?;
-            if !seals.contains(SIZE_SEALS) {
+            let seals = seals(&fd).map_err(|_| SharedMemoryError::NotSealed)?;
+            if seals & SIZE_SEALS != SIZE_SEALS {
                 return Err(SharedMemoryError::NotSealed);
             }
         }
-        let stat = rustix::fs::fstat(&fd).map_err(system("look at"))?;
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind != FileType::RegularFile {
+        let file = File::from(fd);
+        let metadata = file.metadata().map_err(system("look at"))?;
+        if !metadata.is_file() {
+            let kind = kind(metadata.file_type());
             return Err(SharedMemoryError::NotAFile { kind });
         }
-        let size = checked_size(u64::try_from(stat.st_size).unwrap_or(0), max_size)?;
-        Self::map(fd, size)
+        let size = checked_size(metadata.len(), max_size)?;
+        Self::map(file.into(), size)
     }
 
     fn map(fd: OwnedFd, size: usize) -> Result<Self, SharedMemoryError> {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                size,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )
+        let base = unsafe { libc::mmap(ptr::null_mut(), size, access, flags, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(system("map")(io::Error::last_os_error()));
         }
-        .map_err(system("map"))?;
         let base = NonNull::new(base.cast())
-            .ok_or(rustix::io::Errno::FAULT)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
             .map_err(system("map"))?;
         Ok(Self { base, size, fd })
     }
@@ -165,13 +162,13 @@ impl SharedMemory {
     /// it is a writer's. Only an optimisation: where the kernel cannot (before 5.14), nothing happens.
     pub fn populate(&self, len: usize) {
         // SAFETY: the range lies in the mapping, and making its pages present changes nothing that it holds.
-        let _ = unsafe {
-            rustix::mm::madvise(
+        unsafe {
+            libc::madvise(
                 self.base.as_ptr().cast(),
                 len.min(self.size),
-                rustix::mm::Advice::LinuxPopulateWrite,
-            )
-        };
+                libc::MADV_POPULATE_WRITE,
+            );
+        }
     }
 
     /// Where `len` bytes at `offset` are mapped.
@@ -242,7 +239,49 @@ impl Drop for SharedMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and everything that points into it borrows from `self` or owns a share of it. The
         // call cannot fail for a mapping that exists.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size) };
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.size);
+        }
+    }
+}
+
+/// A new file in memory that seals can be put on.
+fn create_memfd(name: &CStr) -> io::Result<File> {
+    // SAFETY: the name is a string that ends with a zero, and outlives the call.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, which nobody else knows.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+fn add_seals(file: &impl AsFd, seals: i32) -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn seals(file: &impl AsFd) -> io::Result<i32> {
+    // SAFETY: takes no pointers.
+    match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_GET_SEALS) } {
+        seals @ 0.. => Ok(seals),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What is no regular file, in a word.
+fn kind(of: FileType) -> &'static str {
+    if of.is_fifo() {
+        "pipe"
+    } else if of.is_socket() {
+        "socket"
+    } else if of.is_dir() {
+        "directory"
+    } else {
+        "device"
     }
 }
 

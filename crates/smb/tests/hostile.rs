@@ -7,16 +7,16 @@ use ferretto_smb::{
     SharedMemory,
 };
 use proptest::prelude::*;
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Writes as a process would that has the descriptor: to any place, in any state.
 fn scribble(memory: &SharedMemory, offset: usize, bytes: &[u8]) {
-    assert_eq!(
-        rustix::io::pwrite(memory.as_fd(), bytes, offset as u64).unwrap(),
-        bytes.len()
-    );
+    let file = File::from(memory.as_fd().try_clone_to_owned().unwrap());
+    assert_eq!(file.write_at(bytes, offset as u64).unwrap(), bytes.len());
 }
 
 fn header_words() -> impl Strategy<Value = u32> {

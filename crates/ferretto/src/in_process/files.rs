@@ -17,9 +17,9 @@ use ferretto_ipc::reactor::Waker;
 use ferretto_service::compression::{Compressor, FileCompression, Fit};
 use ferretto_service::{ReadBatch, SessionId};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::channel::{Receiver, Sender, channel};
+use crate::system::open_flags;
 
 /// An open trace file that nothing is written into yet.
 pub(super) struct TraceFile {
@@ -32,8 +32,8 @@ impl TraceFile {
     /// The descriptor that a consumer passed.
     pub(super) fn passed(fd: OwnedFd) -> Result<TraceFile, String> {
         let flags =
-            fcntl_getfl(&fd).map_err(|error| format!("cannot use the file of the session: {error}"))?;
-        if flags.contains(OFlags::PATH) || flags & OFlags::ACCMODE == OFlags::RDONLY {
+            open_flags(&fd).map_err(|error| format!("cannot use the file of the session: {error}"))?;
+        if flags & libc::O_PATH != 0 || flags & libc::O_ACCMODE == libc::O_RDONLY {
             return Err("the file of the session is not open for writing".into());
         }
         Ok(TraceFile {
@@ -266,7 +266,7 @@ impl Output {
                 "it is no regular file, and what it took is not to be had again",
             ));
         }
-        if fcntl_getfl(&self.file)? & OFlags::ACCMODE == OFlags::WRONLY {
+        if open_flags(&self.file)? & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(io::Error::other(
                 "it is open for writing only; pass one that is open for reading, too",
             ));

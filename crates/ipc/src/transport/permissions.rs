@@ -4,16 +4,17 @@
 //! decides.
 
 use std::fmt;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::str::FromStr;
-
-use rustix::fs::{Gid, Mode};
 
 /// A group and mode bits for one socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketPermissions {
     group: String,
-    mode: Mode,
+    /// Its bits.
+    mode: u32,
 }
 
 /// What kept a socket from getting its permissions.
@@ -37,7 +38,7 @@ pub enum PermissionsError {
         /// The group.
         group: String,
         /// Why.
-        source: rustix::io::Errno,
+        source: std::io::Error,
     },
     /// `chmod` failed.
     ChangeMode {
@@ -46,7 +47,7 @@ pub enum PermissionsError {
         /// The mode bits.
         mode: u32,
         /// Why.
-        source: rustix::io::Errno,
+        source: std::io::Error,
     },
 }
 
@@ -99,7 +100,7 @@ impl FromStr for SocketPermissions {
         }
         Ok(SocketPermissions {
             group: group.to_owned(),
-            mode: Mode::from_bits_retain(bits),
+            mode: bits,
         })
     }
 }
@@ -108,19 +109,20 @@ impl SocketPermissions {
     /// Gives the socket file `path` this group and mode.
     pub fn apply(&self, path: &Path) -> Result<(), PermissionsError> {
         let gid = self.group_id()?;
-        rustix::fs::chown(path, None, Some(gid)).map_err(|source| PermissionsError::ChangeGroup {
+        std::os::unix::fs::chown(path, None, Some(gid)).map_err(|source| PermissionsError::ChangeGroup {
             path: path.display().to_string(),
             group: self.group.clone(),
             source,
         })?;
-        rustix::fs::chmod(path, self.mode).map_err(|source| PermissionsError::ChangeMode {
+        let mode = Permissions::from_mode(self.mode);
+        std::fs::set_permissions(path, mode).map_err(|source| PermissionsError::ChangeMode {
             path: path.display().to_string(),
-            mode: self.mode.bits(),
+            mode: self.mode,
             source,
         })
     }
 
-    fn group_id(&self) -> Result<Gid, PermissionsError> {
+    fn group_id(&self) -> Result<u32, PermissionsError> {
         let groups = std::fs::read_to_string("/etc/group").map_err(|source| PermissionsError::Groups {
             group: self.group.clone(),
             source,
@@ -130,9 +132,9 @@ impl SocketPermissions {
 }
 
 /// Finds a group in the text of `/etc/group` (`name:password:id:members`).
-fn find_group(groups: &str, name: &str) -> Option<Gid> {
+fn find_group(groups: &str, name: &str) -> Option<u32> {
     let line = groups.lines().find(|line| line.split(':').next() == Some(name))?;
-    line.split(':').nth(2)?.parse().ok().map(Gid::from_raw)
+    line.split(':').nth(2)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -146,7 +148,7 @@ mod tests {
             parsed,
             SocketPermissions {
                 group: "traced".into(),
-                mode: Mode::from_bits_retain(0o660)
+                mode: 0o660
             }
         );
         for wrong in ["", "traced", ":0660", "traced:", "traced:0998", "traced:777777"] {
@@ -157,8 +159,8 @@ mod tests {
     #[test]
     fn groups_are_found_by_their_whole_name() {
         let text = "root:x:0:\ntraced-consumer:x:991:a,b\ntraced:x:990:\n";
-        assert_eq!(find_group(text, "traced"), Some(Gid::from_raw(990)));
-        assert_eq!(find_group(text, "traced-consumer"), Some(Gid::from_raw(991)));
+        assert_eq!(find_group(text, "traced"), Some(990));
+        assert_eq!(find_group(text, "traced-consumer"), Some(991));
         assert_eq!(find_group(text, "trace"), None);
     }
 }

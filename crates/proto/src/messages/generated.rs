@@ -2,7 +2,7 @@
 
 use super::codec;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ActivateTriggersRequest {
     pub trigger_names: Vec<String>,
     /// Fields that this schema does not have.
@@ -18,6 +18,14 @@ impl Default for ActivateTriggersRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ActivateTriggersRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ActivateTriggersRequest")
+            .field("trigger_names", &self.trigger_names)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ActivateTriggersRequest {
@@ -37,7 +45,7 @@ impl codec::Fields for ActivateTriggersRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ActivateTriggersResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -51,6 +59,13 @@ impl Default for ActivateTriggersResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ActivateTriggersResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ActivateTriggersResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ActivateTriggersResponse {
@@ -68,7 +83,7 @@ impl codec::Fields for ActivateTriggersResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct AttachRequest {
     pub key: Option<String>,
     /// Fields that this schema does not have.
@@ -84,6 +99,14 @@ impl Default for AttachRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for AttachRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttachRequest")
+            .field("key", &self.key)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for AttachRequest {
@@ -103,7 +126,7 @@ impl codec::Fields for AttachRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct AttachResponse {
     pub trace_config: codec::MessageField<crate::messages::TraceConfig>,
     /// Fields that this schema does not have.
@@ -119,6 +142,14 @@ impl Default for AttachResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for AttachResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttachResponse")
+            .field("trace_config", &self.trace_config)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for AttachResponse {
@@ -192,7 +223,7 @@ impl codec::Enumeration for BuiltinClock {
 
 /// Frames from the outermost to the innermost.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Callstack {
     pub iid: Option<u64>,
     pub frame_ids: Vec<u64>,
@@ -215,6 +246,16 @@ impl Default for Callstack {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for Callstack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Callstack")
+            .field("iid", &self.iid)
+            .field("frame_ids", &self.frame_ids)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for Callstack {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -234,7 +275,7 @@ impl codec::Fields for Callstack {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ChangeTraceConfigRequest {
     pub trace_config: codec::MessageField<crate::messages::TraceConfig>,
     /// Fields that this schema does not have.
@@ -250,6 +291,14 @@ impl Default for ChangeTraceConfigRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ChangeTraceConfigRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChangeTraceConfigRequest")
+            .field("trace_config", &self.trace_config)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ChangeTraceConfigRequest {
@@ -269,7 +318,7 @@ impl codec::Fields for ChangeTraceConfigRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ChangeTraceConfigResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -283,6 +332,13 @@ impl Default for ChangeTraceConfigResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ChangeTraceConfigResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChangeTraceConfigResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ChangeTraceConfigResponse {
@@ -300,7 +356,7 @@ impl codec::Fields for ChangeTraceConfigResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ChromeConfig {
     pub trace_config: Option<String>,
     pub privacy_filtering_enabled: Option<bool>,
@@ -326,6 +382,19 @@ impl Default for ChromeConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ChromeConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChromeConfig")
+            .field("trace_config", &self.trace_config)
+            .field("privacy_filtering_enabled", &self.privacy_filtering_enabled)
+            .field("convert_to_legacy_json", &self.convert_to_legacy_json)
+            .field("client_priority", &self.client_priority)
+            .field("json_agent_label_filter", &self.json_agent_label_filter)
+            .field("event_package_name_filter_enabled", &self.event_package_name_filter_enabled)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ChromeConfig {
@@ -386,7 +455,7 @@ pub mod chrome_config {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ClockDisableFtraceEvent {
     pub name: Option<String>,
     pub state: Option<u64>,
@@ -408,6 +477,17 @@ impl Default for ClockDisableFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for ClockDisableFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClockDisableFtraceEvent")
+            .field("name", &self.name)
+            .field("state", &self.state)
+            .field("cpu_id", &self.cpu_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -433,7 +513,7 @@ impl codec::Fields for ClockDisableFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ClockEnableFtraceEvent {
     pub name: Option<String>,
     pub state: Option<u64>,
@@ -455,6 +535,17 @@ impl Default for ClockEnableFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for ClockEnableFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClockEnableFtraceEvent")
+            .field("name", &self.name)
+            .field("state", &self.state)
+            .field("cpu_id", &self.cpu_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -480,7 +571,7 @@ impl codec::Fields for ClockEnableFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ClockSetRateFtraceEvent {
     pub name: Option<String>,
     pub state: Option<u64>,
@@ -502,6 +593,17 @@ impl Default for ClockSetRateFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for ClockSetRateFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClockSetRateFtraceEvent")
+            .field("name", &self.name)
+            .field("state", &self.state)
+            .field("cpu_id", &self.cpu_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -528,7 +630,7 @@ impl codec::Fields for ClockSetRateFtraceEvent {
 
 /// The values of all clocks at one instant, as nearly as they can be read.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ClockSnapshot {
     pub clocks: Vec<crate::messages::clock_snapshot::Clock>,
     pub primary_trace_clock: Option<crate::messages::BuiltinClock>,
@@ -548,6 +650,16 @@ impl Default for ClockSnapshot {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for ClockSnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClockSnapshot")
+            .field("clocks", &self.clocks)
+            .field("primary_trace_clock", &self.primary_trace_clock)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -574,7 +686,7 @@ pub mod clock_snapshot {
     use crate::messages::codec;
     /// An id of `BuiltinClock`, or one that a sequence made up. A clock may count in steps, and from its last value.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Clock {
         pub clock_id: Option<u32>,
         pub timestamp: Option<u64>,
@@ -598,6 +710,18 @@ pub mod clock_snapshot {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Clock {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Clock")
+                .field("clock_id", &self.clock_id)
+                .field("timestamp", &self.timestamp)
+                .field("is_incremental", &self.is_incremental)
+                .field("unit_multiplier_ns", &self.unit_multiplier_ns)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -626,7 +750,7 @@ pub mod clock_snapshot {
 }
 
 /// Copies a running session's buffers into a new session of the caller that can be read at once.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CloneSessionRequest {
     pub selector: Option<crate::messages::clone_session_request::Selector>,
     pub skip_trace_filter: Option<bool>,
@@ -656,6 +780,21 @@ impl Default for CloneSessionRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for CloneSessionRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CloneSessionRequest")
+            .field("selector", &self.selector)
+            .field("skip_trace_filter", &self.skip_trace_filter)
+            .field("for_bugreport", &self.for_bugreport)
+            .field("clone_trigger_name", &self.clone_trigger_name)
+            .field("clone_trigger_producer_name", &self.clone_trigger_producer_name)
+            .field("clone_trigger_trusted_producer_uid", &self.clone_trigger_trusted_producer_uid)
+            .field("clone_trigger_boot_time_ns", &self.clone_trigger_boot_time_ns)
+            .field("clone_trigger_delay_ms", &self.clone_trigger_delay_ms)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for CloneSessionRequest {
@@ -711,7 +850,7 @@ pub mod clone_session_request {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CloneSessionResponse {
     pub success: Option<bool>,
     pub error: Option<String>,
@@ -735,6 +874,18 @@ impl Default for CloneSessionResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for CloneSessionResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CloneSessionResponse")
+            .field("success", &self.success)
+            .field("error", &self.error)
+            .field("uuid_msb", &self.uuid_msb)
+            .field("uuid_lsb", &self.uuid_lsb)
+            .field("was_write_into_file", &self.was_write_into_file)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for CloneSessionResponse {
@@ -762,7 +913,7 @@ impl codec::Fields for CloneSessionResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CommitDataRequest {
     pub chunks_to_move: Vec<crate::messages::commit_data_request::ChunksToMove>,
     pub chunks_to_patch: Vec<crate::messages::commit_data_request::ChunkToPatch>,
@@ -782,6 +933,16 @@ impl Default for CommitDataRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for CommitDataRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CommitDataRequest")
+            .field("chunks_to_move", &self.chunks_to_move)
+            .field("chunks_to_patch", &self.chunks_to_patch)
+            .field("flush_request_id", &self.flush_request_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for CommitDataRequest {
@@ -808,7 +969,7 @@ pub mod commit_data_request {
     #[allow(unused_imports)]
     use crate::messages::codec;
     /// A chunk to copy into a trace buffer. With `data` the chunk comes in the request, for want of shared memory.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ChunksToMove {
         pub page: Option<u32>,
         pub chunk: Option<u32>,
@@ -832,6 +993,18 @@ pub mod commit_data_request {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for ChunksToMove {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ChunksToMove")
+                .field("page", &self.page)
+                .field("chunk", &self.chunk)
+                .field("target_buffer", &self.target_buffer)
+                .field("data", &self.data)
+                .field("chunk_incomplete", &self.chunk_incomplete)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for ChunksToMove {
@@ -859,7 +1032,7 @@ pub mod commit_data_request {
         }
     }
     /// Bytes to overwrite in a chunk that was copied before, mostly lengths that were not known yet.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ChunkToPatch {
         pub target_buffer: Option<u32>,
         pub writer_id: Option<u32>,
@@ -883,6 +1056,18 @@ pub mod commit_data_request {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for ChunkToPatch {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ChunkToPatch")
+                .field("target_buffer", &self.target_buffer)
+                .field("writer_id", &self.writer_id)
+                .field("chunk_id", &self.chunk_id)
+                .field("patches", &self.patches)
+                .field("has_more_patches", &self.has_more_patches)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for ChunkToPatch {
@@ -912,7 +1097,7 @@ pub mod commit_data_request {
     pub mod chunk_to_patch {
         #[allow(unused_imports)]
         use crate::messages::codec;
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct Patch {
             pub offset: Option<u32>,
             pub data: Option<Vec<u8>>,
@@ -930,6 +1115,15 @@ pub mod commit_data_request {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        impl std::fmt::Debug for Patch {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Patch")
+                    .field("offset", &self.offset)
+                    .field("data", &self.data)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         impl codec::Fields for Patch {
@@ -953,7 +1147,7 @@ pub mod commit_data_request {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CommitDataResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -967,6 +1161,13 @@ impl Default for CommitDataResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for CommitDataResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CommitDataResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for CommitDataResponse {
@@ -985,7 +1186,7 @@ impl codec::Fields for CommitDataResponse {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ConcurrentSessionEvent {
     pub state: Option<crate::messages::concurrent_session_event::State>,
     pub session_name: Option<String>,
@@ -1011,6 +1212,19 @@ impl Default for ConcurrentSessionEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for ConcurrentSessionEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConcurrentSessionEvent")
+            .field("state", &self.state)
+            .field("session_name", &self.session_name)
+            .field("session_id", &self.session_id)
+            .field("consumer_uid", &self.consumer_uid)
+            .field("num_data_sources", &self.num_data_sources)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -1078,7 +1292,7 @@ pub mod concurrent_session_event {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ConsoleConfig {
     pub output: Option<crate::messages::console_config::Output>,
     pub enable_colors: Option<bool>,
@@ -1096,6 +1310,15 @@ impl Default for ConsoleConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ConsoleConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsoleConfig")
+            .field("output", &self.output)
+            .field("enable_colors", &self.enable_colors)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ConsoleConfig {
@@ -1148,7 +1371,7 @@ pub mod console_config {
 }
 
 /// Values are in `unit` (or `unit_name`) times `unit_multiplier`; incremental ones are deltas.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CounterDescriptor {
     pub r#type: Option<crate::messages::counter_descriptor::BuiltinCounterType>,
     pub categories: Vec<String>,
@@ -1176,6 +1399,20 @@ impl Default for CounterDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for CounterDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CounterDescriptor")
+            .field("type", &self.r#type)
+            .field("categories", &self.categories)
+            .field("unit", &self.unit)
+            .field("unit_multiplier", &self.unit_multiplier)
+            .field("is_incremental", &self.is_incremental)
+            .field("unit_name", &self.unit_name)
+            .field("y_axis_share_key", &self.y_axis_share_key)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for CounterDescriptor {
@@ -1267,7 +1504,7 @@ pub mod counter_descriptor {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CpuFrequencyFtraceEvent {
     pub state: Option<u32>,
     pub cpu_id: Option<u32>,
@@ -1287,6 +1524,16 @@ impl Default for CpuFrequencyFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for CpuFrequencyFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuFrequencyFtraceEvent")
+            .field("state", &self.state)
+            .field("cpu_id", &self.cpu_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -1310,7 +1557,7 @@ impl codec::Fields for CpuFrequencyFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CpuFrequencyLimitsFtraceEvent {
     pub min_freq: Option<u32>,
     pub max_freq: Option<u32>,
@@ -1332,6 +1579,17 @@ impl Default for CpuFrequencyLimitsFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for CpuFrequencyLimitsFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuFrequencyLimitsFtraceEvent")
+            .field("min_freq", &self.min_freq)
+            .field("max_freq", &self.max_freq)
+            .field("cpu_id", &self.cpu_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -1357,7 +1615,7 @@ impl codec::Fields for CpuFrequencyLimitsFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CpuIdleFtraceEvent {
     pub state: Option<u32>,
     pub cpu_id: Option<u32>,
@@ -1377,6 +1635,16 @@ impl Default for CpuIdleFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for CpuIdleFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuIdleFtraceEvent")
+            .field("state", &self.state)
+            .field("cpu_id", &self.cpu_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -1400,7 +1668,7 @@ impl codec::Fields for CpuIdleFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct CpuInfo {
     pub cpus: Vec<crate::messages::cpu_info::Cpu>,
     /// Fields that this schema does not have.
@@ -1418,6 +1686,15 @@ impl Default for CpuInfo {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for CpuInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuInfo")
+            .field("cpus", &self.cpus)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -1441,7 +1718,7 @@ pub mod cpu_info {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ArmCpuIdentifier {
         pub implementer: Option<u32>,
         pub architecture: Option<u32>,
@@ -1470,6 +1747,19 @@ pub mod cpu_info {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for ArmCpuIdentifier {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ArmCpuIdentifier")
+                .field("implementer", &self.implementer)
+                .field("architecture", &self.architecture)
+                .field("variant", &self.variant)
+                .field("part", &self.part)
+                .field("revision", &self.revision)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ArmCpuIdentifier {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.implementer);
@@ -1495,7 +1785,7 @@ pub mod cpu_info {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Cpu {
         pub processor: Option<String>,
         pub frequencies: Vec<u32>,
@@ -1521,6 +1811,19 @@ pub mod cpu_info {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Cpu {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Cpu")
+                .field("processor", &self.processor)
+                .field("frequencies", &self.frequencies)
+                .field("capacity", &self.capacity)
+                .field("identifier", &self.identifier)
+                .field("features", &self.features)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -1570,7 +1873,7 @@ pub mod cpu_info {
 
 /// The service reads the first fields only, fills in `trace_duration_ms`, `stop_timeout_ms`, `session_initiator`,
 /// `tracing_session_id` and the like, and hands the rest to the producer byte for byte.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DataSourceConfig {
     pub name: Option<String>,
     pub target_buffer: Option<u32>,
@@ -1629,6 +1932,35 @@ impl Default for DataSourceConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for DataSourceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataSourceConfig")
+            .field("name", &self.name)
+            .field("target_buffer", &self.target_buffer)
+            .field("trace_duration_ms", &self.trace_duration_ms)
+            .field("tracing_session_id", &self.tracing_session_id)
+            .field("enable_extra_guardrails", &self.enable_extra_guardrails)
+            .field("stop_timeout_ms", &self.stop_timeout_ms)
+            .field("session_initiator", &self.session_initiator)
+            .field("buffer_exhausted_policy", &self.buffer_exhausted_policy)
+            .field("priority_boost", &self.priority_boost)
+            .field("target_buffer_name", &self.target_buffer_name)
+            .field("protovm_config", &self.protovm_config)
+            .field("ftrace_config", &self.ftrace_config)
+            .field("chrome_config", &self.chrome_config)
+            .field("process_stats_config", &self.process_stats_config)
+            .field("sys_stats_config", &self.sys_stats_config)
+            .field("track_event_config", &self.track_event_config)
+            .field("interceptor_config", &self.interceptor_config)
+            .field("system_info_config", &self.system_info_config)
+            .field("prefer_suspend_clock_for_duration", &self.prefer_suspend_clock_for_duration)
+            .field("supports_tracing_v2", &self.supports_tracing_v2)
+            .field("legacy_config", &self.legacy_config)
+            .field("for_testing", &self.for_testing)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for DataSourceConfig {
@@ -1748,7 +2080,7 @@ pub mod data_source_config {
 }
 
 /// `name` is what configs refer to; the flags say which notifications the producer promises or wants.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DataSourceDescriptor {
     pub name: Option<String>,
     pub will_notify_on_stop: Option<bool>,
@@ -1780,6 +2112,22 @@ impl Default for DataSourceDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for DataSourceDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataSourceDescriptor")
+            .field("name", &self.name)
+            .field("will_notify_on_stop", &self.will_notify_on_stop)
+            .field("will_notify_on_start", &self.will_notify_on_start)
+            .field("handles_incremental_state_clear", &self.handles_incremental_state_clear)
+            .field("track_event_descriptor", &self.track_event_descriptor)
+            .field("id", &self.id)
+            .field("ftrace_descriptor", &self.ftrace_descriptor)
+            .field("no_flush", &self.no_flush)
+            .field("protovm_program", &self.protovm_program)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for DataSourceDescriptor {
@@ -1817,7 +2165,7 @@ impl codec::Fields for DataSourceDescriptor {
 
 /// A name, and one value or several.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DebugAnnotation {
     pub name_field: Option<crate::messages::debug_annotation::NameField>,
     pub value: Option<crate::messages::debug_annotation::Value>,
@@ -1845,6 +2193,20 @@ impl Default for DebugAnnotation {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for DebugAnnotation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DebugAnnotation")
+            .field("name_field", &self.name_field)
+            .field("value", &self.value)
+            .field("dict_entries", &self.dict_entries)
+            .field("array_values", &self.array_values)
+            .field("proto_type_descriptor", &self.proto_type_descriptor)
+            .field("proto_value", &self.proto_value)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -1975,7 +2337,7 @@ pub mod debug_annotation {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct NestedValue {
         pub nested_type: Option<crate::messages::debug_annotation::nested_value::NestedType>,
         pub dict_keys: Vec<String>,
@@ -2007,6 +2369,22 @@ pub mod debug_annotation {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for NestedValue {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("NestedValue")
+                .field("nested_type", &self.nested_type)
+                .field("dict_keys", &self.dict_keys)
+                .field("dict_values", &self.dict_values)
+                .field("array_values", &self.array_values)
+                .field("int_value", &self.int_value)
+                .field("double_value", &self.double_value)
+                .field("bool_value", &self.bool_value)
+                .field("string_value", &self.string_value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -2098,7 +2476,7 @@ pub mod debug_annotation {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DebugAnnotationName {
     pub iid: Option<u64>,
     pub name: Option<String>,
@@ -2118,6 +2496,16 @@ impl Default for DebugAnnotationName {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for DebugAnnotationName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DebugAnnotationName")
+            .field("iid", &self.iid)
+            .field("name", &self.name)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -2141,7 +2529,7 @@ impl codec::Fields for DebugAnnotationName {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DebugAnnotationValueTypeName {
     pub iid: Option<u64>,
     pub name: Option<String>,
@@ -2161,6 +2549,16 @@ impl Default for DebugAnnotationValueTypeName {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for DebugAnnotationValueTypeName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DebugAnnotationValueTypeName")
+            .field("iid", &self.iid)
+            .field("name", &self.name)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -2184,7 +2582,7 @@ impl codec::Fields for DebugAnnotationValueTypeName {
 }
 
 /// Lets the session outlive the connection; `key` finds it again.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DetachRequest {
     pub key: Option<String>,
     /// Fields that this schema does not have.
@@ -2200,6 +2598,14 @@ impl Default for DetachRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for DetachRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DetachRequest")
+            .field("key", &self.key)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for DetachRequest {
@@ -2219,7 +2625,7 @@ impl codec::Fields for DetachRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DetachResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -2233,6 +2639,13 @@ impl Default for DetachResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for DetachResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DetachResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for DetachResponse {
@@ -2251,7 +2664,7 @@ impl codec::Fields for DetachResponse {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DevicePmCallbackEndFtraceEvent {
     pub device: Option<String>,
     pub driver: Option<String>,
@@ -2273,6 +2686,17 @@ impl Default for DevicePmCallbackEndFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for DevicePmCallbackEndFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DevicePmCallbackEndFtraceEvent")
+            .field("device", &self.device)
+            .field("driver", &self.driver)
+            .field("error", &self.error)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -2298,7 +2722,7 @@ impl codec::Fields for DevicePmCallbackEndFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DevicePmCallbackStartFtraceEvent {
     pub device: Option<String>,
     pub driver: Option<String>,
@@ -2327,6 +2751,19 @@ impl Default for DevicePmCallbackStartFtraceEvent {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for DevicePmCallbackStartFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DevicePmCallbackStartFtraceEvent")
+            .field("device", &self.device)
+            .field("driver", &self.driver)
+            .field("parent", &self.parent)
+            .field("pm_ops", &self.pm_ops)
+            .field("event", &self.event)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for DevicePmCallbackStartFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.device);
@@ -2352,7 +2789,7 @@ impl codec::Fields for DevicePmCallbackStartFtraceEvent {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DisableTracingRequest {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -2366,6 +2803,13 @@ impl Default for DisableTracingRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for DisableTracingRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DisableTracingRequest")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for DisableTracingRequest {
@@ -2383,7 +2827,7 @@ impl codec::Fields for DisableTracingRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DisableTracingResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -2397,6 +2841,13 @@ impl Default for DisableTracingResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for DisableTracingResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DisableTracingResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for DisableTracingResponse {
@@ -2416,7 +2867,7 @@ impl codec::Fields for DisableTracingResponse {
 
 /// The reply comes when tracing has ended, or has failed to start. A descriptor beside the frame is the file to
 /// write into.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct EnableTracingRequest {
     pub trace_config: codec::MessageField<crate::messages::TraceConfig>,
     pub attach_notification_only: Option<bool>,
@@ -2434,6 +2885,15 @@ impl Default for EnableTracingRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for EnableTracingRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EnableTracingRequest")
+            .field("trace_config", &self.trace_config)
+            .field("attach_notification_only", &self.attach_notification_only)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for EnableTracingRequest {
@@ -2456,7 +2916,7 @@ impl codec::Fields for EnableTracingRequest {
 }
 
 /// `error` is empty after a session that simply ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct EnableTracingResponse {
     pub state: Option<crate::messages::enable_tracing_response::State>,
     pub error: Option<String>,
@@ -2474,6 +2934,15 @@ impl Default for EnableTracingResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for EnableTracingResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EnableTracingResponse")
+            .field("state", &self.state)
+            .field("error", &self.error)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for EnableTracingResponse {
@@ -2510,7 +2979,7 @@ pub mod enable_tracing_response {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct EventCategory {
     pub iid: Option<u64>,
     pub name: Option<String>,
@@ -2530,6 +2999,16 @@ impl Default for EventCategory {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for EventCategory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventCategory")
+            .field("iid", &self.iid)
+            .field("name", &self.name)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -2553,7 +3032,7 @@ impl codec::Fields for EventCategory {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct EventName {
     pub iid: Option<u64>,
     pub name: Option<String>,
@@ -2573,6 +3052,16 @@ impl Default for EventName {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for EventName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventName")
+            .field("iid", &self.iid)
+            .field("name", &self.name)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -2597,7 +3086,7 @@ impl codec::Fields for EventName {
 
 /// A set of files as protobuf describes them, plain or compressed.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ExtensionDescriptor {
     pub descriptor: Option<crate::messages::extension_descriptor::Descriptor>,
     pub file_name: Option<String>,
@@ -2617,6 +3106,16 @@ impl Default for ExtensionDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for ExtensionDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExtensionDescriptor")
+            .field("descriptor", &self.descriptor)
+            .field("file_name", &self.file_name)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -2655,7 +3154,7 @@ pub mod extension_descriptor {
 }
 
 /// `flags` say who asked and why, for producers that care.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FlushRequest {
     pub timeout_ms: Option<u32>,
     pub flags: Option<u64>,
@@ -2673,6 +3172,15 @@ impl Default for FlushRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for FlushRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlushRequest")
+            .field("timeout_ms", &self.timeout_ms)
+            .field("flags", &self.flags)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for FlushRequest {
@@ -2694,7 +3202,7 @@ impl codec::Fields for FlushRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FlushResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -2708,6 +3216,13 @@ impl Default for FlushResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for FlushResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlushResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for FlushResponse {
@@ -2726,7 +3241,7 @@ impl codec::Fields for FlushResponse {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Frame {
     pub iid: Option<u64>,
     pub function_name_id: Option<u64>,
@@ -2756,6 +3271,21 @@ impl Default for Frame {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frame")
+            .field("iid", &self.iid)
+            .field("function_name_id", &self.function_name_id)
+            .field("mapping_id", &self.mapping_id)
+            .field("rel_pc", &self.rel_pc)
+            .field("source_path_iid", &self.source_path_iid)
+            .field("line_number", &self.line_number)
+            .field("kind_field", &self.kind_field)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -2851,7 +3381,7 @@ pub mod frame {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FreeBuffersRequest {
     pub buffer_ids: Vec<u32>,
     /// Fields that this schema does not have.
@@ -2867,6 +3397,14 @@ impl Default for FreeBuffersRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for FreeBuffersRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FreeBuffersRequest")
+            .field("buffer_ids", &self.buffer_ids)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for FreeBuffersRequest {
@@ -2886,7 +3424,7 @@ impl codec::Fields for FreeBuffersRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FreeBuffersResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -2900,6 +3438,13 @@ impl Default for FreeBuffersResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for FreeBuffersResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FreeBuffersResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for FreeBuffersResponse {
@@ -2952,7 +3497,7 @@ impl codec::Enumeration for FtraceClock {
 }
 
 /// Which tracepoints, and how the kernel's buffer is sized and drained.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FtraceConfig {
     pub ftrace_events: Vec<String>,
     pub atrace_categories: Vec<String>,
@@ -3026,6 +3571,43 @@ impl Default for FtraceConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for FtraceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FtraceConfig")
+            .field("ftrace_events", &self.ftrace_events)
+            .field("atrace_categories", &self.atrace_categories)
+            .field("atrace_apps", &self.atrace_apps)
+            .field("buffer_size_kb", &self.buffer_size_kb)
+            .field("drain_period_ms", &self.drain_period_ms)
+            .field("compact_sched", &self.compact_sched)
+            .field("symbolize_ksyms", &self.symbolize_ksyms)
+            .field("initialize_ksyms_synchronously_for_testing", &self.initialize_ksyms_synchronously_for_testing)
+            .field("throttle_rss_stat", &self.throttle_rss_stat)
+            .field("disable_generic_events", &self.disable_generic_events)
+            .field("ksyms_mem_policy", &self.ksyms_mem_policy)
+            .field("syscall_events", &self.syscall_events)
+            .field("enable_function_graph", &self.enable_function_graph)
+            .field("function_filters", &self.function_filters)
+            .field("function_graph_roots", &self.function_graph_roots)
+            .field("print_filter", &self.print_filter)
+            .field("preserve_ftrace_buffer", &self.preserve_ftrace_buffer)
+            .field("use_monotonic_raw_clock", &self.use_monotonic_raw_clock)
+            .field("instance_name", &self.instance_name)
+            .field("buffer_size_lower_bound", &self.buffer_size_lower_bound)
+            .field("atrace_categories_prefer_sdk", &self.atrace_categories_prefer_sdk)
+            .field("drain_buffer_percent", &self.drain_buffer_percent)
+            .field("kprobe_events", &self.kprobe_events)
+            .field("debug_ftrace_abi", &self.debug_ftrace_abi)
+            .field("denser_generic_event_encoding", &self.denser_generic_event_encoding)
+            .field("function_graph_max_depth", &self.function_graph_max_depth)
+            .field("atrace_userspace_only", &self.atrace_userspace_only)
+            .field("tids_to_trace", &self.tids_to_trace)
+            .field("tracefs_options", &self.tracefs_options)
+            .field("tracing_cpumask", &self.tracing_cpumask)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for FtraceConfig {
@@ -3106,7 +3688,7 @@ pub mod ftrace_config {
     #[allow(unused_imports)]
     use crate::messages::codec;
     /// Scheduler events in columns, which take a fraction of the space.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct CompactSchedConfig {
         pub enabled: Option<bool>,
         /// Fields that this schema does not have.
@@ -3122,6 +3704,14 @@ pub mod ftrace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for CompactSchedConfig {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("CompactSchedConfig")
+                .field("enabled", &self.enabled)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for CompactSchedConfig {
@@ -3141,7 +3731,7 @@ pub mod ftrace_config {
         }
     }
     /// Which user space marks are kept: the first rule that matches decides.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct PrintFilter {
         pub rules: Vec<crate::messages::ftrace_config::print_filter::Rule>,
         /// Fields that this schema does not have.
@@ -3157,6 +3747,14 @@ pub mod ftrace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for PrintFilter {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("PrintFilter")
+                .field("rules", &self.rules)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for PrintFilter {
@@ -3178,7 +3776,7 @@ pub mod ftrace_config {
     pub mod print_filter {
         #[allow(unused_imports)]
         use crate::messages::codec;
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct Rule {
             pub r#match: Option<crate::messages::ftrace_config::print_filter::rule::Match>,
             pub allow: Option<bool>,
@@ -3196,6 +3794,15 @@ pub mod ftrace_config {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        impl std::fmt::Debug for Rule {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Rule")
+                    .field("match", &self.r#match)
+                    .field("allow", &self.allow)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         impl codec::Fields for Rule {
@@ -3237,7 +3844,7 @@ pub mod ftrace_config {
         pub mod rule {
             #[allow(unused_imports)]
             use crate::messages::codec;
-            #[derive(Clone, Debug, PartialEq)]
+            #[derive(Clone, PartialEq)]
             pub struct AtraceMessage {
                 pub r#type: Option<String>,
                 pub prefix: Option<String>,
@@ -3255,6 +3862,15 @@ pub mod ftrace_config {
                 #[inline]
                 fn default() -> Self {
                     Self::EMPTY
+                }
+            }
+            impl std::fmt::Debug for AtraceMessage {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.debug_struct("AtraceMessage")
+                        .field("type", &self.r#type)
+                        .field("prefix", &self.prefix)
+                        .field("unknown_fields", &self.unknown_fields)
+                        .finish()
                 }
             }
             impl codec::Fields for AtraceMessage {
@@ -3283,7 +3899,7 @@ pub mod ftrace_config {
         }
     }
     /// A probe to put into the kernel for the time of the session.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct KprobeEvent {
         pub probe: Option<String>,
         pub r#type: Option<crate::messages::ftrace_config::kprobe_event::KprobeType>,
@@ -3301,6 +3917,15 @@ pub mod ftrace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for KprobeEvent {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("KprobeEvent")
+                .field("probe", &self.probe)
+                .field("type", &self.r#type)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for KprobeEvent {
@@ -3355,7 +3980,7 @@ pub mod ftrace_config {
         }
     }
     /// A file in tracefs/options to set for the time of the session.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct TracefsOption {
         pub name: Option<String>,
         pub state: Option<crate::messages::ftrace_config::tracefs_option::State>,
@@ -3373,6 +3998,15 @@ pub mod ftrace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for TracefsOption {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("TracefsOption")
+                .field("name", &self.name)
+                .field("state", &self.state)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for TracefsOption {
@@ -3453,7 +4087,7 @@ pub mod ftrace_config {
 
 /// tracefs/per_cpu/cpuN/stats.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FtraceCpuStats {
     pub cpu: Option<u64>,
     pub entries: Option<u64>,
@@ -3490,6 +4124,23 @@ impl Default for FtraceCpuStats {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for FtraceCpuStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FtraceCpuStats")
+            .field("cpu", &self.cpu)
+            .field("entries", &self.entries)
+            .field("overrun", &self.overrun)
+            .field("commit_overrun", &self.commit_overrun)
+            .field("bytes_read", &self.bytes_read)
+            .field("oldest_event_ts", &self.oldest_event_ts)
+            .field("now_ts", &self.now_ts)
+            .field("dropped_events", &self.dropped_events)
+            .field("read_events", &self.read_events)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for FtraceCpuStats {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.cpu);
@@ -3523,7 +4174,7 @@ impl codec::Fields for FtraceCpuStats {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FtraceDescriptor {
     pub atrace_categories: Vec<crate::messages::ftrace_descriptor::AtraceCategory>,
     /// Fields that this schema does not have.
@@ -3539,6 +4190,14 @@ impl Default for FtraceDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for FtraceDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FtraceDescriptor")
+            .field("atrace_categories", &self.atrace_categories)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for FtraceDescriptor {
@@ -3560,7 +4219,7 @@ impl codec::Fields for FtraceDescriptor {
 pub mod ftrace_descriptor {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct AtraceCategory {
         pub name: Option<String>,
         pub description: Option<String>,
@@ -3578,6 +4237,15 @@ pub mod ftrace_descriptor {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for AtraceCategory {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("AtraceCategory")
+                .field("name", &self.name)
+                .field("description", &self.description)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for AtraceCategory {
@@ -3603,7 +4271,7 @@ pub mod ftrace_descriptor {
 /// `pid` is the kernel's word for what others call a thread id. Other fields, from 65536 on, are generic events whose
 /// descriptors the bundle carries.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FtraceEvent {
     pub timestamp: Option<u64>,
     pub pid: Option<u32>,
@@ -3627,6 +4295,18 @@ impl Default for FtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for FtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FtraceEvent")
+            .field("timestamp", &self.timestamp)
+            .field("pid", &self.pid)
+            .field("event", &self.event)
+            .field("common_flags", &self.common_flags)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -4223,7 +4903,7 @@ pub mod ftrace_event {
 
 /// Events are in the order of their time stamps. `last_read_event_timestamp` marks how far all of the CPU was read.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FtraceEventBundle {
     pub cpu: Option<u32>,
     pub event: Vec<crate::messages::FtraceEvent>,
@@ -4263,6 +4943,26 @@ impl Default for FtraceEventBundle {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for FtraceEventBundle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FtraceEventBundle")
+            .field("cpu", &self.cpu)
+            .field("event", &self.event)
+            .field("lost_events", &self.lost_events)
+            .field("compact_sched", &self.compact_sched)
+            .field("ftrace_clock", &self.ftrace_clock)
+            .field("ftrace_timestamp", &self.ftrace_timestamp)
+            .field("boot_timestamp", &self.boot_timestamp)
+            .field("error", &self.error)
+            .field("last_read_event_timestamp", &self.last_read_event_timestamp)
+            .field("previous_bundle_end_timestamp", &self.previous_bundle_end_timestamp)
+            .field("generic_event_descriptors", &self.generic_event_descriptors)
+            .field("broken_abi_trace_page", &self.broken_abi_trace_page)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -4309,7 +5009,7 @@ pub mod ftrace_event_bundle {
     use crate::messages::codec;
     /// sched_switch and sched_waking in columns: the n-th values of all columns belong together. Times are deltas.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct CompactSched {
         pub switch_timestamp: Vec<u64>,
         pub switch_prev_state: Vec<i64>,
@@ -4349,6 +5049,26 @@ pub mod ftrace_event_bundle {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for CompactSched {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("CompactSched")
+                .field("switch_timestamp", &self.switch_timestamp)
+                .field("switch_prev_state", &self.switch_prev_state)
+                .field("switch_next_pid", &self.switch_next_pid)
+                .field("switch_next_prio", &self.switch_next_prio)
+                .field("intern_table", &self.intern_table)
+                .field("switch_next_comm_index", &self.switch_next_comm_index)
+                .field("waking_timestamp", &self.waking_timestamp)
+                .field("waking_pid", &self.waking_pid)
+                .field("waking_target_cpu", &self.waking_target_cpu)
+                .field("waking_prio", &self.waking_prio)
+                .field("waking_comm_index", &self.waking_comm_index)
+                .field("waking_common_flags", &self.waking_common_flags)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -4392,7 +5112,7 @@ pub mod ftrace_event_bundle {
     }
     /// A page of the kernel's buffer that could not be read whole.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct FtraceError {
         pub timestamp: Option<u64>,
         pub status: Option<crate::messages::FtraceParseStatus>,
@@ -4412,6 +5132,16 @@ pub mod ftrace_event_bundle {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for FtraceError {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("FtraceError")
+                .field("timestamp", &self.timestamp)
+                .field("status", &self.status)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -4435,7 +5165,7 @@ pub mod ftrace_event_bundle {
     }
     /// Describes a tracepoint that the schema lacks: an encoded `DescriptorProto`, and the field it is written under.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct GenericEventDescriptor {
         pub field_id: Option<i32>,
         pub event_descriptor: Option<Vec<u8>>,
@@ -4457,6 +5187,17 @@ pub mod ftrace_event_bundle {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for GenericEventDescriptor {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("GenericEventDescriptor")
+                .field("field_id", &self.field_id)
+                .field("event_descriptor", &self.event_descriptor)
+                .field("group_name", &self.group_name)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -4483,7 +5224,7 @@ pub mod ftrace_event_bundle {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FtraceKprobeStats {
     pub hits: Option<i64>,
     pub misses: Option<i64>,
@@ -4503,6 +5244,16 @@ impl Default for FtraceKprobeStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for FtraceKprobeStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FtraceKprobeStats")
+            .field("hits", &self.hits)
+            .field("misses", &self.misses)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -4600,7 +5351,7 @@ impl codec::Enumeration for FtraceParseStatus {
 
 /// Once at the start and once at the end; losses are the differences.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FtraceStats {
     pub phase: Option<crate::messages::ftrace_stats::Phase>,
     pub cpu_stats: Vec<crate::messages::FtraceCpuStats>,
@@ -4642,6 +5393,27 @@ impl Default for FtraceStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for FtraceStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FtraceStats")
+            .field("phase", &self.phase)
+            .field("cpu_stats", &self.cpu_stats)
+            .field("kernel_symbols_parsed", &self.kernel_symbols_parsed)
+            .field("kernel_symbols_mem_kb", &self.kernel_symbols_mem_kb)
+            .field("atrace_errors", &self.atrace_errors)
+            .field("unknown_ftrace_events", &self.unknown_ftrace_events)
+            .field("failed_ftrace_events", &self.failed_ftrace_events)
+            .field("preserve_ftrace_buffer", &self.preserve_ftrace_buffer)
+            .field("ftrace_parse_errors", &self.ftrace_parse_errors)
+            .field("kprobe_stats", &self.kprobe_stats)
+            .field("cpu_buffer_size_pages", &self.cpu_buffer_size_pages)
+            .field("cached_cpu_buffer_size_pages", &self.cached_cpu_buffer_size_pages)
+            .field("exclusive_feature_error", &self.exclusive_feature_error)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -4717,7 +5489,7 @@ pub mod ftrace_stats {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FuncgraphEntryFtraceEvent {
     pub depth: Option<i32>,
     pub func: Option<u64>,
@@ -4737,6 +5509,16 @@ impl Default for FuncgraphEntryFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for FuncgraphEntryFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FuncgraphEntryFtraceEvent")
+            .field("depth", &self.depth)
+            .field("func", &self.func)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -4760,7 +5542,7 @@ impl codec::Fields for FuncgraphEntryFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct FuncgraphExitFtraceEvent {
     pub calltime: Option<u64>,
     pub depth: Option<i32>,
@@ -4786,6 +5568,19 @@ impl Default for FuncgraphExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for FuncgraphExitFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FuncgraphExitFtraceEvent")
+            .field("calltime", &self.calltime)
+            .field("depth", &self.depth)
+            .field("func", &self.func)
+            .field("overrun", &self.overrun)
+            .field("rettime", &self.rettime)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -4816,7 +5611,7 @@ impl codec::Fields for FuncgraphExitFtraceEvent {
 
 /// An event with the names of its fields in each packet: the form that needs no descriptor.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GenericFtraceEvent {
     pub event_name: Option<String>,
     pub field: Vec<crate::messages::generic_ftrace_event::Field>,
@@ -4836,6 +5631,16 @@ impl Default for GenericFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GenericFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GenericFtraceEvent")
+            .field("event_name", &self.event_name)
+            .field("field", &self.field)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -4861,7 +5666,7 @@ pub mod generic_ftrace_event {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Field {
         pub name: Option<String>,
         pub value: Option<crate::messages::generic_ftrace_event::field::Value>,
@@ -4881,6 +5686,16 @@ pub mod generic_ftrace_event {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Field {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Field")
+                .field("name", &self.name)
+                .field("value", &self.value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -4936,7 +5751,7 @@ pub mod generic_ftrace_event {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GenericGpuFrequencyEvent {
     pub gpu_id: Option<u32>,
     pub frequency_khz: Option<u32>,
@@ -4956,6 +5771,16 @@ impl Default for GenericGpuFrequencyEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GenericGpuFrequencyEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GenericGpuFrequencyEvent")
+            .field("gpu_id", &self.gpu_id)
+            .field("frequency_khz", &self.frequency_khz)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -4979,7 +5804,7 @@ impl codec::Fields for GenericGpuFrequencyEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GenericKernelCpuFrequencyEvent {
     pub cpu: Option<i32>,
     pub freq_hz: Option<i64>,
@@ -4999,6 +5824,16 @@ impl Default for GenericKernelCpuFrequencyEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GenericKernelCpuFrequencyEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GenericKernelCpuFrequencyEvent")
+            .field("cpu", &self.cpu)
+            .field("freq_hz", &self.freq_hz)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -5022,7 +5857,7 @@ impl codec::Fields for GenericKernelCpuFrequencyEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GenericKernelProcessTree {
     pub processes: Vec<crate::messages::generic_kernel_process_tree::Process>,
     pub threads: Vec<crate::messages::generic_kernel_process_tree::Thread>,
@@ -5042,6 +5877,16 @@ impl Default for GenericKernelProcessTree {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GenericKernelProcessTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GenericKernelProcessTree")
+            .field("processes", &self.processes)
+            .field("threads", &self.threads)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -5067,7 +5912,7 @@ pub mod generic_kernel_process_tree {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Thread {
         pub tid: Option<i64>,
         pub pid: Option<i64>,
@@ -5096,6 +5941,19 @@ pub mod generic_kernel_process_tree {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Thread {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Thread")
+                .field("tid", &self.tid)
+                .field("pid", &self.pid)
+                .field("comm", &self.comm)
+                .field("is_main_thread", &self.is_main_thread)
+                .field("is_idle", &self.is_idle)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.tid);
@@ -5121,7 +5979,7 @@ pub mod generic_kernel_process_tree {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Process {
         pub pid: Option<i64>,
         pub ppid: Option<i64>,
@@ -5143,6 +6001,17 @@ pub mod generic_kernel_process_tree {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Process {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Process")
+                .field("pid", &self.pid)
+                .field("ppid", &self.ppid)
+                .field("cmdline", &self.cmdline)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -5169,7 +6038,7 @@ pub mod generic_kernel_process_tree {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GenericKernelTaskRenameEvent {
     pub tid: Option<i64>,
     pub comm: Option<String>,
@@ -5189,6 +6058,16 @@ impl Default for GenericKernelTaskRenameEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GenericKernelTaskRenameEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GenericKernelTaskRenameEvent")
+            .field("tid", &self.tid)
+            .field("comm", &self.comm)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -5212,7 +6091,7 @@ impl codec::Fields for GenericKernelTaskRenameEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GenericKernelTaskStateEvent {
     pub cpu: Option<i32>,
     pub comm: Option<String>,
@@ -5238,6 +6117,19 @@ impl Default for GenericKernelTaskStateEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GenericKernelTaskStateEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GenericKernelTaskStateEvent")
+            .field("cpu", &self.cpu)
+            .field("comm", &self.comm)
+            .field("tid", &self.tid)
+            .field("state", &self.state)
+            .field("prio", &self.prio)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -5314,7 +6206,7 @@ pub mod generic_kernel_task_state_event {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GetAsyncCommandRequest {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -5328,6 +6220,13 @@ impl Default for GetAsyncCommandRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for GetAsyncCommandRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GetAsyncCommandRequest")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for GetAsyncCommandRequest {
@@ -5346,7 +6245,7 @@ impl codec::Fields for GetAsyncCommandRequest {
 }
 
 /// A stream of commands from the service, as long as the connection lasts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GetAsyncCommandResponse {
     pub cmd: Option<crate::messages::get_async_command_response::Cmd>,
     /// Fields that this schema does not have.
@@ -5362,6 +6261,14 @@ impl Default for GetAsyncCommandResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for GetAsyncCommandResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GetAsyncCommandResponse")
+            .field("cmd", &self.cmd)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for GetAsyncCommandResponse {
@@ -5445,7 +6352,7 @@ pub mod get_async_command_response {
     #[allow(unused_imports)]
     use crate::messages::codec;
     /// Prepare; nothing is recorded yet.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct SetupDataSource {
         pub new_instance_id: Option<u64>,
         pub config: codec::MessageField<crate::messages::DataSourceConfig>,
@@ -5463,6 +6370,15 @@ pub mod get_async_command_response {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for SetupDataSource {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("SetupDataSource")
+                .field("new_instance_id", &self.new_instance_id)
+                .field("config", &self.config)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for SetupDataSource {
@@ -5484,7 +6400,7 @@ pub mod get_async_command_response {
         }
     }
     /// Record, with the config of `SetupDataSource` again.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct StartDataSource {
         pub new_instance_id: Option<u64>,
         pub config: codec::MessageField<crate::messages::DataSourceConfig>,
@@ -5502,6 +6418,15 @@ pub mod get_async_command_response {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for StartDataSource {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("StartDataSource")
+                .field("new_instance_id", &self.new_instance_id)
+                .field("config", &self.config)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for StartDataSource {
@@ -5522,7 +6447,7 @@ pub mod get_async_command_response {
             &EMPTY
         }
     }
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct StopDataSource {
         pub instance_id: Option<u64>,
         /// Fields that this schema does not have.
@@ -5538,6 +6463,14 @@ pub mod get_async_command_response {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for StopDataSource {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("StopDataSource")
+                .field("instance_id", &self.instance_id)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for StopDataSource {
@@ -5557,7 +6490,7 @@ pub mod get_async_command_response {
         }
     }
     /// Comes with the descriptor of the shared memory, unless the producer brought its own.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct SetupTracing {
         pub shared_buffer_page_size_kb: Option<u32>,
         pub shm_key_windows: Option<String>,
@@ -5575,6 +6508,15 @@ pub mod get_async_command_response {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for SetupTracing {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("SetupTracing")
+                .field("shared_buffer_page_size_kb", &self.shared_buffer_page_size_kb)
+                .field("shm_key_windows", &self.shm_key_windows)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for SetupTracing {
@@ -5596,7 +6538,7 @@ pub mod get_async_command_response {
         }
     }
     /// Commit what is still in chunks, then answer with `flush_request_id` in a `CommitDataRequest`.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Flush {
         pub data_source_ids: Vec<u64>,
         pub request_id: Option<u64>,
@@ -5616,6 +6558,16 @@ pub mod get_async_command_response {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for Flush {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Flush")
+                .field("data_source_ids", &self.data_source_ids)
+                .field("request_id", &self.request_id)
+                .field("flags", &self.flags)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for Flush {
@@ -5639,7 +6591,7 @@ pub mod get_async_command_response {
         }
     }
     /// Forget what was interned: later packets must not refer to earlier ones.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ClearIncrementalState {
         pub data_source_ids: Vec<u64>,
         /// Fields that this schema does not have.
@@ -5655,6 +6607,14 @@ pub mod get_async_command_response {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for ClearIncrementalState {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ClearIncrementalState")
+                .field("data_source_ids", &self.data_source_ids)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for ClearIncrementalState {
@@ -5684,7 +6644,7 @@ pub mod get_async_command_response {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GetTraceStatsRequest {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -5698,6 +6658,13 @@ impl Default for GetTraceStatsRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for GetTraceStatsRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GetTraceStatsRequest")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for GetTraceStatsRequest {
@@ -5715,7 +6682,7 @@ impl codec::Fields for GetTraceStatsRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GetTraceStatsResponse {
     pub trace_stats: codec::MessageField<crate::messages::TraceStats>,
     /// Fields that this schema does not have.
@@ -5731,6 +6698,14 @@ impl Default for GetTraceStatsResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for GetTraceStatsResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GetTraceStatsResponse")
+            .field("trace_stats", &self.trace_stats)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for GetTraceStatsResponse {
@@ -5751,7 +6726,7 @@ impl codec::Fields for GetTraceStatsResponse {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GpuFrequencyFtraceEvent {
     pub gpu_id: Option<u32>,
     pub state: Option<u32>,
@@ -5771,6 +6746,16 @@ impl Default for GpuFrequencyFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GpuFrequencyFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GpuFrequencyFtraceEvent")
+            .field("gpu_id", &self.gpu_id)
+            .field("state", &self.state)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -5794,7 +6779,7 @@ impl codec::Fields for GpuFrequencyFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GpuPowerStateFtraceEvent {
     pub old_state: Option<i32>,
     pub new_state: Option<i32>,
@@ -5814,6 +6799,16 @@ impl Default for GpuPowerStateFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GpuPowerStateFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GpuPowerStateFtraceEvent")
+            .field("old_state", &self.old_state)
+            .field("new_state", &self.new_state)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -5837,7 +6832,7 @@ impl codec::Fields for GpuPowerStateFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct GpuWorkPeriodFtraceEvent {
     pub gpu_id: Option<u32>,
     pub uid: Option<u32>,
@@ -5863,6 +6858,19 @@ impl Default for GpuWorkPeriodFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for GpuWorkPeriodFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GpuWorkPeriodFtraceEvent")
+            .field("gpu_id", &self.gpu_id)
+            .field("uid", &self.uid)
+            .field("start_time_ns", &self.start_time_ns)
+            .field("end_time_ns", &self.end_time_ns)
+            .field("total_active_duration_ns", &self.total_active_duration_ns)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -5892,7 +6900,7 @@ impl codec::Fields for GpuWorkPeriodFtraceEvent {
 }
 
 /// `request_id` ties a reply to its request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct IPCFrame {
     pub data_for_testing: Vec<Vec<u8>>,
     pub request_id: Option<u64>,
@@ -5912,6 +6920,16 @@ impl Default for IPCFrame {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for IPCFrame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IPCFrame")
+            .field("data_for_testing", &self.data_for_testing)
+            .field("request_id", &self.request_id)
+            .field("msg", &self.msg)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for IPCFrame {
@@ -5999,7 +7017,7 @@ pub mod ipc_frame {
     #[allow(unused_imports)]
     use crate::messages::codec;
     /// Asks for a service by name; the reply lists its methods, with the ids to invoke them by.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct BindService {
         pub service_name: Option<String>,
         /// Fields that this schema does not have.
@@ -6015,6 +7033,14 @@ pub mod ipc_frame {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for BindService {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("BindService")
+                .field("service_name", &self.service_name)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for BindService {
@@ -6033,7 +7059,7 @@ pub mod ipc_frame {
             &EMPTY
         }
     }
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct BindServiceReply {
         pub success: Option<bool>,
         pub service_id: Option<u32>,
@@ -6053,6 +7079,16 @@ pub mod ipc_frame {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for BindServiceReply {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("BindServiceReply")
+                .field("success", &self.success)
+                .field("service_id", &self.service_id)
+                .field("methods", &self.methods)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for BindServiceReply {
@@ -6078,7 +7114,7 @@ pub mod ipc_frame {
     pub mod bind_service_reply {
         #[allow(unused_imports)]
         use crate::messages::codec;
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct MethodInfo {
             pub id: Option<u32>,
             pub name: Option<String>,
@@ -6096,6 +7132,15 @@ pub mod ipc_frame {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        impl std::fmt::Debug for MethodInfo {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("MethodInfo")
+                    .field("id", &self.id)
+                    .field("name", &self.name)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         impl codec::Fields for MethodInfo {
@@ -6118,7 +7163,7 @@ pub mod ipc_frame {
         }
     }
     /// With `drop_reply` the caller does not want to know.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct InvokeMethod {
         pub service_id: Option<u32>,
         pub method_id: Option<u32>,
@@ -6140,6 +7185,17 @@ pub mod ipc_frame {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for InvokeMethod {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("InvokeMethod")
+                .field("service_id", &self.service_id)
+                .field("method_id", &self.method_id)
+                .field("args_proto", &self.args_proto)
+                .field("drop_reply", &self.drop_reply)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for InvokeMethod {
@@ -6165,7 +7221,7 @@ pub mod ipc_frame {
         }
     }
     /// `has_more` marks a stream that goes on.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct InvokeMethodReply {
         pub success: Option<bool>,
         pub has_more: Option<bool>,
@@ -6185,6 +7241,16 @@ pub mod ipc_frame {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for InvokeMethodReply {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("InvokeMethodReply")
+                .field("success", &self.success)
+                .field("has_more", &self.has_more)
+                .field("reply_proto", &self.reply_proto)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for InvokeMethodReply {
@@ -6208,7 +7274,7 @@ pub mod ipc_frame {
         }
     }
     /// For frames that are no request at all.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct RequestError {
         pub error: Option<String>,
         /// Fields that this schema does not have.
@@ -6224,6 +7290,14 @@ pub mod ipc_frame {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for RequestError {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("RequestError")
+                .field("error", &self.error)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for RequestError {
@@ -6243,7 +7317,7 @@ pub mod ipc_frame {
         }
     }
     /// From a relay, before anything else: whom it speaks for.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct SetPeerIdentity {
         pub pid: Option<i32>,
         pub uid: Option<i32>,
@@ -6265,6 +7339,17 @@ pub mod ipc_frame {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for SetPeerIdentity {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("SetPeerIdentity")
+                .field("pid", &self.pid)
+                .field("uid", &self.uid)
+                .field("machine_id_hint", &self.machine_id_hint)
+                .field("machine_name", &self.machine_name)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for SetPeerIdentity {
@@ -6300,7 +7385,7 @@ pub mod ipc_frame {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InitRelayRequest {
     pub system_info: codec::MessageField<crate::messages::SystemInfo>,
     /// Fields that this schema does not have.
@@ -6316,6 +7401,14 @@ impl Default for InitRelayRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for InitRelayRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InitRelayRequest")
+            .field("system_info", &self.system_info)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for InitRelayRequest {
@@ -6335,7 +7428,7 @@ impl codec::Fields for InitRelayRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InitRelayResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -6349,6 +7442,13 @@ impl Default for InitRelayResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for InitRelayResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InitRelayResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for InitRelayResponse {
@@ -6367,7 +7467,7 @@ impl codec::Fields for InitRelayResponse {
 }
 
 /// The first call of a producer. A descriptor beside the frame is shared memory that it made itself.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InitializeConnectionRequest {
     pub shared_memory_page_size_hint_bytes: Option<u32>,
     pub shared_memory_size_hint_bytes: Option<u32>,
@@ -6395,6 +7495,20 @@ impl Default for InitializeConnectionRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for InitializeConnectionRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InitializeConnectionRequest")
+            .field("shared_memory_page_size_hint_bytes", &self.shared_memory_page_size_hint_bytes)
+            .field("shared_memory_size_hint_bytes", &self.shared_memory_size_hint_bytes)
+            .field("producer_name", &self.producer_name)
+            .field("smb_scraping_mode", &self.smb_scraping_mode)
+            .field("producer_provided_shmem", &self.producer_provided_shmem)
+            .field("shm_key_windows", &self.shm_key_windows)
+            .field("sdk_version", &self.sdk_version)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for InitializeConnectionRequest {
@@ -6456,7 +7570,7 @@ pub mod initialize_connection_request {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InitializeConnectionResponse {
     pub using_shmem_provided_by_producer: Option<bool>,
     pub direct_smb_patching_supported: Option<bool>,
@@ -6476,6 +7590,16 @@ impl Default for InitializeConnectionResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for InitializeConnectionResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InitializeConnectionResponse")
+            .field("using_shmem_provided_by_producer", &self.using_shmem_provided_by_producer)
+            .field("direct_smb_patching_supported", &self.direct_smb_patching_supported)
+            .field("use_shmem_emulation", &self.use_shmem_emulation)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for InitializeConnectionResponse {
@@ -6499,7 +7623,7 @@ impl codec::Fields for InitializeConnectionResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InterceptorConfig {
     pub name: Option<String>,
     pub console_config: codec::MessageField<crate::messages::ConsoleConfig>,
@@ -6517,6 +7641,15 @@ impl Default for InterceptorConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for InterceptorConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InterceptorConfig")
+            .field("name", &self.name)
+            .field("console_config", &self.console_config)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for InterceptorConfig {
@@ -6540,7 +7673,7 @@ impl codec::Fields for InterceptorConfig {
 
 /// Entries hold until the sequence's incremental state is cleared. Ids start at 1 and are those of one sequence.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InternedData {
     pub event_categories: Vec<crate::messages::EventCategory>,
     pub event_names: Vec<crate::messages::EventName>,
@@ -6592,6 +7725,32 @@ impl Default for InternedData {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for InternedData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InternedData")
+            .field("event_categories", &self.event_categories)
+            .field("event_names", &self.event_names)
+            .field("debug_annotation_names", &self.debug_annotation_names)
+            .field("source_locations", &self.source_locations)
+            .field("function_names", &self.function_names)
+            .field("frames", &self.frames)
+            .field("callstacks", &self.callstacks)
+            .field("build_ids", &self.build_ids)
+            .field("mapping_paths", &self.mapping_paths)
+            .field("source_paths", &self.source_paths)
+            .field("mappings", &self.mappings)
+            .field("log_message_body", &self.log_message_body)
+            .field("vulkan_memory_keys", &self.vulkan_memory_keys)
+            .field("kernel_symbols", &self.kernel_symbols)
+            .field("debug_annotation_value_type_names", &self.debug_annotation_value_type_names)
+            .field("unsymbolized_source_locations", &self.unsymbolized_source_locations)
+            .field("debug_annotation_string_values", &self.debug_annotation_string_values)
+            .field("correlation_id_str", &self.correlation_id_str)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -6648,7 +7807,7 @@ impl codec::Fields for InternedData {
 
 /// Bytes, for paths and symbols need not be UTF-8.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InternedString {
     pub iid: Option<u64>,
     pub str: Option<Vec<u8>>,
@@ -6668,6 +7827,16 @@ impl Default for InternedString {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for InternedString {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InternedString")
+            .field("iid", &self.iid)
+            .field("str", &self.str)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -6691,7 +7860,7 @@ impl codec::Fields for InternedString {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InterruptInfo {
     pub irq_mapping: Vec<crate::messages::interrupt_info::InterruptMapping>,
     /// Fields that this schema does not have.
@@ -6709,6 +7878,15 @@ impl Default for InterruptInfo {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for InterruptInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InterruptInfo")
+            .field("irq_mapping", &self.irq_mapping)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -6732,7 +7910,7 @@ pub mod interrupt_info {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct InterruptMapping {
         pub irq_id: Option<u32>,
         pub name: Option<String>,
@@ -6752,6 +7930,16 @@ pub mod interrupt_info {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for InterruptMapping {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("InterruptMapping")
+                .field("irq_id", &self.irq_id)
+                .field("name", &self.name)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -6776,7 +7964,7 @@ pub mod interrupt_info {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct IrqHandlerEntryFtraceEvent {
     pub irq: Option<i32>,
     pub name: Option<String>,
@@ -6798,6 +7986,17 @@ impl Default for IrqHandlerEntryFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for IrqHandlerEntryFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IrqHandlerEntryFtraceEvent")
+            .field("irq", &self.irq)
+            .field("name", &self.name)
+            .field("handler", &self.handler)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -6823,7 +8022,7 @@ impl codec::Fields for IrqHandlerEntryFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct IrqHandlerExitFtraceEvent {
     pub irq: Option<i32>,
     pub ret: Option<i32>,
@@ -6843,6 +8042,16 @@ impl Default for IrqHandlerExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for IrqHandlerExitFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IrqHandlerExitFtraceEvent")
+            .field("irq", &self.irq)
+            .field("ret", &self.ret)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -6867,7 +8076,7 @@ impl codec::Fields for IrqHandlerExitFtraceEvent {
 
 /// A hit of a probe that the config asked for.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct KprobeEvent {
     pub name: Option<String>,
     pub r#type: Option<crate::messages::kprobe_event::KprobeType>,
@@ -6887,6 +8096,16 @@ impl Default for KprobeEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for KprobeEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KprobeEvent")
+            .field("name", &self.name)
+            .field("type", &self.r#type)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -6943,7 +8162,7 @@ pub mod kprobe_event {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct LogMessage {
     pub source_location_iid: Option<u64>,
     pub body_iid: Option<u64>,
@@ -6965,6 +8184,17 @@ impl Default for LogMessage {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for LogMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogMessage")
+            .field("source_location_iid", &self.source_location_iid)
+            .field("body_iid", &self.body_iid)
+            .field("prio", &self.prio)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -7035,7 +8265,7 @@ pub mod log_message {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct LogMessageBody {
     pub iid: Option<u64>,
     pub body: Option<String>,
@@ -7055,6 +8285,16 @@ impl Default for LogMessageBody {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for LogMessageBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogMessageBody")
+            .field("iid", &self.iid)
+            .field("body", &self.body)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -7078,7 +8318,7 @@ impl codec::Fields for LogMessageBody {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Mapping {
     pub iid: Option<u64>,
     pub build_id: Option<u64>,
@@ -7110,6 +8350,22 @@ impl Default for Mapping {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapping")
+            .field("iid", &self.iid)
+            .field("build_id", &self.build_id)
+            .field("start_offset", &self.start_offset)
+            .field("start", &self.start)
+            .field("end", &self.end)
+            .field("load_bias", &self.load_bias)
+            .field("path_string_ids", &self.path_string_ids)
+            .field("exact_offset", &self.exact_offset)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -7279,7 +8535,7 @@ impl codec::Enumeration for MeminfoCounters {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct NotifyDataSourceStartedRequest {
     pub data_source_id: Option<u64>,
     /// Fields that this schema does not have.
@@ -7295,6 +8551,14 @@ impl Default for NotifyDataSourceStartedRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for NotifyDataSourceStartedRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NotifyDataSourceStartedRequest")
+            .field("data_source_id", &self.data_source_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for NotifyDataSourceStartedRequest {
@@ -7314,7 +8578,7 @@ impl codec::Fields for NotifyDataSourceStartedRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct NotifyDataSourceStartedResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -7328,6 +8592,13 @@ impl Default for NotifyDataSourceStartedResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for NotifyDataSourceStartedResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NotifyDataSourceStartedResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for NotifyDataSourceStartedResponse {
@@ -7345,7 +8616,7 @@ impl codec::Fields for NotifyDataSourceStartedResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct NotifyDataSourceStoppedRequest {
     pub data_source_id: Option<u64>,
     /// Fields that this schema does not have.
@@ -7361,6 +8632,14 @@ impl Default for NotifyDataSourceStoppedRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for NotifyDataSourceStoppedRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NotifyDataSourceStoppedRequest")
+            .field("data_source_id", &self.data_source_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for NotifyDataSourceStoppedRequest {
@@ -7380,7 +8659,7 @@ impl codec::Fields for NotifyDataSourceStoppedRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct NotifyDataSourceStoppedResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -7394,6 +8673,13 @@ impl Default for NotifyDataSourceStoppedResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for NotifyDataSourceStoppedResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NotifyDataSourceStoppedResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for NotifyDataSourceStoppedResponse {
@@ -7412,7 +8698,7 @@ impl codec::Fields for NotifyDataSourceStoppedResponse {
 }
 
 /// The values of `Type` are bits, so that a consumer can ask for several.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ObservableEvents {
     pub instance_state_changes: Vec<crate::messages::observable_events::DataSourceInstanceStateChange>,
     pub all_data_sources_started: Option<bool>,
@@ -7432,6 +8718,16 @@ impl Default for ObservableEvents {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ObservableEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObservableEvents")
+            .field("instance_state_changes", &self.instance_state_changes)
+            .field("all_data_sources_started", &self.all_data_sources_started)
+            .field("clone_trigger_hit", &self.clone_trigger_hit)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ObservableEvents {
@@ -7457,7 +8753,7 @@ impl codec::Fields for ObservableEvents {
 pub mod observable_events {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct DataSourceInstanceStateChange {
         pub producer_name: Option<String>,
         pub data_source_name: Option<String>,
@@ -7477,6 +8773,16 @@ pub mod observable_events {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for DataSourceInstanceStateChange {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("DataSourceInstanceStateChange")
+                .field("producer_name", &self.producer_name)
+                .field("data_source_name", &self.data_source_name)
+                .field("state", &self.state)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for DataSourceInstanceStateChange {
@@ -7499,7 +8805,7 @@ pub mod observable_events {
             &EMPTY
         }
     }
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct CloneTriggerHit {
         pub tracing_session_id: Option<i64>,
         pub trigger_name: Option<String>,
@@ -7525,6 +8831,19 @@ pub mod observable_events {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for CloneTriggerHit {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("CloneTriggerHit")
+                .field("tracing_session_id", &self.tracing_session_id)
+                .field("trigger_name", &self.trigger_name)
+                .field("producer_name", &self.producer_name)
+                .field("producer_uid", &self.producer_uid)
+                .field("boot_time_ns", &self.boot_time_ns)
+                .field("trigger_delay_ms", &self.trigger_delay_ms)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for CloneTriggerHit {
@@ -7607,7 +8926,7 @@ pub mod observable_events {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ObserveEventsRequest {
     pub events_to_observe: Vec<crate::messages::observable_events::Type>,
     /// Fields that this schema does not have.
@@ -7623,6 +8942,14 @@ impl Default for ObserveEventsRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ObserveEventsRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObserveEventsRequest")
+            .field("events_to_observe", &self.events_to_observe)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ObserveEventsRequest {
@@ -7643,7 +8970,7 @@ impl codec::Fields for ObserveEventsRequest {
 }
 
 /// A stream, as long as the connection lasts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ObserveEventsResponse {
     pub events: codec::MessageField<crate::messages::ObservableEvents>,
     /// Fields that this schema does not have.
@@ -7659,6 +8986,14 @@ impl Default for ObserveEventsResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ObserveEventsResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObserveEventsResponse")
+            .field("events", &self.events)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ObserveEventsResponse {
@@ -7680,7 +9015,7 @@ impl codec::Fields for ObserveEventsResponse {
 
 /// A line written to trace_marker, or by the kernel's trace_printk.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct PrintFtraceEvent {
     pub ip: Option<u64>,
     pub buf: Option<String>,
@@ -7703,6 +9038,16 @@ impl Default for PrintFtraceEvent {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for PrintFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PrintFtraceEvent")
+            .field("ip", &self.ip)
+            .field("buf", &self.buf)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for PrintFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.ip);
@@ -7722,7 +9067,7 @@ impl codec::Fields for PrintFtraceEvent {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct PriorityBoostConfig {
     pub policy: Option<crate::messages::priority_boost_config::BoostPolicy>,
     pub priority: Option<u32>,
@@ -7740,6 +9085,15 @@ impl Default for PriorityBoostConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for PriorityBoostConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PriorityBoostConfig")
+            .field("policy", &self.policy)
+            .field("priority", &self.priority)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for PriorityBoostConfig {
@@ -7791,7 +9145,7 @@ pub mod priority_boost_config {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ProcessDescriptor {
     pub pid: Option<i32>,
     pub cmdline: Vec<String>,
@@ -7821,6 +9175,21 @@ impl Default for ProcessDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ProcessDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessDescriptor")
+            .field("pid", &self.pid)
+            .field("cmdline", &self.cmdline)
+            .field("legacy_sort_index", &self.legacy_sort_index)
+            .field("chrome_process_type", &self.chrome_process_type)
+            .field("process_priority", &self.process_priority)
+            .field("process_name", &self.process_name)
+            .field("start_timestamp_ns", &self.start_timestamp_ns)
+            .field("process_labels", &self.process_labels)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ProcessDescriptor {
@@ -7903,7 +9272,7 @@ pub mod process_descriptor {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ProcessStats {
     pub processes: Vec<crate::messages::process_stats::Process>,
     pub collection_end_timestamp: Option<u64>,
@@ -7923,6 +9292,16 @@ impl Default for ProcessStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for ProcessStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessStats")
+            .field("processes", &self.processes)
+            .field("collection_end_timestamp", &self.collection_end_timestamp)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -7948,7 +9327,7 @@ pub mod process_stats {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Thread {
         pub tid: Option<i32>,
         /// Fields that this schema does not have.
@@ -7969,6 +9348,15 @@ pub mod process_stats {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Thread {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Thread")
+                .field("tid", &self.tid)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.tid);
@@ -7986,7 +9374,7 @@ pub mod process_stats {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct FDInfo {
         pub fd: Option<u64>,
         pub path: Option<String>,
@@ -8006,6 +9394,16 @@ pub mod process_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for FDInfo {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("FDInfo")
+                .field("fd", &self.fd)
+                .field("path", &self.path)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -8029,7 +9427,7 @@ pub mod process_stats {
     }
     /// Sizes in KiB, from /proc/pid/status and the like; only what changed.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Process {
         pub pid: Option<i32>,
         pub vm_size_kb: Option<u64>,
@@ -8093,6 +9491,38 @@ pub mod process_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Process {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Process")
+                .field("pid", &self.pid)
+                .field("vm_size_kb", &self.vm_size_kb)
+                .field("vm_rss_kb", &self.vm_rss_kb)
+                .field("rss_anon_kb", &self.rss_anon_kb)
+                .field("rss_file_kb", &self.rss_file_kb)
+                .field("rss_shmem_kb", &self.rss_shmem_kb)
+                .field("vm_swap_kb", &self.vm_swap_kb)
+                .field("vm_locked_kb", &self.vm_locked_kb)
+                .field("vm_hwm_kb", &self.vm_hwm_kb)
+                .field("oom_score_adj", &self.oom_score_adj)
+                .field("threads", &self.threads)
+                .field("is_peak_rss_resettable", &self.is_peak_rss_resettable)
+                .field("chrome_private_footprint_kb", &self.chrome_private_footprint_kb)
+                .field("chrome_peak_resident_set_kb", &self.chrome_peak_resident_set_kb)
+                .field("fds", &self.fds)
+                .field("smr_rss_kb", &self.smr_rss_kb)
+                .field("smr_pss_kb", &self.smr_pss_kb)
+                .field("smr_pss_anon_kb", &self.smr_pss_anon_kb)
+                .field("smr_pss_file_kb", &self.smr_pss_file_kb)
+                .field("smr_pss_shmem_kb", &self.smr_pss_shmem_kb)
+                .field("runtime_user_mode", &self.runtime_user_mode)
+                .field("runtime_kernel_mode", &self.runtime_kernel_mode)
+                .field("smr_swap_pss_kb", &self.smr_swap_pss_kb)
+                .field("dmabuf_rss_kb", &self.dmabuf_rss_kb)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -8161,7 +9591,7 @@ pub mod process_stats {
 }
 
 /// Periods in milliseconds; 0 turns polling off.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ProcessStatsConfig {
     pub quirks: Vec<crate::messages::process_stats_config::Quirks>,
     pub scan_all_processes_on_start: Option<bool>,
@@ -8197,6 +9627,24 @@ impl Default for ProcessStatsConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ProcessStatsConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessStatsConfig")
+            .field("quirks", &self.quirks)
+            .field("scan_all_processes_on_start", &self.scan_all_processes_on_start)
+            .field("record_thread_names", &self.record_thread_names)
+            .field("proc_stats_poll_ms", &self.proc_stats_poll_ms)
+            .field("proc_stats_cache_ttl_ms", &self.proc_stats_cache_ttl_ms)
+            .field("resolve_process_fds", &self.resolve_process_fds)
+            .field("scan_smaps_rollup", &self.scan_smaps_rollup)
+            .field("record_process_age", &self.record_process_age)
+            .field("record_process_runtime", &self.record_process_runtime)
+            .field("record_process_dmabuf_rss", &self.record_process_dmabuf_rss)
+            .field("skip_main_thread_message", &self.skip_main_thread_message)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ProcessStatsConfig {
@@ -8268,7 +9716,7 @@ pub mod process_stats_config {
 
 /// Only what was not sent before, unless the sequence started over.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ProcessTree {
     pub processes: Vec<crate::messages::process_tree::Process>,
     pub threads: Vec<crate::messages::process_tree::Thread>,
@@ -8290,6 +9738,17 @@ impl Default for ProcessTree {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for ProcessTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessTree")
+            .field("processes", &self.processes)
+            .field("threads", &self.threads)
+            .field("collection_end_timestamp", &self.collection_end_timestamp)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -8318,7 +9777,7 @@ pub mod process_tree {
     use crate::messages::codec;
     /// A thread other than its process's first. `nstid` are its ids in nested pid namespaces, innermost last.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Thread {
         pub tid: Option<i32>,
         pub name: Option<String>,
@@ -8345,6 +9804,18 @@ pub mod process_tree {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Thread {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Thread")
+                .field("tid", &self.tid)
+                .field("name", &self.name)
+                .field("tgid", &self.tgid)
+                .field("nstid", &self.nstid)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Thread {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.tid);
@@ -8368,7 +9839,7 @@ pub mod process_tree {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Process {
         pub pid: Option<i32>,
         pub ppid: Option<i32>,
@@ -8400,6 +9871,22 @@ pub mod process_tree {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Process {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Process")
+                .field("pid", &self.pid)
+                .field("ppid", &self.ppid)
+                .field("cmdline", &self.cmdline)
+                .field("uid", &self.uid)
+                .field("nspid", &self.nspid)
+                .field("process_start_from_boot", &self.process_start_from_boot)
+                .field("is_kthread", &self.is_kthread)
+                .field("cmdline_is_comm", &self.cmdline_is_comm)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -8435,7 +9922,7 @@ pub mod process_tree {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ProtoVmConfig {
     pub memory_limit_kb: Option<u32>,
     /// Fields that this schema does not have.
@@ -8451,6 +9938,14 @@ impl Default for ProtoVmConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ProtoVmConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProtoVmConfig")
+            .field("memory_limit_kb", &self.memory_limit_kb)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ProtoVmConfig {
@@ -8471,7 +9966,7 @@ impl codec::Fields for ProtoVmConfig {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct PsciDomainIdleEnterFtraceEvent {
     pub cpu_id: Option<u32>,
     pub state: Option<u32>,
@@ -8493,6 +9988,17 @@ impl Default for PsciDomainIdleEnterFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for PsciDomainIdleEnterFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PsciDomainIdleEnterFtraceEvent")
+            .field("cpu_id", &self.cpu_id)
+            .field("state", &self.state)
+            .field("s2idle", &self.s2idle)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -8518,7 +10024,7 @@ impl codec::Fields for PsciDomainIdleEnterFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct PsciDomainIdleExitFtraceEvent {
     pub cpu_id: Option<u32>,
     pub state: Option<u32>,
@@ -8543,6 +10049,17 @@ impl Default for PsciDomainIdleExitFtraceEvent {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for PsciDomainIdleExitFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PsciDomainIdleExitFtraceEvent")
+            .field("cpu_id", &self.cpu_id)
+            .field("state", &self.state)
+            .field("s2idle", &self.s2idle)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for PsciDomainIdleExitFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
@@ -8564,7 +10081,7 @@ impl codec::Fields for PsciDomainIdleExitFtraceEvent {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct QueryCapabilitiesRequest {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -8578,6 +10095,13 @@ impl Default for QueryCapabilitiesRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for QueryCapabilitiesRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueryCapabilitiesRequest")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for QueryCapabilitiesRequest {
@@ -8595,7 +10119,7 @@ impl codec::Fields for QueryCapabilitiesRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct QueryCapabilitiesResponse {
     pub capabilities: codec::MessageField<crate::messages::TracingServiceCapabilities>,
     /// Fields that this schema does not have.
@@ -8611,6 +10135,14 @@ impl Default for QueryCapabilitiesResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for QueryCapabilitiesResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueryCapabilitiesResponse")
+            .field("capabilities", &self.capabilities)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for QueryCapabilitiesResponse {
@@ -8630,7 +10162,7 @@ impl codec::Fields for QueryCapabilitiesResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct QueryServiceStateRequest {
     pub sessions_only: Option<bool>,
     /// Fields that this schema does not have.
@@ -8646,6 +10178,14 @@ impl Default for QueryServiceStateRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for QueryServiceStateRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueryServiceStateRequest")
+            .field("sessions_only", &self.sessions_only)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for QueryServiceStateRequest {
@@ -8666,7 +10206,7 @@ impl codec::Fields for QueryServiceStateRequest {
 }
 
 /// A stream: a large state comes in parts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct QueryServiceStateResponse {
     pub service_state: codec::MessageField<crate::messages::TracingServiceState>,
     /// Fields that this schema does not have.
@@ -8682,6 +10222,14 @@ impl Default for QueryServiceStateResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for QueryServiceStateResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueryServiceStateResponse")
+            .field("service_state", &self.service_state)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for QueryServiceStateResponse {
@@ -8701,7 +10249,7 @@ impl codec::Fields for QueryServiceStateResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ReadBuffersRequest {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -8715,6 +10263,13 @@ impl Default for ReadBuffersRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ReadBuffersRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadBuffersRequest")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ReadBuffersRequest {
@@ -8733,7 +10288,7 @@ impl codec::Fields for ReadBuffersRequest {
 }
 
 /// A stream of slices; packets run over slices, and slices over replies.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ReadBuffersResponse {
     pub slices: Vec<crate::messages::read_buffers_response::Slice>,
     /// Fields that this schema does not have.
@@ -8749,6 +10304,14 @@ impl Default for ReadBuffersResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ReadBuffersResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadBuffersResponse")
+            .field("slices", &self.slices)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ReadBuffersResponse {
@@ -8770,7 +10333,7 @@ impl codec::Fields for ReadBuffersResponse {
 pub mod read_buffers_response {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Slice {
         pub data: Option<Vec<u8>>,
         pub last_slice_for_packet: Option<bool>,
@@ -8788,6 +10351,15 @@ pub mod read_buffers_response {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for Slice {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Slice")
+                .field("data", &self.data)
+                .field("last_slice_for_packet", &self.last_slice_for_packet)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for Slice {
@@ -8810,7 +10382,7 @@ pub mod read_buffers_response {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct RegisterDataSourceRequest {
     pub data_source_descriptor: codec::MessageField<crate::messages::DataSourceDescriptor>,
     /// Fields that this schema does not have.
@@ -8826,6 +10398,14 @@ impl Default for RegisterDataSourceRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for RegisterDataSourceRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegisterDataSourceRequest")
+            .field("data_source_descriptor", &self.data_source_descriptor)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for RegisterDataSourceRequest {
@@ -8845,7 +10425,7 @@ impl codec::Fields for RegisterDataSourceRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct RegisterDataSourceResponse {
     pub error: Option<String>,
     /// Fields that this schema does not have.
@@ -8861,6 +10441,14 @@ impl Default for RegisterDataSourceResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for RegisterDataSourceResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegisterDataSourceResponse")
+            .field("error", &self.error)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for RegisterDataSourceResponse {
@@ -8880,7 +10468,7 @@ impl codec::Fields for RegisterDataSourceResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct RegisterTraceWriterRequest {
     pub trace_writer_id: Option<u32>,
     pub target_buffer: Option<u32>,
@@ -8898,6 +10486,15 @@ impl Default for RegisterTraceWriterRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for RegisterTraceWriterRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegisterTraceWriterRequest")
+            .field("trace_writer_id", &self.trace_writer_id)
+            .field("target_buffer", &self.target_buffer)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for RegisterTraceWriterRequest {
@@ -8919,7 +10516,7 @@ impl codec::Fields for RegisterTraceWriterRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct RegisterTraceWriterResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -8933,6 +10530,13 @@ impl Default for RegisterTraceWriterResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for RegisterTraceWriterResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegisterTraceWriterResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for RegisterTraceWriterResponse {
@@ -8951,7 +10555,7 @@ impl codec::Fields for RegisterTraceWriterResponse {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct RemoteClockSync {
     pub synced_clocks: Vec<crate::messages::remote_clock_sync::SyncedClocks>,
     /// Fields that this schema does not have.
@@ -8969,6 +10573,15 @@ impl Default for RemoteClockSync {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for RemoteClockSync {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteClockSync")
+            .field("synced_clocks", &self.synced_clocks)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -8992,7 +10605,7 @@ pub mod remote_clock_sync {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct SyncedClocks {
         pub client_clocks: codec::MessageField<crate::messages::ClockSnapshot>,
         pub host_clocks: codec::MessageField<crate::messages::ClockSnapshot>,
@@ -9012,6 +10625,16 @@ pub mod remote_clock_sync {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for SyncedClocks {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("SyncedClocks")
+                .field("client_clocks", &self.client_clocks)
+                .field("host_clocks", &self.host_clocks)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -9035,7 +10658,7 @@ pub mod remote_clock_sync {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SaveTraceForBugreportRequest {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -9049,6 +10672,13 @@ impl Default for SaveTraceForBugreportRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SaveTraceForBugreportRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SaveTraceForBugreportRequest")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SaveTraceForBugreportRequest {
@@ -9066,7 +10696,7 @@ impl codec::Fields for SaveTraceForBugreportRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SaveTraceForBugreportResponse {
     pub success: Option<bool>,
     pub msg: Option<String>,
@@ -9084,6 +10714,15 @@ impl Default for SaveTraceForBugreportResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SaveTraceForBugreportResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SaveTraceForBugreportResponse")
+            .field("success", &self.success)
+            .field("msg", &self.msg)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SaveTraceForBugreportResponse {
@@ -9106,7 +10745,7 @@ impl codec::Fields for SaveTraceForBugreportResponse {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedBlockedReasonFtraceEvent {
     pub pid: Option<i32>,
     pub caller: Option<u64>,
@@ -9128,6 +10767,17 @@ impl Default for SchedBlockedReasonFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedBlockedReasonFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedBlockedReasonFtraceEvent")
+            .field("pid", &self.pid)
+            .field("caller", &self.caller)
+            .field("io_wait", &self.io_wait)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9153,7 +10803,7 @@ impl codec::Fields for SchedBlockedReasonFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedCpuHotplugFtraceEvent {
     pub affected_cpu: Option<i32>,
     pub error: Option<i32>,
@@ -9175,6 +10825,17 @@ impl Default for SchedCpuHotplugFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedCpuHotplugFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedCpuHotplugFtraceEvent")
+            .field("affected_cpu", &self.affected_cpu)
+            .field("error", &self.error)
+            .field("status", &self.status)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9200,7 +10861,7 @@ impl codec::Fields for SchedCpuHotplugFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedCpuUtilCfsFtraceEvent {
     pub active: Option<i32>,
     pub capacity: Option<u64>,
@@ -9246,6 +10907,29 @@ impl Default for SchedCpuUtilCfsFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedCpuUtilCfsFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedCpuUtilCfsFtraceEvent")
+            .field("active", &self.active)
+            .field("capacity", &self.capacity)
+            .field("capacity_orig", &self.capacity_orig)
+            .field("cpu", &self.cpu)
+            .field("cpu_importance", &self.cpu_importance)
+            .field("cpu_util", &self.cpu_util)
+            .field("exit_lat", &self.exit_lat)
+            .field("group_capacity", &self.group_capacity)
+            .field("grp_overutilized", &self.grp_overutilized)
+            .field("idle_cpu", &self.idle_cpu)
+            .field("nr_running", &self.nr_running)
+            .field("spare_cap", &self.spare_cap)
+            .field("task_fits", &self.task_fits)
+            .field("wake_group_util", &self.wake_group_util)
+            .field("wake_util", &self.wake_util)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9295,7 +10979,7 @@ impl codec::Fields for SchedCpuUtilCfsFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedGroupTrackerFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -9319,6 +11003,18 @@ impl Default for SchedGroupTrackerFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedGroupTrackerFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedGroupTrackerFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("group", &self.group)
+            .field("group_num", &self.group_num)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9346,7 +11042,7 @@ impl codec::Fields for SchedGroupTrackerFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedMigrateTaskFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -9376,6 +11072,21 @@ impl Default for SchedMigrateTaskFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedMigrateTaskFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedMigrateTaskFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("prio", &self.prio)
+            .field("orig_cpu", &self.orig_cpu)
+            .field("dest_cpu", &self.dest_cpu)
+            .field("running", &self.running)
+            .field("load", &self.load)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9409,7 +11120,7 @@ impl codec::Fields for SchedMigrateTaskFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedPiSetprioFtraceEvent {
     pub comm: Option<String>,
     pub newprio: Option<i32>,
@@ -9433,6 +11144,18 @@ impl Default for SchedPiSetprioFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedPiSetprioFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedPiSetprioFtraceEvent")
+            .field("comm", &self.comm)
+            .field("newprio", &self.newprio)
+            .field("oldprio", &self.oldprio)
+            .field("pid", &self.pid)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9460,7 +11183,7 @@ impl codec::Fields for SchedPiSetprioFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedProcessExecFtraceEvent {
     pub filename: Option<String>,
     pub pid: Option<i32>,
@@ -9482,6 +11205,17 @@ impl Default for SchedProcessExecFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedProcessExecFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedProcessExecFtraceEvent")
+            .field("filename", &self.filename)
+            .field("pid", &self.pid)
+            .field("old_pid", &self.old_pid)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9507,7 +11241,7 @@ impl codec::Fields for SchedProcessExecFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedProcessExitFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -9531,6 +11265,18 @@ impl Default for SchedProcessExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedProcessExitFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedProcessExitFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("tgid", &self.tgid)
+            .field("prio", &self.prio)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9558,7 +11304,7 @@ impl codec::Fields for SchedProcessExitFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedProcessForkFtraceEvent {
     pub parent_comm: Option<String>,
     pub parent_pid: Option<i32>,
@@ -9582,6 +11328,18 @@ impl Default for SchedProcessForkFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedProcessForkFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedProcessForkFtraceEvent")
+            .field("parent_comm", &self.parent_comm)
+            .field("parent_pid", &self.parent_pid)
+            .field("child_comm", &self.child_comm)
+            .field("child_pid", &self.child_pid)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9609,7 +11367,7 @@ impl codec::Fields for SchedProcessForkFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedProcessFreeFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -9631,6 +11389,17 @@ impl Default for SchedProcessFreeFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedProcessFreeFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedProcessFreeFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("prio", &self.prio)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9656,7 +11425,7 @@ impl codec::Fields for SchedProcessFreeFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedProcessHangFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -9676,6 +11445,16 @@ impl Default for SchedProcessHangFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedProcessHangFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedProcessHangFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9699,7 +11478,7 @@ impl codec::Fields for SchedProcessHangFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedProcessWaitFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -9721,6 +11500,17 @@ impl Default for SchedProcessWaitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedProcessWaitFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedProcessWaitFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("prio", &self.prio)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9747,7 +11537,7 @@ impl codec::Fields for SchedProcessWaitFtraceEvent {
 
 /// `prev_state` says why the previous thread stopped: in the kernel's own bits.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedSwitchFtraceEvent {
     pub prev_comm: Option<String>,
     pub prev_pid: Option<i32>,
@@ -9777,6 +11567,21 @@ impl Default for SchedSwitchFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedSwitchFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedSwitchFtraceEvent")
+            .field("prev_comm", &self.prev_comm)
+            .field("prev_pid", &self.prev_pid)
+            .field("prev_prio", &self.prev_prio)
+            .field("prev_state", &self.prev_state)
+            .field("next_comm", &self.next_comm)
+            .field("next_pid", &self.next_pid)
+            .field("next_prio", &self.next_prio)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9810,7 +11615,7 @@ impl codec::Fields for SchedSwitchFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedWakeupFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -9836,6 +11641,19 @@ impl Default for SchedWakeupFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedWakeupFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedWakeupFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("prio", &self.prio)
+            .field("success", &self.success)
+            .field("target_cpu", &self.target_cpu)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9865,7 +11683,7 @@ impl codec::Fields for SchedWakeupFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedWakeupNewFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -9891,6 +11709,19 @@ impl Default for SchedWakeupNewFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedWakeupNewFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedWakeupNewFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("prio", &self.prio)
+            .field("success", &self.success)
+            .field("target_cpu", &self.target_cpu)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9920,7 +11751,7 @@ impl codec::Fields for SchedWakeupNewFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedWakeupTaskAttrFtraceEvent {
     pub pid: Option<i32>,
     pub cpu_affinity: Option<u64>,
@@ -9954,6 +11785,23 @@ impl Default for SchedWakeupTaskAttrFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedWakeupTaskAttrFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedWakeupTaskAttrFtraceEvent")
+            .field("pid", &self.pid)
+            .field("cpu_affinity", &self.cpu_affinity)
+            .field("task_util", &self.task_util)
+            .field("uclamp_min", &self.uclamp_min)
+            .field("vruntime", &self.vruntime)
+            .field("sched_qos_user_defined_flag", &self.sched_qos_user_defined_flag)
+            .field("rampup_multiplier", &self.rampup_multiplier)
+            .field("effect_rampup_multiplier", &self.effect_rampup_multiplier)
+            .field("tag_nice", &self.tag_nice)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -9991,7 +11839,7 @@ impl codec::Fields for SchedWakeupTaskAttrFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SchedWakingFtraceEvent {
     pub comm: Option<String>,
     pub pid: Option<i32>,
@@ -10017,6 +11865,19 @@ impl Default for SchedWakingFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SchedWakingFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedWakingFtraceEvent")
+            .field("comm", &self.comm)
+            .field("pid", &self.pid)
+            .field("prio", &self.prio)
+            .field("success", &self.success)
+            .field("target_cpu", &self.target_cpu)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -10076,7 +11937,7 @@ impl codec::Enumeration for SemanticType {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SoftirqEntryFtraceEvent {
     pub vec: Option<u32>,
     /// Fields that this schema does not have.
@@ -10094,6 +11955,15 @@ impl Default for SoftirqEntryFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SoftirqEntryFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SoftirqEntryFtraceEvent")
+            .field("vec", &self.vec)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -10115,7 +11985,7 @@ impl codec::Fields for SoftirqEntryFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SoftirqExitFtraceEvent {
     pub vec: Option<u32>,
     /// Fields that this schema does not have.
@@ -10133,6 +12003,15 @@ impl Default for SoftirqExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SoftirqExitFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SoftirqExitFtraceEvent")
+            .field("vec", &self.vec)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -10154,7 +12033,7 @@ impl codec::Fields for SoftirqExitFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SoftirqRaiseFtraceEvent {
     pub vec: Option<u32>,
     /// Fields that this schema does not have.
@@ -10172,6 +12051,15 @@ impl Default for SoftirqRaiseFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SoftirqRaiseFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SoftirqRaiseFtraceEvent")
+            .field("vec", &self.vec)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -10193,7 +12081,7 @@ impl codec::Fields for SoftirqRaiseFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SourceLocation {
     pub iid: Option<u64>,
     pub file_name: Option<String>,
@@ -10220,6 +12108,18 @@ impl Default for SourceLocation {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for SourceLocation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceLocation")
+            .field("iid", &self.iid)
+            .field("file_name", &self.file_name)
+            .field("function_name", &self.function_name)
+            .field("line_number", &self.line_number)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for SourceLocation {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -10243,7 +12143,7 @@ impl codec::Fields for SourceLocation {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct StartTracingRequest {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -10257,6 +12157,13 @@ impl Default for StartTracingRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for StartTracingRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartTracingRequest")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for StartTracingRequest {
@@ -10274,7 +12181,7 @@ impl codec::Fields for StartTracingRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct StartTracingResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -10288,6 +12195,13 @@ impl Default for StartTracingResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for StartTracingResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartTracingResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for StartTracingResponse {
@@ -10306,7 +12220,7 @@ impl codec::Fields for StartTracingResponse {
 }
 
 /// Has no fields; being there is what it says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct StateDescriptor {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -10320,6 +12234,13 @@ impl Default for StateDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for StateDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StateDescriptor")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for StateDescriptor {
@@ -10338,7 +12259,7 @@ impl codec::Fields for StateDescriptor {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SuspendResumeFtraceEvent {
     pub action: Option<String>,
     pub val: Option<i32>,
@@ -10360,6 +12281,17 @@ impl Default for SuspendResumeFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SuspendResumeFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SuspendResumeFtraceEvent")
+            .field("action", &self.action)
+            .field("val", &self.val)
+            .field("start", &self.start)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -10385,7 +12317,7 @@ impl codec::Fields for SuspendResumeFtraceEvent {
 }
 
 /// Pairs of messages from which the service works out the offset of the other machine's clocks.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SyncClockRequest {
     pub phase: Option<crate::messages::sync_clock_request::Phase>,
     pub clocks: Vec<crate::messages::sync_clock_request::Clock>,
@@ -10403,6 +12335,15 @@ impl Default for SyncClockRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SyncClockRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SyncClockRequest")
+            .field("phase", &self.phase)
+            .field("clocks", &self.clocks)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SyncClockRequest {
@@ -10426,7 +12367,7 @@ impl codec::Fields for SyncClockRequest {
 pub mod sync_clock_request {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Clock {
         pub clock_id: Option<u32>,
         pub timestamp: Option<u64>,
@@ -10444,6 +12385,15 @@ pub mod sync_clock_request {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for Clock {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Clock")
+                .field("clock_id", &self.clock_id)
+                .field("timestamp", &self.timestamp)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for Clock {
@@ -10489,7 +12439,7 @@ pub mod sync_clock_request {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SyncClockResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -10503,6 +12453,13 @@ impl Default for SyncClockResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SyncClockResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SyncClockResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SyncClockResponse {
@@ -10521,7 +12478,7 @@ impl codec::Fields for SyncClockResponse {
 }
 
 /// Answered when everything before it was handled.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SyncRequest {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -10535,6 +12492,13 @@ impl Default for SyncRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SyncRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SyncRequest")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SyncRequest {
@@ -10552,7 +12516,7 @@ impl codec::Fields for SyncRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SyncResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -10566,6 +12530,13 @@ impl Default for SyncResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SyncResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SyncResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SyncResponse {
@@ -10584,7 +12555,7 @@ impl codec::Fields for SyncResponse {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SysEnterFtraceEvent {
     pub id: Option<i64>,
     pub args: Vec<u64>,
@@ -10604,6 +12575,16 @@ impl Default for SysEnterFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SysEnterFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SysEnterFtraceEvent")
+            .field("id", &self.id)
+            .field("args", &self.args)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -10627,7 +12608,7 @@ impl codec::Fields for SysEnterFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SysExitFtraceEvent {
     pub id: Option<i64>,
     pub ret: Option<i64>,
@@ -10647,6 +12628,16 @@ impl Default for SysExitFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SysExitFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SysExitFtraceEvent")
+            .field("id", &self.id)
+            .field("ret", &self.ret)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -10671,7 +12662,7 @@ impl codec::Fields for SysExitFtraceEvent {
 
 /// Only the parts that were due. Times in nanoseconds.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SysStats {
     pub meminfo: Vec<crate::messages::sys_stats::MeminfoValue>,
     pub vmstat: Vec<crate::messages::sys_stats::VmstatValue>,
@@ -10723,6 +12714,32 @@ impl Default for SysStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SysStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SysStats")
+            .field("meminfo", &self.meminfo)
+            .field("vmstat", &self.vmstat)
+            .field("cpu_stat", &self.cpu_stat)
+            .field("num_forks", &self.num_forks)
+            .field("num_irq_total", &self.num_irq_total)
+            .field("num_irq", &self.num_irq)
+            .field("num_softirq_total", &self.num_softirq_total)
+            .field("num_softirq", &self.num_softirq)
+            .field("collection_end_timestamp", &self.collection_end_timestamp)
+            .field("devfreq", &self.devfreq)
+            .field("cpufreq_khz", &self.cpufreq_khz)
+            .field("buddy_info", &self.buddy_info)
+            .field("disk_stat", &self.disk_stat)
+            .field("psi", &self.psi)
+            .field("thermal_zone", &self.thermal_zone)
+            .field("cpuidle_state", &self.cpuidle_state)
+            .field("gpufreq_mhz", &self.gpufreq_mhz)
+            .field("slab_info", &self.slab_info)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -10780,7 +12797,7 @@ pub mod sys_stats {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct MeminfoValue {
         pub key: Option<crate::messages::MeminfoCounters>,
         pub value: Option<u64>,
@@ -10803,6 +12820,16 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for MeminfoValue {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("MeminfoValue")
+                .field("key", &self.key)
+                .field("value", &self.value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for MeminfoValue {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::enumeration(writer, 1, &self.key);
@@ -10822,7 +12849,7 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct VmstatValue {
         pub key: Option<crate::messages::VmstatCounters>,
         pub value: Option<u64>,
@@ -10842,6 +12869,16 @@ pub mod sys_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for VmstatValue {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("VmstatValue")
+                .field("key", &self.key)
+                .field("value", &self.value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -10865,7 +12902,7 @@ pub mod sys_stats {
     }
     /// /proc/stat.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct CpuTimes {
         pub cpu_id: Option<u32>,
         pub user_ns: Option<u64>,
@@ -10899,6 +12936,23 @@ pub mod sys_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for CpuTimes {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("CpuTimes")
+                .field("cpu_id", &self.cpu_id)
+                .field("user_ns", &self.user_ns)
+                .field("user_nice_ns", &self.user_nice_ns)
+                .field("system_mode_ns", &self.system_mode_ns)
+                .field("idle_ns", &self.idle_ns)
+                .field("io_wait_ns", &self.io_wait_ns)
+                .field("irq_ns", &self.irq_ns)
+                .field("softirq_ns", &self.softirq_ns)
+                .field("steal_ns", &self.steal_ns)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -10936,7 +12990,7 @@ pub mod sys_stats {
     }
     /// `irq` is a number of /proc/interrupts, or of a softirq.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct InterruptCount {
         pub irq: Option<i32>,
         pub count: Option<u64>,
@@ -10959,6 +13013,16 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for InterruptCount {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("InterruptCount")
+                .field("irq", &self.irq)
+                .field("count", &self.count)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for InterruptCount {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
@@ -10978,7 +13042,7 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct DevfreqValue {
         pub key: Option<String>,
         pub value: Option<u64>,
@@ -10998,6 +13062,16 @@ pub mod sys_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for DevfreqValue {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("DevfreqValue")
+                .field("key", &self.key)
+                .field("value", &self.value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -11021,7 +13095,7 @@ pub mod sys_stats {
     }
     /// /proc/buddyinfo: free blocks of each order.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct BuddyInfo {
         pub node: Option<String>,
         pub zone: Option<String>,
@@ -11043,6 +13117,17 @@ pub mod sys_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for BuddyInfo {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("BuddyInfo")
+                .field("node", &self.node)
+                .field("zone", &self.zone)
+                .field("order_pages", &self.order_pages)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -11068,7 +13153,7 @@ pub mod sys_stats {
     }
     /// /proc/diskstats, one for each disk.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct DiskStat {
         pub device_name: Option<String>,
         pub read_sectors: Option<u64>,
@@ -11102,6 +13187,23 @@ pub mod sys_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for DiskStat {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("DiskStat")
+                .field("device_name", &self.device_name)
+                .field("read_sectors", &self.read_sectors)
+                .field("read_time_ms", &self.read_time_ms)
+                .field("write_sectors", &self.write_sectors)
+                .field("write_time_ms", &self.write_time_ms)
+                .field("discard_sectors", &self.discard_sectors)
+                .field("discard_time_ms", &self.discard_time_ms)
+                .field("flush_count", &self.flush_count)
+                .field("flush_time_ms", &self.flush_time_ms)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -11139,7 +13241,7 @@ pub mod sys_stats {
     }
     /// /proc/pressure.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct PsiSample {
         pub resource: Option<crate::messages::sys_stats::psi_sample::PsiResource>,
         pub total_ns: Option<u64>,
@@ -11159,6 +13261,16 @@ pub mod sys_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for PsiSample {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("PsiSample")
+                .field("resource", &self.resource)
+                .field("total_ns", &self.total_ns)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -11223,7 +13335,7 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ThermalZone {
         pub name: Option<String>,
         pub temp: Option<u64>,
@@ -11248,6 +13360,17 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for ThermalZone {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ThermalZone")
+                .field("name", &self.name)
+                .field("temp", &self.temp)
+                .field("type", &self.r#type)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ThermalZone {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.name);
@@ -11269,7 +13392,7 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct CpuIdleStateEntry {
         pub state: Option<String>,
         pub duration_us: Option<u64>,
@@ -11292,6 +13415,16 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for CpuIdleStateEntry {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("CpuIdleStateEntry")
+                .field("state", &self.state)
+                .field("duration_us", &self.duration_us)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for CpuIdleStateEntry {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.state);
@@ -11311,7 +13444,7 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct CpuIdleState {
         pub cpu_id: Option<u32>,
         pub cpuidle_state_entry: Vec<crate::messages::sys_stats::CpuIdleStateEntry>,
@@ -11334,6 +13467,16 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for CpuIdleState {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("CpuIdleState")
+                .field("cpu_id", &self.cpu_id)
+                .field("cpuidle_state_entry", &self.cpuidle_state_entry)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for CpuIdleState {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
@@ -11353,7 +13496,7 @@ pub mod sys_stats {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct SlabInfo {
         pub name: Option<String>,
         pub pages_per_slab: Option<u32>,
@@ -11375,6 +13518,17 @@ pub mod sys_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for SlabInfo {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("SlabInfo")
+                .field("name", &self.name)
+                .field("pages_per_slab", &self.pages_per_slab)
+                .field("num_slabs", &self.num_slabs)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -11401,7 +13555,7 @@ pub mod sys_stats {
 }
 
 /// One period (milliseconds) for each source; no names means all of its counters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SysStatsConfig {
     pub meminfo_period_ms: Option<u32>,
     pub meminfo_counters: Vec<crate::messages::MeminfoCounters>,
@@ -11445,6 +13599,28 @@ impl Default for SysStatsConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SysStatsConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SysStatsConfig")
+            .field("meminfo_period_ms", &self.meminfo_period_ms)
+            .field("meminfo_counters", &self.meminfo_counters)
+            .field("vmstat_period_ms", &self.vmstat_period_ms)
+            .field("vmstat_counters", &self.vmstat_counters)
+            .field("stat_period_ms", &self.stat_period_ms)
+            .field("stat_counters", &self.stat_counters)
+            .field("devfreq_period_ms", &self.devfreq_period_ms)
+            .field("cpufreq_period_ms", &self.cpufreq_period_ms)
+            .field("buddyinfo_period_ms", &self.buddyinfo_period_ms)
+            .field("diskstat_period_ms", &self.diskstat_period_ms)
+            .field("psi_period_ms", &self.psi_period_ms)
+            .field("thermal_period_ms", &self.thermal_period_ms)
+            .field("cpuidle_period_ms", &self.cpuidle_period_ms)
+            .field("gpufreq_period_ms", &self.gpufreq_period_ms)
+            .field("slab_period_ms", &self.slab_period_ms)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SysStatsConfig {
@@ -11529,7 +13705,7 @@ pub mod sys_stats_config {
 }
 
 /// Once per machine.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SystemInfo {
     pub utsname: codec::MessageField<crate::messages::Utsname>,
     pub android_build_fingerprint: Option<String>,
@@ -11579,6 +13755,31 @@ impl Default for SystemInfo {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SystemInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SystemInfo")
+            .field("utsname", &self.utsname)
+            .field("android_build_fingerprint", &self.android_build_fingerprint)
+            .field("hz", &self.hz)
+            .field("tracing_service_version", &self.tracing_service_version)
+            .field("android_sdk_version", &self.android_sdk_version)
+            .field("page_size", &self.page_size)
+            .field("timezone_off_mins", &self.timezone_off_mins)
+            .field("num_cpus", &self.num_cpus)
+            .field("android_soc_model", &self.android_soc_model)
+            .field("android_hardware_revision", &self.android_hardware_revision)
+            .field("android_storage_model", &self.android_storage_model)
+            .field("android_ram_model", &self.android_ram_model)
+            .field("android_guest_soc_model", &self.android_guest_soc_model)
+            .field("android_device_manufacturer", &self.android_device_manufacturer)
+            .field("android_serial_console", &self.android_serial_console)
+            .field("system_ram_bytes", &self.system_ram_bytes)
+            .field("machine_name", &self.machine_name)
+            .field("device_tree_compatibles", &self.device_tree_compatibles)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SystemInfo {
@@ -11632,7 +13833,7 @@ impl codec::Fields for SystemInfo {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct SystemInfoConfig {
     pub irq_names: Option<bool>,
     /// Fields that this schema does not have.
@@ -11648,6 +13849,14 @@ impl Default for SystemInfoConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SystemInfoConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SystemInfoConfig")
+            .field("irq_names", &self.irq_names)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for SystemInfoConfig {
@@ -11668,7 +13877,7 @@ impl codec::Fields for SystemInfoConfig {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TaskExecution {
     pub posted_from_iid: Option<u64>,
     /// Fields that this schema does not have.
@@ -11686,6 +13895,15 @@ impl Default for TaskExecution {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TaskExecution {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskExecution")
+            .field("posted_from_iid", &self.posted_from_iid)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -11707,7 +13925,7 @@ impl codec::Fields for TaskExecution {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TaskNewtaskFtraceEvent {
     pub pid: Option<i32>,
     pub comm: Option<String>,
@@ -11731,6 +13949,18 @@ impl Default for TaskNewtaskFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TaskNewtaskFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskNewtaskFtraceEvent")
+            .field("pid", &self.pid)
+            .field("comm", &self.comm)
+            .field("clone_flags", &self.clone_flags)
+            .field("oom_score_adj", &self.oom_score_adj)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -11758,7 +13988,7 @@ impl codec::Fields for TaskNewtaskFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TaskRenameFtraceEvent {
     pub pid: Option<i32>,
     pub oldcomm: Option<String>,
@@ -11785,6 +14015,18 @@ impl Default for TaskRenameFtraceEvent {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for TaskRenameFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskRenameFtraceEvent")
+            .field("pid", &self.pid)
+            .field("oldcomm", &self.oldcomm)
+            .field("newcomm", &self.newcomm)
+            .field("oom_score_adj", &self.oom_score_adj)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for TaskRenameFtraceEvent {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
@@ -11808,7 +14050,7 @@ impl codec::Fields for TaskRenameFtraceEvent {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TestConfig {
     pub message_count: Option<u32>,
     pub max_messages_per_second: Option<u32>,
@@ -11834,6 +14076,19 @@ impl Default for TestConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TestConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TestConfig")
+            .field("message_count", &self.message_count)
+            .field("max_messages_per_second", &self.max_messages_per_second)
+            .field("seed", &self.seed)
+            .field("message_size", &self.message_size)
+            .field("send_batch_on_register", &self.send_batch_on_register)
+            .field("dummy_fields", &self.dummy_fields)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TestConfig {
@@ -11866,7 +14121,7 @@ pub mod test_config {
     #[allow(unused_imports)]
     use crate::messages::codec;
     /// One field of each scalar type.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct DummyFields {
         pub field_uint32: Option<u32>,
         pub field_int32: Option<i32>,
@@ -11908,6 +14163,27 @@ pub mod test_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for DummyFields {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("DummyFields")
+                .field("field_uint32", &self.field_uint32)
+                .field("field_int32", &self.field_int32)
+                .field("field_uint64", &self.field_uint64)
+                .field("field_int64", &self.field_int64)
+                .field("field_fixed64", &self.field_fixed64)
+                .field("field_sfixed64", &self.field_sfixed64)
+                .field("field_fixed32", &self.field_fixed32)
+                .field("field_sfixed32", &self.field_sfixed32)
+                .field("field_double", &self.field_double)
+                .field("field_float", &self.field_float)
+                .field("field_sint64", &self.field_sint64)
+                .field("field_sint32", &self.field_sint32)
+                .field("field_string", &self.field_string)
+                .field("field_bytes", &self.field_bytes)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for DummyFields {
@@ -11955,7 +14231,7 @@ pub mod test_config {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TestEvent {
     pub str: Option<String>,
     pub seq_value: Option<u32>,
@@ -11985,6 +14261,21 @@ impl Default for TestEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TestEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TestEvent")
+            .field("str", &self.str)
+            .field("seq_value", &self.seq_value)
+            .field("counter", &self.counter)
+            .field("is_last", &self.is_last)
+            .field("payload", &self.payload)
+            .field("protovm_patch", &self.protovm_patch)
+            .field("protovm_incremental_state", &self.protovm_incremental_state)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -12020,7 +14311,7 @@ pub mod test_event {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct TestPayload {
         pub str: Vec<String>,
         pub nested: Vec<crate::messages::test_event::TestPayload>,
@@ -12053,6 +14344,21 @@ pub mod test_event {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for TestPayload {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("TestPayload")
+                .field("str", &self.str)
+                .field("nested", &self.nested)
+                .field("remaining_nesting_depth", &self.remaining_nesting_depth)
+                .field("single_string", &self.single_string)
+                .field("single_int", &self.single_int)
+                .field("repeated_ints", &self.repeated_ints)
+                .field("debug_annotations", &self.debug_annotations)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for TestPayload {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::strings(writer, 1, &self.str);
@@ -12082,7 +14388,7 @@ pub mod test_event {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ProtoVmMessage {
         pub id: Option<u32>,
         pub submessage: codec::MessageField<crate::messages::test_event::proto_vm_message::ProtoVmSubmessage>,
@@ -12102,6 +14408,16 @@ pub mod test_event {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for ProtoVmMessage {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ProtoVmMessage")
+                .field("id", &self.id)
+                .field("submessage", &self.submessage)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -12127,7 +14443,7 @@ pub mod test_event {
         #[allow(unused_imports)]
         use crate::messages::codec;
         #[cfg(feature = "trace")]
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct ProtoVmSubmessage {
             pub single_int: Option<u32>,
             /// Fields that this schema does not have.
@@ -12145,6 +14461,15 @@ pub mod test_event {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        #[cfg(feature = "trace")]
+        impl std::fmt::Debug for ProtoVmSubmessage {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("ProtoVmSubmessage")
+                    .field("single_int", &self.single_int)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         #[cfg(feature = "trace")]
@@ -12166,7 +14491,7 @@ pub mod test_event {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ProtoVmPatch {
         pub string_to_merge: Option<String>,
         pub int_to_merge: Option<i32>,
@@ -12195,6 +14520,19 @@ pub mod test_event {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for ProtoVmPatch {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ProtoVmPatch")
+                .field("string_to_merge", &self.string_to_merge)
+                .field("int_to_merge", &self.int_to_merge)
+                .field("single_message", &self.single_message)
+                .field("messages", &self.messages)
+                .field("delete_message_ids", &self.delete_message_ids)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for ProtoVmPatch {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::string(writer, 1, &self.string_to_merge);
@@ -12220,7 +14558,7 @@ pub mod test_event {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ProtoVmIncrementalState {
         pub string_merged: Option<String>,
         pub int_merged: Option<i32>,
@@ -12244,6 +14582,18 @@ pub mod test_event {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for ProtoVmIncrementalState {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ProtoVmIncrementalState")
+                .field("string_merged", &self.string_merged)
+                .field("int_merged", &self.int_merged)
+                .field("single_message", &self.single_message)
+                .field("messages", &self.messages)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -12271,7 +14621,7 @@ pub mod test_event {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct ThreadDescriptor {
     pub pid: Option<i32>,
     pub tid: Option<i64>,
@@ -12301,6 +14651,21 @@ impl Default for ThreadDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for ThreadDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ThreadDescriptor")
+            .field("pid", &self.pid)
+            .field("tid", &self.tid)
+            .field("legacy_sort_index", &self.legacy_sort_index)
+            .field("chrome_thread_type", &self.chrome_thread_type)
+            .field("thread_name", &self.thread_name)
+            .field("reference_timestamp_us", &self.reference_timestamp_us)
+            .field("reference_thread_time_us", &self.reference_thread_time_us)
+            .field("reference_thread_instruction_count", &self.reference_thread_instruction_count)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for ThreadDescriptor {
@@ -12399,7 +14764,7 @@ pub mod thread_descriptor {
 
 /// Packets of all sequences, in no order of time.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Trace {
     pub packet: Vec<crate::messages::TracePacket>,
     /// Fields that this schema does not have.
@@ -12420,6 +14785,15 @@ impl Default for Trace {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for Trace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trace")
+            .field("packet", &self.packet)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for Trace {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::messages(writer, 1, &self.packet);
@@ -12437,7 +14811,7 @@ impl codec::Fields for Trace {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TraceAttributes {
     pub attribute: Vec<crate::messages::trace_attributes::Attribute>,
     /// Fields that this schema does not have.
@@ -12453,6 +14827,14 @@ impl Default for TraceAttributes {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TraceAttributes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TraceAttributes")
+            .field("attribute", &self.attribute)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TraceAttributes {
@@ -12474,7 +14856,7 @@ impl codec::Fields for TraceAttributes {
 pub mod trace_attributes {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Attribute {
         pub key: Option<String>,
         pub value: Option<crate::messages::trace_attributes::attribute::Value>,
@@ -12492,6 +14874,15 @@ pub mod trace_attributes {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for Attribute {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Attribute")
+                .field("key", &self.key)
+                .field("value", &self.value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for Attribute {
@@ -12537,7 +14928,7 @@ pub mod trace_attributes {
 }
 
 /// Times in milliseconds, sizes in KiB, unless the name says otherwise.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TraceConfig {
     pub buffers: Vec<crate::messages::trace_config::BufferConfig>,
     pub data_sources: Vec<crate::messages::trace_config::DataSource>,
@@ -12640,6 +15031,57 @@ impl Default for TraceConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TraceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TraceConfig")
+            .field("buffers", &self.buffers)
+            .field("data_sources", &self.data_sources)
+            .field("duration_ms", &self.duration_ms)
+            .field("enable_extra_guardrails", &self.enable_extra_guardrails)
+            .field("lockdown_mode", &self.lockdown_mode)
+            .field("producers", &self.producers)
+            .field("statsd_metadata", &self.statsd_metadata)
+            .field("write_into_file", &self.write_into_file)
+            .field("file_write_period_ms", &self.file_write_period_ms)
+            .field("max_file_size_bytes", &self.max_file_size_bytes)
+            .field("guardrail_overrides", &self.guardrail_overrides)
+            .field("deferred_start", &self.deferred_start)
+            .field("flush_period_ms", &self.flush_period_ms)
+            .field("flush_timeout_ms", &self.flush_timeout_ms)
+            .field("notify_traceur", &self.notify_traceur)
+            .field("trigger_config", &self.trigger_config)
+            .field("activate_triggers", &self.activate_triggers)
+            .field("allow_user_build_tracing", &self.allow_user_build_tracing)
+            .field("builtin_data_sources", &self.builtin_data_sources)
+            .field("incremental_state_config", &self.incremental_state_config)
+            .field("unique_session_name", &self.unique_session_name)
+            .field("data_source_stop_timeout_ms", &self.data_source_stop_timeout_ms)
+            .field("compression_type", &self.compression_type)
+            .field("incident_report_config", &self.incident_report_config)
+            .field("trace_uuid_msb", &self.trace_uuid_msb)
+            .field("trace_uuid_lsb", &self.trace_uuid_lsb)
+            .field("output_path", &self.output_path)
+            .field("bugreport_score", &self.bugreport_score)
+            .field("statsd_logging", &self.statsd_logging)
+            .field("trace_filter", &self.trace_filter)
+            .field("android_report_config", &self.android_report_config)
+            .field("cmd_trace_start_delay", &self.cmd_trace_start_delay)
+            .field("prefer_suspend_clock_for_duration", &self.prefer_suspend_clock_for_duration)
+            .field("bugreport_filename", &self.bugreport_filename)
+            .field("session_semaphores", &self.session_semaphores)
+            .field("priority_boost", &self.priority_boost)
+            .field("exclusive_prio", &self.exclusive_prio)
+            .field("trace_all_machines", &self.trace_all_machines)
+            .field("write_flush_mode", &self.write_flush_mode)
+            .field("fflush_post_write", &self.fflush_post_write)
+            .field("compression", &self.compression)
+            .field("trace_attributes", &self.trace_attributes)
+            .field("persist_trace_across_reboots", &self.persist_trace_across_reboots)
+            .field("experimental_trace_buffer_v2_compaction", &self.experimental_trace_buffer_v2_compaction)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TraceConfig {
@@ -12748,7 +15190,7 @@ pub mod trace_config {
     #[allow(unused_imports)]
     use crate::messages::codec;
     /// A central buffer, into which the service copies what producers commit.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct BufferConfig {
         pub size_kb: Option<u32>,
         pub fill_policy: Option<crate::messages::trace_config::buffer_config::FillPolicy>,
@@ -12774,6 +15216,19 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for BufferConfig {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("BufferConfig")
+                .field("size_kb", &self.size_kb)
+                .field("fill_policy", &self.fill_policy)
+                .field("transfer_on_clone", &self.transfer_on_clone)
+                .field("clear_before_clone", &self.clear_before_clone)
+                .field("name", &self.name)
+                .field("experimental_mode", &self.experimental_mode)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for BufferConfig {
@@ -12857,7 +15312,7 @@ pub mod trace_config {
         }
     }
     /// One data source, started in every producer that has it and passes all filters that are given.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct DataSource {
         pub config: codec::MessageField<crate::messages::DataSourceConfig>,
         pub producer_name_filter: Vec<String>,
@@ -12879,6 +15334,17 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for DataSource {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("DataSource")
+                .field("config", &self.config)
+                .field("producer_name_filter", &self.producer_name_filter)
+                .field("producer_name_regex_filter", &self.producer_name_regex_filter)
+                .field("machine_name_filter", &self.machine_name_filter)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for DataSource {
@@ -12904,7 +15370,7 @@ pub mod trace_config {
         }
     }
     /// What the service itself writes into the trace.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct BuiltinDataSource {
         pub disable_clock_snapshotting: Option<bool>,
         pub disable_trace_config: Option<bool>,
@@ -12938,6 +15404,23 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for BuiltinDataSource {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("BuiltinDataSource")
+                .field("disable_clock_snapshotting", &self.disable_clock_snapshotting)
+                .field("disable_trace_config", &self.disable_trace_config)
+                .field("disable_system_info", &self.disable_system_info)
+                .field("disable_service_events", &self.disable_service_events)
+                .field("primary_trace_clock", &self.primary_trace_clock)
+                .field("snapshot_interval_ms", &self.snapshot_interval_ms)
+                .field("prefer_suspend_clock_for_snapshot", &self.prefer_suspend_clock_for_snapshot)
+                .field("disable_chunk_usage_histograms", &self.disable_chunk_usage_histograms)
+                .field("disable_extension_descriptors", &self.disable_extension_descriptors)
+                .field("enable_concurrent_session_events", &self.enable_concurrent_session_events)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for BuiltinDataSource {
@@ -12975,7 +15458,7 @@ pub mod trace_config {
         }
     }
     /// Sizes of the shared memory of a producer with this name.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ProducerConfig {
         pub producer_name: Option<String>,
         pub shm_size_kb: Option<u32>,
@@ -12995,6 +15478,16 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for ProducerConfig {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ProducerConfig")
+                .field("producer_name", &self.producer_name)
+                .field("shm_size_kb", &self.shm_size_kb)
+                .field("page_size_kb", &self.page_size_kb)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for ProducerConfig {
@@ -13018,7 +15511,7 @@ pub mod trace_config {
         }
     }
     /// Which alert of Android's statsd started the trace.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct StatsdMetadata {
         pub triggering_alert_id: Option<i64>,
         pub triggering_config_uid: Option<i32>,
@@ -13040,6 +15533,17 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for StatsdMetadata {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("StatsdMetadata")
+                .field("triggering_alert_id", &self.triggering_alert_id)
+                .field("triggering_config_uid", &self.triggering_config_uid)
+                .field("triggering_config_id", &self.triggering_config_id)
+                .field("triggering_subscription_id", &self.triggering_subscription_id)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for StatsdMetadata {
@@ -13065,7 +15569,7 @@ pub mod trace_config {
         }
     }
     /// Limits lifted for those who may.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct GuardrailOverrides {
         pub max_upload_per_day_bytes: Option<u64>,
         pub max_tracing_buffer_size_kb: Option<u32>,
@@ -13083,6 +15587,15 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for GuardrailOverrides {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("GuardrailOverrides")
+                .field("max_upload_per_day_bytes", &self.max_upload_per_day_bytes)
+                .field("max_tracing_buffer_size_kb", &self.max_tracing_buffer_size_kb)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for GuardrailOverrides {
@@ -13104,7 +15617,7 @@ pub mod trace_config {
         }
     }
     /// Starts, stops or clones the session when a producer activates one of the triggers.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct TriggerConfig {
         pub trigger_mode: Option<crate::messages::trace_config::trigger_config::TriggerMode>,
         pub triggers: Vec<crate::messages::trace_config::trigger_config::Trigger>,
@@ -13126,6 +15639,17 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for TriggerConfig {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("TriggerConfig")
+                .field("trigger_mode", &self.trigger_mode)
+                .field("triggers", &self.triggers)
+                .field("trigger_timeout_ms", &self.trigger_timeout_ms)
+                .field("use_clone_snapshot_if_available", &self.use_clone_snapshot_if_available)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for TriggerConfig {
@@ -13153,7 +15677,7 @@ pub mod trace_config {
     pub mod trigger_config {
         #[allow(unused_imports)]
         use crate::messages::codec;
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct Trigger {
             pub name: Option<String>,
             pub producer_name_regex: Option<String>,
@@ -13177,6 +15701,18 @@ pub mod trace_config {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        impl std::fmt::Debug for Trigger {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Trigger")
+                    .field("name", &self.name)
+                    .field("producer_name_regex", &self.producer_name_regex)
+                    .field("stop_delay_ms", &self.stop_delay_ms)
+                    .field("max_per_24_h", &self.max_per_24_h)
+                    .field("skip_probability", &self.skip_probability)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         impl codec::Fields for Trigger {
@@ -13234,7 +15770,7 @@ pub mod trace_config {
         }
     }
     /// How often producers forget what they interned, so that a ring buffer stays readable.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct IncrementalStateConfig {
         pub clear_period_ms: Option<u32>,
         /// Fields that this schema does not have.
@@ -13250,6 +15786,14 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for IncrementalStateConfig {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("IncrementalStateConfig")
+                .field("clear_period_ms", &self.clear_period_ms)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for IncrementalStateConfig {
@@ -13270,7 +15814,7 @@ pub mod trace_config {
     }
     /// How packets are compressed on their way out. Of several, the service takes the one with the highest number
     /// that it knows.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct CompressionConfig {
         pub deflate: codec::MessageField<crate::messages::trace_config::compression_config::Deflate>,
         pub zstd: codec::MessageField<crate::messages::trace_config::compression_config::Zstd>,
@@ -13288,6 +15832,15 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for CompressionConfig {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("CompressionConfig")
+                .field("deflate", &self.deflate)
+                .field("zstd", &self.zstd)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for CompressionConfig {
@@ -13311,7 +15864,7 @@ pub mod trace_config {
     pub mod compression_config {
         #[allow(unused_imports)]
         use crate::messages::codec;
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct Deflate {
             /// Fields that this schema does not have.
             pub unknown_fields: codec::UnknownFields,
@@ -13325,6 +15878,13 @@ pub mod trace_config {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        impl std::fmt::Debug for Deflate {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Deflate")
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         impl codec::Fields for Deflate {
@@ -13341,7 +15901,7 @@ pub mod trace_config {
                 &EMPTY
             }
         }
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct Zstd {
             pub level: Option<i32>,
             /// Fields that this schema does not have.
@@ -13357,6 +15917,14 @@ pub mod trace_config {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        impl std::fmt::Debug for Zstd {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Zstd")
+                    .field("level", &self.level)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         impl codec::Fields for Zstd {
@@ -13377,7 +15945,7 @@ pub mod trace_config {
         }
     }
     /// Where Android's incident service shall bring the trace.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct IncidentReportConfig {
         pub destination_package: Option<String>,
         pub destination_class: Option<String>,
@@ -13401,6 +15969,18 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for IncidentReportConfig {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("IncidentReportConfig")
+                .field("destination_package", &self.destination_package)
+                .field("destination_class", &self.destination_class)
+                .field("privacy_level", &self.privacy_level)
+                .field("skip_dropbox", &self.skip_dropbox)
+                .field("skip_incidentd", &self.skip_incidentd)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for IncidentReportConfig {
@@ -13428,7 +16008,7 @@ pub mod trace_config {
         }
     }
     /// A bytecode that says which fields may leave the service, and rules for text in them.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct TraceFilter {
         pub bytecode: Option<Vec<u8>>,
         pub bytecode_v2: Option<Vec<u8>>,
@@ -13452,6 +16032,18 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for TraceFilter {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("TraceFilter")
+                .field("bytecode", &self.bytecode)
+                .field("bytecode_v2", &self.bytecode_v2)
+                .field("string_filter_chain", &self.string_filter_chain)
+                .field("bytecode_overlay_v54", &self.bytecode_overlay_v54)
+                .field("string_filter_chain_v54", &self.string_filter_chain_v54)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for TraceFilter {
@@ -13481,7 +16073,7 @@ pub mod trace_config {
     pub mod trace_filter {
         #[allow(unused_imports)]
         use crate::messages::codec;
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct StringFilterRule {
             pub policy: Option<crate::messages::trace_config::trace_filter::StringFilterPolicy>,
             pub regex_pattern: Option<String>,
@@ -13505,6 +16097,18 @@ pub mod trace_config {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        impl std::fmt::Debug for StringFilterRule {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("StringFilterRule")
+                    .field("policy", &self.policy)
+                    .field("regex_pattern", &self.regex_pattern)
+                    .field("atrace_payload_starts_with", &self.atrace_payload_starts_with)
+                    .field("name", &self.name)
+                    .field("semantic_type", &self.semantic_type)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         impl codec::Fields for StringFilterRule {
@@ -13531,7 +16135,7 @@ pub mod trace_config {
                 &EMPTY
             }
         }
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct StringFilterChain {
             pub rules: Vec<crate::messages::trace_config::trace_filter::StringFilterRule>,
             /// Fields that this schema does not have.
@@ -13547,6 +16151,14 @@ pub mod trace_config {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        impl std::fmt::Debug for StringFilterChain {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("StringFilterChain")
+                    .field("rules", &self.rules)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         impl codec::Fields for StringFilterChain {
@@ -13602,7 +16214,7 @@ pub mod trace_config {
         }
     }
     /// Which Android service shall get the trace.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct AndroidReportConfig {
         pub reporter_service_package: Option<String>,
         pub reporter_service_class: Option<String>,
@@ -13624,6 +16236,17 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for AndroidReportConfig {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("AndroidReportConfig")
+                .field("reporter_service_package", &self.reporter_service_package)
+                .field("reporter_service_class", &self.reporter_service_class)
+                .field("skip_report", &self.skip_report)
+                .field("use_pipe_in_framework_for_testing", &self.use_pipe_in_framework_for_testing)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for AndroidReportConfig {
@@ -13649,7 +16272,7 @@ pub mod trace_config {
         }
     }
     /// A random wait before the start, against fleets that start at once.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct CmdTraceStartDelay {
         pub min_delay_ms: Option<u32>,
         pub max_delay_ms: Option<u32>,
@@ -13667,6 +16290,15 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for CmdTraceStartDelay {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("CmdTraceStartDelay")
+                .field("min_delay_ms", &self.min_delay_ms)
+                .field("max_delay_ms", &self.max_delay_ms)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for CmdTraceStartDelay {
@@ -13688,7 +16320,7 @@ pub mod trace_config {
         }
     }
     /// Refuses the session if too many others name the same semaphore.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct SessionSemaphore {
         pub name: Option<String>,
         pub max_other_session_count: Option<u64>,
@@ -13706,6 +16338,15 @@ pub mod trace_config {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for SessionSemaphore {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("SessionSemaphore")
+                .field("name", &self.name)
+                .field("max_other_session_count", &self.max_other_session_count)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for SessionSemaphore {
@@ -13860,7 +16501,7 @@ pub mod trace_config {
 
 /// Fields that start with `trusted_` are the service's: it removes what a producer writes there.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TracePacket {
     pub data: Option<crate::messages::trace_packet::Data>,
     pub optional_trusted_uid: Option<crate::messages::trace_packet::OptionalTrustedUid>,
@@ -13902,6 +16543,27 @@ impl Default for TracePacket {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TracePacket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TracePacket")
+            .field("data", &self.data)
+            .field("optional_trusted_uid", &self.optional_trusted_uid)
+            .field("timestamp", &self.timestamp)
+            .field("optional_trusted_packet_sequence_id", &self.optional_trusted_packet_sequence_id)
+            .field("interned_data", &self.interned_data)
+            .field("sequence_flags", &self.sequence_flags)
+            .field("incremental_state_cleared", &self.incremental_state_cleared)
+            .field("previous_packet_dropped", &self.previous_packet_dropped)
+            .field("timestamp_clock_id", &self.timestamp_clock_id)
+            .field("trace_packet_defaults", &self.trace_packet_defaults)
+            .field("trusted_pid", &self.trusted_pid)
+            .field("first_packet_on_sequence", &self.first_packet_on_sequence)
+            .field("machine_id", &self.machine_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -14307,7 +16969,7 @@ pub mod trace_packet {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct ProtoVms {
         pub instance: Vec<crate::messages::trace_packet::proto_vms::Instance>,
         /// Fields that this schema does not have.
@@ -14325,6 +16987,15 @@ pub mod trace_packet {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for ProtoVms {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("ProtoVms")
+                .field("instance", &self.instance)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -14348,7 +17019,7 @@ pub mod trace_packet {
         #[allow(unused_imports)]
         use crate::messages::codec;
         #[cfg(feature = "trace")]
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct Instance {
             pub program: codec::MessageField<crate::messages::VmProgram>,
             pub state: codec::MessageField<crate::messages::TracePacket>,
@@ -14372,6 +17043,18 @@ pub mod trace_packet {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        #[cfg(feature = "trace")]
+        impl std::fmt::Debug for Instance {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Instance")
+                    .field("program", &self.program)
+                    .field("state", &self.state)
+                    .field("memory_limit_kb", &self.memory_limit_kb)
+                    .field("producer_id", &self.producer_id)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         #[cfg(feature = "trace")]
@@ -14526,7 +17209,7 @@ pub mod trace_packet {
 
 /// Hold from this packet on, until the sequence's incremental state is cleared.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TracePacketDefaults {
     pub track_event_defaults: codec::MessageField<crate::messages::TrackEventDefaults>,
     pub timestamp_clock_id: Option<u32>,
@@ -14546,6 +17229,16 @@ impl Default for TracePacketDefaults {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TracePacketDefaults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TracePacketDefaults")
+            .field("track_event_defaults", &self.track_event_defaults)
+            .field("timestamp_clock_id", &self.timestamp_clock_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -14569,7 +17262,7 @@ impl codec::Fields for TracePacketDefaults {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TraceProvenance {
     pub buffers: Vec<crate::messages::trace_provenance::Buffer>,
     /// Fields that this schema does not have.
@@ -14587,6 +17280,15 @@ impl Default for TraceProvenance {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TraceProvenance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TraceProvenance")
+            .field("buffers", &self.buffers)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -14610,7 +17312,7 @@ pub mod trace_provenance {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Sequence {
         pub id: Option<u32>,
         pub producer_id: Option<i32>,
@@ -14633,6 +17335,16 @@ pub mod trace_provenance {
         }
     }
     #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Sequence {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Sequence")
+                .field("id", &self.id)
+                .field("producer_id", &self.producer_id)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
     impl codec::Fields for Sequence {
         fn write(&self, writer: &mut codec::Writer) {
             codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.id);
@@ -14652,7 +17364,7 @@ pub mod trace_provenance {
         }
     }
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Buffer {
         pub sequences: Vec<crate::messages::trace_provenance::Sequence>,
         /// Fields that this schema does not have.
@@ -14670,6 +17382,15 @@ pub mod trace_provenance {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Buffer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Buffer")
+                .field("sequences", &self.sequences)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -14692,7 +17413,7 @@ pub mod trace_provenance {
 }
 
 /// The counters of a session are those since its start; some are of the whole service.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TraceStats {
     pub buffer_stats: Vec<crate::messages::trace_stats::BufferStats>,
     pub producers_connected: Option<u32>,
@@ -14740,6 +17461,30 @@ impl Default for TraceStats {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TraceStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TraceStats")
+            .field("buffer_stats", &self.buffer_stats)
+            .field("producers_connected", &self.producers_connected)
+            .field("producers_seen", &self.producers_seen)
+            .field("data_sources_registered", &self.data_sources_registered)
+            .field("data_sources_seen", &self.data_sources_seen)
+            .field("tracing_sessions", &self.tracing_sessions)
+            .field("total_buffers", &self.total_buffers)
+            .field("chunks_discarded", &self.chunks_discarded)
+            .field("patches_discarded", &self.patches_discarded)
+            .field("invalid_packets", &self.invalid_packets)
+            .field("filter_stats", &self.filter_stats)
+            .field("flushes_requested", &self.flushes_requested)
+            .field("flushes_succeeded", &self.flushes_succeeded)
+            .field("flushes_failed", &self.flushes_failed)
+            .field("final_flush_outcome", &self.final_flush_outcome)
+            .field("chunk_payload_histogram_def", &self.chunk_payload_histogram_def)
+            .field("writer_stats", &self.writer_stats)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TraceStats {
@@ -14794,7 +17539,7 @@ pub mod trace_stats {
     #[allow(unused_imports)]
     use crate::messages::codec;
     /// One trace buffer. Bytes include chunk headers.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct BufferStats {
         pub bytes_written: Option<u64>,
         pub chunks_written: Option<u64>,
@@ -14855,6 +17600,36 @@ pub mod trace_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for BufferStats {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("BufferStats")
+                .field("bytes_written", &self.bytes_written)
+                .field("chunks_written", &self.chunks_written)
+                .field("chunks_overwritten", &self.chunks_overwritten)
+                .field("write_wrap_count", &self.write_wrap_count)
+                .field("patches_succeeded", &self.patches_succeeded)
+                .field("patches_failed", &self.patches_failed)
+                .field("readaheads_succeeded", &self.readaheads_succeeded)
+                .field("readaheads_failed", &self.readaheads_failed)
+                .field("abi_violations", &self.abi_violations)
+                .field("chunks_rewritten", &self.chunks_rewritten)
+                .field("chunks_committed_out_of_order", &self.chunks_committed_out_of_order)
+                .field("buffer_size", &self.buffer_size)
+                .field("bytes_overwritten", &self.bytes_overwritten)
+                .field("bytes_read", &self.bytes_read)
+                .field("padding_bytes_written", &self.padding_bytes_written)
+                .field("padding_bytes_cleared", &self.padding_bytes_cleared)
+                .field("chunks_read", &self.chunks_read)
+                .field("chunks_discarded", &self.chunks_discarded)
+                .field("trace_writer_packet_loss", &self.trace_writer_packet_loss)
+                .field("chunks_relocated", &self.chunks_relocated)
+                .field("oversized_packets_dropped", &self.oversized_packets_dropped)
+                .field("compactions", &self.compactions)
+                .field("compactions_skipped", &self.compactions_skipped)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for BufferStats {
@@ -14918,7 +17693,7 @@ pub mod trace_stats {
         }
     }
     /// One sequence: how large its chunks were. The bounds of the histogram are `chunk_payload_histogram_def`.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct WriterStats {
         pub sequence_id: Option<u64>,
         pub chunk_payload_histogram_counts: Vec<u64>,
@@ -14940,6 +17715,17 @@ pub mod trace_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for WriterStats {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("WriterStats")
+                .field("sequence_id", &self.sequence_id)
+                .field("chunk_payload_histogram_counts", &self.chunk_payload_histogram_counts)
+                .field("chunk_payload_histogram_sum", &self.chunk_payload_histogram_sum)
+                .field("buffer", &self.buffer)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for WriterStats {
@@ -14965,7 +17751,7 @@ pub mod trace_stats {
         }
     }
     /// What the session's filter removed.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct FilterStats {
         pub input_packets: Option<u64>,
         pub input_bytes: Option<u64>,
@@ -14991,6 +17777,19 @@ pub mod trace_stats {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for FilterStats {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("FilterStats")
+                .field("input_packets", &self.input_packets)
+                .field("input_bytes", &self.input_bytes)
+                .field("output_bytes", &self.output_bytes)
+                .field("errors", &self.errors)
+                .field("time_taken_ns", &self.time_taken_ns)
+                .field("bytes_discarded_per_buffer", &self.bytes_discarded_per_buffer)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for FilterStats {
@@ -15049,7 +17848,7 @@ pub mod trace_stats {
 
 /// The two halves of a UUID.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TraceUuid {
     pub msb: Option<i64>,
     pub lsb: Option<i64>,
@@ -15069,6 +17868,16 @@ impl Default for TraceUuid {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TraceUuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TraceUuid")
+            .field("msb", &self.msb)
+            .field("lsb", &self.lsb)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -15092,7 +17901,7 @@ impl codec::Fields for TraceUuid {
 }
 
 /// A service that has not even this method answers with an error, which consumers take for no capability.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TracingServiceCapabilities {
     pub has_query_capabilities: Option<bool>,
     pub observable_events: Vec<crate::messages::observable_events::Type>,
@@ -15114,6 +17923,17 @@ impl Default for TracingServiceCapabilities {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TracingServiceCapabilities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TracingServiceCapabilities")
+            .field("has_query_capabilities", &self.has_query_capabilities)
+            .field("observable_events", &self.observable_events)
+            .field("has_trace_config_output_path", &self.has_trace_config_output_path)
+            .field("has_clone_session", &self.has_clone_session)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TracingServiceCapabilities {
@@ -15141,7 +17961,7 @@ impl codec::Fields for TracingServiceCapabilities {
 
 /// Exactly one of these happened at the packet's time.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TracingServiceEvent {
     pub event_type: Option<crate::messages::tracing_service_event::EventType>,
     /// Fields that this schema does not have.
@@ -15159,6 +17979,15 @@ impl Default for TracingServiceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TracingServiceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TracingServiceEvent")
+            .field("event_type", &self.event_type)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -15267,7 +18096,7 @@ pub mod tracing_service_event {
     use crate::messages::codec;
     /// Those that were late.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct DataSources {
         pub data_source: Vec<crate::messages::tracing_service_event::data_sources::DataSource>,
         /// Fields that this schema does not have.
@@ -15285,6 +18114,15 @@ pub mod tracing_service_event {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for DataSources {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("DataSources")
+                .field("data_source", &self.data_source)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -15308,7 +18146,7 @@ pub mod tracing_service_event {
         #[allow(unused_imports)]
         use crate::messages::codec;
         #[cfg(feature = "trace")]
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct DataSource {
             pub producer_name: Option<String>,
             pub data_source_name: Option<String>,
@@ -15328,6 +18166,16 @@ pub mod tracing_service_event {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        #[cfg(feature = "trace")]
+        impl std::fmt::Debug for DataSource {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("DataSource")
+                    .field("producer_name", &self.producer_name)
+                    .field("data_source_name", &self.data_source_name)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         #[cfg(feature = "trace")]
@@ -15367,7 +18215,7 @@ pub mod tracing_service_event {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TracingServiceState {
     pub producers: Vec<crate::messages::tracing_service_state::Producer>,
     pub data_sources: Vec<crate::messages::tracing_service_state::DataSource>,
@@ -15395,6 +18243,20 @@ impl Default for TracingServiceState {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TracingServiceState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TracingServiceState")
+            .field("producers", &self.producers)
+            .field("data_sources", &self.data_sources)
+            .field("num_sessions", &self.num_sessions)
+            .field("num_sessions_started", &self.num_sessions_started)
+            .field("tracing_service_version", &self.tracing_service_version)
+            .field("tracing_sessions", &self.tracing_sessions)
+            .field("supports_tracing_sessions", &self.supports_tracing_sessions)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TracingServiceState {
@@ -15428,7 +18290,7 @@ impl codec::Fields for TracingServiceState {
 pub mod tracing_service_state {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct Producer {
         pub id: Option<i32>,
         pub name: Option<String>,
@@ -15458,6 +18320,21 @@ pub mod tracing_service_state {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for Producer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Producer")
+                .field("id", &self.id)
+                .field("name", &self.name)
+                .field("uid", &self.uid)
+                .field("sdk_version", &self.sdk_version)
+                .field("pid", &self.pid)
+                .field("frozen", &self.frozen)
+                .field("machine_id", &self.machine_id)
+                .field("machine_name", &self.machine_name)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for Producer {
@@ -15490,7 +18367,7 @@ pub mod tracing_service_state {
             &EMPTY
         }
     }
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct DataSource {
         pub ds_descriptor: codec::MessageField<crate::messages::DataSourceDescriptor>,
         pub producer_id: Option<i32>,
@@ -15508,6 +18385,15 @@ pub mod tracing_service_state {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for DataSource {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("DataSource")
+                .field("ds_descriptor", &self.ds_descriptor)
+                .field("producer_id", &self.producer_id)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for DataSource {
@@ -15528,7 +18414,7 @@ pub mod tracing_service_state {
             &EMPTY
         }
     }
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct TracingSession {
         pub id: Option<u64>,
         pub consumer_uid: Option<i32>,
@@ -15564,6 +18450,24 @@ pub mod tracing_service_state {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for TracingSession {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("TracingSession")
+                .field("id", &self.id)
+                .field("consumer_uid", &self.consumer_uid)
+                .field("state", &self.state)
+                .field("unique_session_name", &self.unique_session_name)
+                .field("buffer_size_kb", &self.buffer_size_kb)
+                .field("duration_ms", &self.duration_ms)
+                .field("num_data_sources", &self.num_data_sources)
+                .field("start_realtime_ns", &self.start_realtime_ns)
+                .field("bugreport_score", &self.bugreport_score)
+                .field("bugreport_filename", &self.bugreport_filename)
+                .field("is_started", &self.is_started)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for TracingSession {
@@ -15605,7 +18509,7 @@ pub mod tracing_service_state {
 }
 
 /// Tracks are identified by `uuid`, which must be unique in the trace.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TrackDescriptor {
     pub uuid: Option<u64>,
     pub static_or_dynamic_name: Option<crate::messages::track_descriptor::StaticOrDynamicName>,
@@ -15649,6 +18553,28 @@ impl Default for TrackDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TrackDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrackDescriptor")
+            .field("uuid", &self.uuid)
+            .field("static_or_dynamic_name", &self.static_or_dynamic_name)
+            .field("process", &self.process)
+            .field("thread", &self.thread)
+            .field("parent_uuid", &self.parent_uuid)
+            .field("counter", &self.counter)
+            .field("disallow_merging_with_system_tracks", &self.disallow_merging_with_system_tracks)
+            .field("child_ordering", &self.child_ordering)
+            .field("sibling_order_rank", &self.sibling_order_rank)
+            .field("description", &self.description)
+            .field("sibling_merge_behavior", &self.sibling_merge_behavior)
+            .field("sibling_merge_key_field", &self.sibling_merge_key_field)
+            .field("state", &self.state)
+            .field("process_ordering", &self.process_ordering)
+            .field("thread_ordering", &self.thread_ordering)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TrackDescriptor {
@@ -15854,7 +18780,7 @@ pub mod track_descriptor {
 
 /// Field numbers below 16 are for what nearly every event has.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TrackEvent {
     pub timestamp: Option<crate::messages::track_event::Timestamp>,
     pub thread_time: Option<crate::messages::track_event::ThreadTime>,
@@ -15920,6 +18846,39 @@ impl Default for TrackEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TrackEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrackEvent")
+            .field("timestamp", &self.timestamp)
+            .field("thread_time", &self.thread_time)
+            .field("category_iids", &self.category_iids)
+            .field("debug_annotations", &self.debug_annotations)
+            .field("task_execution", &self.task_execution)
+            .field("legacy_event", &self.legacy_event)
+            .field("thread_instruction_count", &self.thread_instruction_count)
+            .field("type", &self.r#type)
+            .field("name_field", &self.name_field)
+            .field("track_uuid", &self.track_uuid)
+            .field("extra_counter_values", &self.extra_counter_values)
+            .field("log_message", &self.log_message)
+            .field("categories", &self.categories)
+            .field("counter_value_field", &self.counter_value_field)
+            .field("extra_counter_track_uuids", &self.extra_counter_track_uuids)
+            .field("source_location_field", &self.source_location_field)
+            .field("flow_ids_old", &self.flow_ids_old)
+            .field("terminating_flow_ids_old", &self.terminating_flow_ids_old)
+            .field("extra_double_counter_track_uuids", &self.extra_double_counter_track_uuids)
+            .field("extra_double_counter_values", &self.extra_double_counter_values)
+            .field("flow_ids", &self.flow_ids)
+            .field("terminating_flow_ids", &self.terminating_flow_ids)
+            .field("correlation_id_field", &self.correlation_id_field)
+            .field("callstack_field", &self.callstack_field)
+            .field("callstack_weight", &self.callstack_weight)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -16124,7 +19083,7 @@ pub mod track_event {
     #[allow(unused_imports)]
     use crate::messages::codec;
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct InlineCallstack {
         pub frames: Vec<crate::messages::track_event::inline_callstack::Frame>,
         /// Fields that this schema does not have.
@@ -16142,6 +19101,15 @@ pub mod track_event {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for InlineCallstack {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("InlineCallstack")
+                .field("frames", &self.frames)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -16165,7 +19133,7 @@ pub mod track_event {
         #[allow(unused_imports)]
         use crate::messages::codec;
         #[cfg(feature = "trace")]
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct Frame {
             pub function_name: Option<String>,
             pub source_file: Option<String>,
@@ -16187,6 +19155,17 @@ pub mod track_event {
             #[inline]
             fn default() -> Self {
                 Self::EMPTY
+            }
+        }
+        #[cfg(feature = "trace")]
+        impl std::fmt::Debug for Frame {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Frame")
+                    .field("function_name", &self.function_name)
+                    .field("source_file", &self.source_file)
+                    .field("line_number", &self.line_number)
+                    .field("unknown_fields", &self.unknown_fields)
+                    .finish()
             }
         }
         #[cfg(feature = "trace")]
@@ -16213,7 +19192,7 @@ pub mod track_event {
     }
     /// What was known of an event in Chrome's older JSON format and has no field of its own.
     #[cfg(feature = "trace")]
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct LegacyEvent {
         pub name_iid: Option<u64>,
         pub phase: Option<i32>,
@@ -16257,6 +19236,28 @@ pub mod track_event {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for LegacyEvent {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("LegacyEvent")
+                .field("name_iid", &self.name_iid)
+                .field("phase", &self.phase)
+                .field("duration_us", &self.duration_us)
+                .field("thread_duration_us", &self.thread_duration_us)
+                .field("id", &self.id)
+                .field("id_scope", &self.id_scope)
+                .field("bind_id", &self.bind_id)
+                .field("use_async_tts", &self.use_async_tts)
+                .field("bind_to_enclosing", &self.bind_to_enclosing)
+                .field("flow_direction", &self.flow_direction)
+                .field("instant_event_scope", &self.instant_event_scope)
+                .field("thread_instruction_delta", &self.thread_instruction_delta)
+                .field("pid_override", &self.pid_override)
+                .field("tid_override", &self.tid_override)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     #[cfg(feature = "trace")]
@@ -16479,7 +19480,7 @@ pub mod track_event {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TrackEventCategory {
     pub name: Option<String>,
     pub description: Option<String>,
@@ -16499,6 +19500,16 @@ impl Default for TrackEventCategory {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TrackEventCategory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrackEventCategory")
+            .field("name", &self.name)
+            .field("description", &self.description)
+            .field("tags", &self.tags)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TrackEventCategory {
@@ -16524,7 +19535,7 @@ impl codec::Fields for TrackEventCategory {
 
 /// Which categories are on, by name or tag. Exact names are looked at before patterns, enabled lists before
 /// disabled ones.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TrackEventConfig {
     pub disabled_categories: Vec<String>,
     pub enabled_categories: Vec<String>,
@@ -16558,6 +19569,23 @@ impl Default for TrackEventConfig {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TrackEventConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrackEventConfig")
+            .field("disabled_categories", &self.disabled_categories)
+            .field("enabled_categories", &self.enabled_categories)
+            .field("disabled_tags", &self.disabled_tags)
+            .field("enabled_tags", &self.enabled_tags)
+            .field("disable_incremental_timestamps", &self.disable_incremental_timestamps)
+            .field("timestamp_unit_multiplier", &self.timestamp_unit_multiplier)
+            .field("filter_debug_annotations", &self.filter_debug_annotations)
+            .field("enable_thread_time_sampling", &self.enable_thread_time_sampling)
+            .field("filter_dynamic_event_names", &self.filter_dynamic_event_names)
+            .field("thread_time_subsampling_ns", &self.thread_time_subsampling_ns)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TrackEventConfig {
@@ -16597,7 +19625,7 @@ impl codec::Fields for TrackEventConfig {
 
 /// Fields that the events of a sequence share.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TrackEventDefaults {
     pub track_uuid: Option<u64>,
     pub extra_counter_track_uuids: Vec<u64>,
@@ -16622,6 +19650,17 @@ impl Default for TrackEventDefaults {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for TrackEventDefaults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrackEventDefaults")
+            .field("track_uuid", &self.track_uuid)
+            .field("extra_counter_track_uuids", &self.extra_counter_track_uuids)
+            .field("extra_double_counter_track_uuids", &self.extra_double_counter_track_uuids)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for TrackEventDefaults {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, &self.track_uuid);
@@ -16643,7 +19682,7 @@ impl codec::Fields for TrackEventDefaults {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TrackEventDescriptor {
     pub available_categories: Vec<crate::messages::TrackEventCategory>,
     /// Fields that this schema does not have.
@@ -16659,6 +19698,14 @@ impl Default for TrackEventDescriptor {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for TrackEventDescriptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrackEventDescriptor")
+            .field("available_categories", &self.available_categories)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for TrackEventDescriptor {
@@ -16679,7 +19726,7 @@ impl codec::Fields for TrackEventDescriptor {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct TrackEventRangeOfInterest {
     pub start_us: Option<i64>,
     /// Fields that this schema does not have.
@@ -16697,6 +19744,15 @@ impl Default for TrackEventRangeOfInterest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for TrackEventRangeOfInterest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrackEventRangeOfInterest")
+            .field("start_us", &self.start_us)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -16719,7 +19775,7 @@ impl codec::Fields for TrackEventRangeOfInterest {
 
 /// Written into the session that the trigger moved.
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Trigger {
     pub trigger_name: Option<String>,
     pub producer_name: Option<String>,
@@ -16746,6 +19802,18 @@ impl Default for Trigger {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for Trigger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trigger")
+            .field("trigger_name", &self.trigger_name)
+            .field("producer_name", &self.producer_name)
+            .field("trusted_producer_uid", &self.trusted_producer_uid)
+            .field("stop_delay_ms", &self.stop_delay_ms)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for Trigger {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::string(writer, 1, &self.trigger_name);
@@ -16769,7 +19837,7 @@ impl codec::Fields for Trigger {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct UnregisterDataSourceRequest {
     pub data_source_name: Option<String>,
     /// Fields that this schema does not have.
@@ -16785,6 +19853,14 @@ impl Default for UnregisterDataSourceRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for UnregisterDataSourceRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnregisterDataSourceRequest")
+            .field("data_source_name", &self.data_source_name)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for UnregisterDataSourceRequest {
@@ -16804,7 +19880,7 @@ impl codec::Fields for UnregisterDataSourceRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct UnregisterDataSourceResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -16818,6 +19894,13 @@ impl Default for UnregisterDataSourceResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for UnregisterDataSourceResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnregisterDataSourceResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for UnregisterDataSourceResponse {
@@ -16835,7 +19918,7 @@ impl codec::Fields for UnregisterDataSourceResponse {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct UnregisterTraceWriterRequest {
     pub trace_writer_id: Option<u32>,
     /// Fields that this schema does not have.
@@ -16851,6 +19934,14 @@ impl Default for UnregisterTraceWriterRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for UnregisterTraceWriterRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnregisterTraceWriterRequest")
+            .field("trace_writer_id", &self.trace_writer_id)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for UnregisterTraceWriterRequest {
@@ -16870,7 +19961,7 @@ impl codec::Fields for UnregisterTraceWriterRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct UnregisterTraceWriterResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -16884,6 +19975,13 @@ impl Default for UnregisterTraceWriterResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for UnregisterTraceWriterResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnregisterTraceWriterResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for UnregisterTraceWriterResponse {
@@ -16902,7 +20000,7 @@ impl codec::Fields for UnregisterTraceWriterResponse {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct UnsymbolizedSourceLocation {
     pub iid: Option<u64>,
     pub mapping_id: Option<u64>,
@@ -16927,6 +20025,17 @@ impl Default for UnsymbolizedSourceLocation {
     }
 }
 #[cfg(feature = "trace")]
+impl std::fmt::Debug for UnsymbolizedSourceLocation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnsymbolizedSourceLocation")
+            .field("iid", &self.iid)
+            .field("mapping_id", &self.mapping_id)
+            .field("rel_pc", &self.rel_pc)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
 impl codec::Fields for UnsymbolizedSourceLocation {
     fn write(&self, writer: &mut codec::Writer) {
         codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
@@ -16948,7 +20057,7 @@ impl codec::Fields for UnsymbolizedSourceLocation {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct UpdateDataSourceRequest {
     pub data_source_descriptor: codec::MessageField<crate::messages::DataSourceDescriptor>,
     /// Fields that this schema does not have.
@@ -16964,6 +20073,14 @@ impl Default for UpdateDataSourceRequest {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for UpdateDataSourceRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UpdateDataSourceRequest")
+            .field("data_source_descriptor", &self.data_source_descriptor)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for UpdateDataSourceRequest {
@@ -16983,7 +20100,7 @@ impl codec::Fields for UpdateDataSourceRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct UpdateDataSourceResponse {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -16997,6 +20114,13 @@ impl Default for UpdateDataSourceResponse {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for UpdateDataSourceResponse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UpdateDataSourceResponse")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for UpdateDataSourceResponse {
@@ -17015,7 +20139,7 @@ impl codec::Fields for UpdateDataSourceResponse {
 }
 
 /// uname(2).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Utsname {
     pub sysname: Option<String>,
     pub version: Option<String>,
@@ -17037,6 +20161,17 @@ impl Default for Utsname {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for Utsname {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Utsname")
+            .field("sysname", &self.sysname)
+            .field("version", &self.version)
+            .field("release", &self.release)
+            .field("machine", &self.machine)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for Utsname {
@@ -17092,7 +20227,7 @@ impl codec::Enumeration for VmCursorEnum {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct VmInstruction {
     pub operation: Option<crate::messages::vm_instruction::Operation>,
     pub abort_level: Option<crate::messages::vm_instruction::AbortLevel>,
@@ -17112,6 +20247,16 @@ impl Default for VmInstruction {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for VmInstruction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VmInstruction")
+            .field("operation", &self.operation)
+            .field("abort_level", &self.abort_level)
+            .field("nested_instructions", &self.nested_instructions)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for VmInstruction {
@@ -17224,7 +20369,7 @@ pub mod vm_instruction {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct VmOpDel {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -17238,6 +20383,13 @@ impl Default for VmOpDel {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for VmOpDel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VmOpDel")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for VmOpDel {
@@ -17255,7 +20407,7 @@ impl codec::Fields for VmOpDel {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct VmOpMerge {
     pub skip_submessages: Option<bool>,
     pub del_if_src_empty: Option<bool>,
@@ -17273,6 +20425,15 @@ impl Default for VmOpMerge {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for VmOpMerge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VmOpMerge")
+            .field("skip_submessages", &self.skip_submessages)
+            .field("del_if_src_empty", &self.del_if_src_empty)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for VmOpMerge {
@@ -17294,7 +20455,7 @@ impl codec::Fields for VmOpMerge {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct VmOpRegLoad {
     pub cursor: Option<crate::messages::VmCursorEnum>,
     pub dst_register: Option<u32>,
@@ -17312,6 +20473,15 @@ impl Default for VmOpRegLoad {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for VmOpRegLoad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VmOpRegLoad")
+            .field("cursor", &self.cursor)
+            .field("dst_register", &self.dst_register)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for VmOpRegLoad {
@@ -17333,7 +20503,7 @@ impl codec::Fields for VmOpRegLoad {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct VmOpSelect {
     pub cursor: Option<crate::messages::VmCursorEnum>,
     pub relative_path: Vec<crate::messages::vm_op_select::PathComponent>,
@@ -17353,6 +20523,16 @@ impl Default for VmOpSelect {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for VmOpSelect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VmOpSelect")
+            .field("cursor", &self.cursor)
+            .field("relative_path", &self.relative_path)
+            .field("create_if_not_exist", &self.create_if_not_exist)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for VmOpSelect {
@@ -17378,7 +20558,7 @@ impl codec::Fields for VmOpSelect {
 pub mod vm_op_select {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, PartialEq)]
     pub struct PathComponent {
         pub field: Option<crate::messages::vm_op_select::path_component::Field>,
         pub is_repeated: Option<bool>,
@@ -17400,6 +20580,17 @@ pub mod vm_op_select {
         #[inline]
         fn default() -> Self {
             Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for PathComponent {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("PathComponent")
+                .field("field", &self.field)
+                .field("is_repeated", &self.is_repeated)
+                .field("register_to_match", &self.register_to_match)
+                .field("store_foreach_index_into_register", &self.store_foreach_index_into_register)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
         }
     }
     impl codec::Fields for PathComponent {
@@ -17456,7 +20647,7 @@ pub mod vm_op_select {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct VmOpSet {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -17470,6 +20661,13 @@ impl Default for VmOpSet {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for VmOpSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VmOpSet")
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for VmOpSet {
@@ -17488,7 +20686,7 @@ impl codec::Fields for VmOpSet {
 }
 
 /// Instructions run over each packet that leaves the buffer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct VmProgram {
     pub version: Option<u32>,
     pub instructions: Vec<crate::messages::VmInstruction>,
@@ -17506,6 +20704,15 @@ impl Default for VmProgram {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+impl std::fmt::Debug for VmProgram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VmProgram")
+            .field("version", &self.version)
+            .field("instructions", &self.instructions)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 impl codec::Fields for VmProgram {
@@ -18113,7 +21320,7 @@ impl codec::Enumeration for VmstatCounters {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct WakeupSourceActivateFtraceEvent {
     pub name: Option<String>,
     pub state: Option<u64>,
@@ -18133,6 +21340,16 @@ impl Default for WakeupSourceActivateFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for WakeupSourceActivateFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WakeupSourceActivateFtraceEvent")
+            .field("name", &self.name)
+            .field("state", &self.state)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -18156,7 +21373,7 @@ impl codec::Fields for WakeupSourceActivateFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct WakeupSourceDeactivateFtraceEvent {
     pub name: Option<String>,
     pub state: Option<u64>,
@@ -18176,6 +21393,16 @@ impl Default for WakeupSourceDeactivateFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for WakeupSourceDeactivateFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WakeupSourceDeactivateFtraceEvent")
+            .field("name", &self.name)
+            .field("state", &self.state)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -18199,7 +21426,7 @@ impl codec::Fields for WakeupSourceDeactivateFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct WorkqueueActivateWorkFtraceEvent {
     pub work: Option<u64>,
     pub function: Option<u64>,
@@ -18219,6 +21446,16 @@ impl Default for WorkqueueActivateWorkFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for WorkqueueActivateWorkFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkqueueActivateWorkFtraceEvent")
+            .field("work", &self.work)
+            .field("function", &self.function)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -18242,7 +21479,7 @@ impl codec::Fields for WorkqueueActivateWorkFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct WorkqueueExecuteEndFtraceEvent {
     pub work: Option<u64>,
     pub function: Option<u64>,
@@ -18262,6 +21499,16 @@ impl Default for WorkqueueExecuteEndFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for WorkqueueExecuteEndFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkqueueExecuteEndFtraceEvent")
+            .field("work", &self.work)
+            .field("function", &self.function)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -18285,7 +21532,7 @@ impl codec::Fields for WorkqueueExecuteEndFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct WorkqueueExecuteStartFtraceEvent {
     pub work: Option<u64>,
     pub function: Option<u64>,
@@ -18305,6 +21552,16 @@ impl Default for WorkqueueExecuteStartFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for WorkqueueExecuteStartFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkqueueExecuteStartFtraceEvent")
+            .field("work", &self.work)
+            .field("function", &self.function)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
@@ -18328,7 +21585,7 @@ impl codec::Fields for WorkqueueExecuteStartFtraceEvent {
 }
 
 #[cfg(feature = "trace")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct WorkqueueQueueWorkFtraceEvent {
     pub work: Option<u64>,
     pub function: Option<u64>,
@@ -18354,6 +21611,19 @@ impl Default for WorkqueueQueueWorkFtraceEvent {
     #[inline]
     fn default() -> Self {
         Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for WorkqueueQueueWorkFtraceEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkqueueQueueWorkFtraceEvent")
+            .field("work", &self.work)
+            .field("function", &self.function)
+            .field("req_cpu", &self.req_cpu)
+            .field("cpu", &self.cpu)
+            .field("workqueue", &self.workqueue)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
     }
 }
 #[cfg(feature = "trace")]
