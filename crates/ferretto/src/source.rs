@@ -157,7 +157,7 @@ fn asked_for(config: &DataSourceConfig) -> Vec<u8> {
     /// `session_initiator`.
     const FILLED_IN: [u32; 6] = [2, 3, 4, 6, 7, 8];
     let encoded = config.encode_to_vec();
-    let fields = Reader::new(&encoded).flatten();
+    let fields = Reader::new(&encoded).map_while(Result::ok);
     let asked_for = fields.filter(|field| !FILLED_IN.contains(&field.number));
     asked_for.flat_map(|field| field.raw).copied().collect()
 }

@@ -266,7 +266,7 @@ impl std::error::Error for ExpandError {}
 /// # Errors
 /// If it is damaged, or holds more than `limit` bytes: a small packet can hold a lot.
 pub fn expand(packet: &[u8], limit: usize) -> Result<Option<Vec<u8>>, ExpandError> {
-    let compressed = Reader::new(packet).flatten().find_map(|field| {
+    let compressed = Reader::new(packet).map_while(Result::ok).find_map(|field| {
         let kind = match field.number {
             COMPRESSED_PACKETS => Codec::Deflate,
             ZSTD_COMPRESSED_PACKETS => Codec::Zstd { level: 0 },

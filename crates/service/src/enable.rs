@@ -570,10 +570,10 @@ fn without_filters(config: &TraceConfig) -> Vec<u8> {
     const FILTERS: [u32; 2] = [2, 3];
     let encoded = config.encode_to_vec();
     let mut rest = Writer::new();
-    for field in Reader::new(&encoded).flatten() {
+    for field in Reader::new(&encoded).map_while(Result::ok) {
         match (field.number, field.value) {
             (DATA_SOURCES, Value::Bytes(source)) => rest.nested(DATA_SOURCES, |rest| {
-                for field in Reader::new(source).flatten() {
+                for field in Reader::new(source).map_while(Result::ok) {
                     if !FILTERS.contains(&field.number) {
                         rest.raw(field.raw);
                     }

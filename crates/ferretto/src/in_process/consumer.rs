@@ -351,15 +351,9 @@ impl Consumer {
     ) -> CallId {
         let now = machine::now();
         let mut core = lock(&self.core);
-        let number = core.consumers.get_mut(&self.id).map_or(0, |link| {
-            link.last_call += 1;
-            link.last_call
-        });
-        let call = CallId::new(number);
-        if let Some(reply) = handle(&mut core, self.id, call, &now) {
-            core.tell_consumer(self.id, |link| link.answer(call, method, reply));
-        }
-        core.carry_out(&now);
+        let call = core.next_call(self.id);
+        let reply = handle(&mut core, self.id, call, &now);
+        core.called(self.id, call, method, reply, &now);
         call
     }
 }
@@ -379,6 +373,30 @@ impl Drop for Consumer {
 }
 
 impl Core {
+    /// A number for the next call of a consumer.
+    fn next_call(&mut self, id: ConsumerId) -> CallId {
+        let number = self.consumers.get_mut(&id).map_or(0, |link| {
+            link.last_call += 1;
+            link.last_call
+        });
+        CallId::new(number)
+    }
+
+    /// After a call: its answer, if there is one at once, and what follows.
+    fn called(
+        &mut self,
+        id: ConsumerId,
+        call: CallId,
+        method: ConsumerMethod,
+        reply: Option<Answer>,
+        now: &Now,
+    ) {
+        if let Some(reply) = reply {
+            self.tell_consumer(id, |link| link.answer(call, method, reply));
+        }
+        self.carry_out(now);
+    }
+
     /// The next trace data for a consumer that reads and takes it.
     fn read(&mut self, id: ConsumerId) -> Option<ConsumerEvent> {
         let link = self.consumers.get_mut(&id)?;

@@ -212,8 +212,8 @@ impl TraceConfig {
         self.add(|config| config.varint_field(number, milliseconds(duration)))
     }
 
-    fn add(mut self, fields: impl FnOnce(&mut Writer)) -> TraceConfig {
-        append(&mut self.encoded, fields);
+    fn add(mut self, fields: impl Fn(&mut Writer)) -> TraceConfig {
+        append(&mut self.encoded, &fields);
         self
     }
 }
@@ -282,8 +282,8 @@ impl Buffer {
         self.add(|buffer| buffer.bytes_field(Self::NAME, name.as_bytes()))
     }
 
-    fn add(mut self, fields: impl FnOnce(&mut Writer)) -> Buffer {
-        append(&mut self.encoded, fields);
+    fn add(mut self, fields: impl Fn(&mut Writer)) -> Buffer {
+        append(&mut self.encoded, &fields);
         self
     }
 }
@@ -332,7 +332,7 @@ impl DataSource {
         const FTRACE_EVENTS: u32 = 1;
         let mut ftrace = Vec::new();
         for event in events {
-            append(&mut ftrace, |message| {
+            append(&mut ftrace, &|message| {
                 message.bytes_field(FTRACE_EVENTS, event.as_ref().as_bytes())
             });
         }
@@ -362,7 +362,7 @@ impl DataSource {
     /// Only of producers of this name; several may be given.
     pub fn of_producer(mut self, name: &str) -> DataSource {
         const PRODUCER_NAME_FILTER: u32 = 2;
-        append(&mut self.filters, |source| {
+        append(&mut self.filters, &|source| {
             source.bytes_field(PRODUCER_NAME_FILTER, name.as_bytes())
         });
         self
@@ -371,7 +371,7 @@ impl DataSource {
     /// Only of producers whose whole name this regular expression matches; several may be given.
     pub fn of_producers_matching(mut self, expression: &str) -> DataSource {
         const PRODUCER_NAME_REGEX_FILTER: u32 = 3;
-        append(&mut self.filters, |source| {
+        append(&mut self.filters, &|source| {
             source.bytes_field(PRODUCER_NAME_REGEX_FILTER, expression.as_bytes());
         });
         self
@@ -413,19 +413,19 @@ impl DataSource {
     }
 
     fn track_event_pattern(mut self, number: u32, pattern: &str) -> DataSource {
-        append(&mut self.track_event, |config| {
+        append(&mut self.track_event, &|config| {
             config.bytes_field(number, pattern.as_bytes());
         });
         self
     }
 
     fn track_event_switch(mut self, number: u32) -> DataSource {
-        append(&mut self.track_event, |config| config.varint_field(number, 1));
+        append(&mut self.track_event, &|config| config.varint_field(number, 1));
         self
     }
 
-    fn configure(mut self, fields: impl FnOnce(&mut Writer)) -> DataSource {
-        append(&mut self.config, fields);
+    fn configure(mut self, fields: impl Fn(&mut Writer)) -> DataSource {
+        append(&mut self.config, &fields);
         self
     }
 
@@ -459,7 +459,7 @@ fn milliseconds(duration: Duration) -> u64 {
     duration.as_millis().min(u32::MAX.into()) as u64
 }
 
-fn append(encoded: &mut Vec<u8>, fields: impl FnOnce(&mut Writer)) {
+fn append(encoded: &mut Vec<u8>, fields: &dyn Fn(&mut Writer)) {
     let mut writer = Writer::new();
     fields(&mut writer);
     encoded.extend_from_slice(writer.as_slice());

@@ -37,7 +37,7 @@ mod worker;
 use std::fmt;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use ferretto_client::consumer::StateScope;
@@ -54,6 +54,7 @@ use crate::muxer::{self, Served};
 use crate::options::Backend;
 use command::{Answer, Command, Observer, Place, Sink};
 pub use config::{Buffer, DataSource, ExhaustedPolicy, InvalidConfig, TraceConfig, TriggerAction};
+#[cfg(feature = "in-process")]
 pub(crate) use endpoint::Flow;
 pub use error::SessionError;
 pub use reader::{TraceChunk, TraceReader};
@@ -429,20 +430,24 @@ impl Session {
         if muxer::on_own_thread() {
             return Err(SessionError::OnSdkThread { request });
         }
-        let (sender, answer) = channel();
+        // The answer has a place of its own: a channel is compiled again for each type that goes through one.
+        let place = Arc::new(Mutex::new(None));
+        let (given, waiting) = channel();
+        let answer = Arc::clone(&place);
         self.send(command(Answer::new(move |result| {
+            *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             // Nobody waits any more if it was too late.
-            let _ = sender.send(result);
+            let _ = given.send(());
         })));
-        match answer.receive_within(patience) {
-            Ok(result) => result,
-            Err(Nothing::SoFar) => Err(SessionError::TimedOut {
+        if waiting.receive_within(patience) == Err(Nothing::SoFar) {
+            return Err(SessionError::TimedOut {
                 request,
                 after: patience,
-            }),
-            // Every answer is given.
-            Err(Nothing::EverAgain) => Err(SessionError::Disconnected("it was ended".into())),
+            });
         }
+        let result = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Every answer is given, but for those of a worker that is gone.
+        result.unwrap_or_else(|| Err(SessionError::Disconnected("it was ended".into())))
     }
 
     fn send(&self, command: Command) {

@@ -56,7 +56,7 @@ impl TraceChunk {
     /// Each packet, an encoded `TracePacket`.
     pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
         Reader::new(&self.bytes)
-            .flatten()
+            .map_while(Result::ok)
             .filter_map(|field| field.value.as_bytes())
     }
 }

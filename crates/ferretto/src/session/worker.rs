@@ -19,6 +19,7 @@ use super::error::SessionError;
 use super::{Cloned, ServiceState};
 use crate::channel::{Nothing, Receiver};
 use crate::muxer::{Readiness, Served, Services, Turn};
+#[cfg(feature = "in-process")]
 use crate::options::Backend;
 
 /// Bytes of trace data that one turn moves, lest the thread's other work waits.
@@ -146,7 +147,12 @@ impl Worker {
         pending: Pending,
         make: impl FnOnce(&mut Endpoint) -> Result<CallId, InvokeError>,
     ) -> Option<CallId> {
-        match make(self.endpoint()?) {
+        let made = make(self.endpoint()?);
+        self.requested(made, pending)
+    }
+
+    fn requested(&mut self, made: Result<CallId, InvokeError>, pending: Pending) -> Option<CallId> {
+        match made {
             Ok(call) => {
                 self.pending.insert(call, pending);
                 Some(call)

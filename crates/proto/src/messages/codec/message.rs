@@ -197,7 +197,7 @@ impl UnknownFields {
     /// The fields, in the order in which they came.
     pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
         // Only whole fields are put in.
-        Reader::new(&self.0).flatten()
+        Reader::new(&self.0).map_while(Result::ok)
     }
 
     /// The encoded fields.
