@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Command;
 
 use crate::perfetto::{self, Program};
-use crate::{autostart, traced, traced_probes, trigger_perfetto};
+use crate::{autostart, traced, traced_probes, trigger_perfetto, websocket_bridge};
 
 /// A program.
 #[derive(Debug, Clone, Copy)]
@@ -51,8 +51,28 @@ pub const TRIGGER_PERFETTO: Applet = Applet {
     run: trigger_perfetto::run,
 };
 
+/// Lets the UI in a browser record.
+pub const WEBSOCKET_BRIDGE: Applet = Applet {
+    name: "websocket_bridge",
+    command: || websocket_bridge::command(Program::Perfetto),
+    run: run_websocket_bridge,
+};
+
 /// Those that can be called by name.
-const APPLETS: &[Applet] = &[PERFETTO, TRACED, TRACED_PROBES, TRIGGER_PERFETTO];
+const APPLETS: &[Applet] = &[
+    PERFETTO,
+    TRACED,
+    TRACED_PROBES,
+    TRIGGER_PERFETTO,
+    WEBSOCKET_BRIDGE,
+];
+
+/// Those that are another program as the first word of `ferretto` than under a name of their own.
+const WORDS: &[Applet] = &[Applet {
+    name: "websocket_bridge",
+    command: || websocket_bridge::command(Program::Ferretto),
+    run: run_websocket_bridge_of_ferretto,
+}];
 
 /// What the binary is without a name of these.
 const DEFAULT: Applet = Applet {
@@ -78,12 +98,17 @@ fn find(name: &OsStr) -> Option<&'static Applet> {
     APPLETS.iter().find(|applet| name == applet.name)
 }
 
+fn find_word(word: &OsStr) -> Option<&'static Applet> {
+    let of_ferretto = WORDS.iter().find(|applet| word == applet.name);
+    of_ferretto.or_else(|| find(word))
+}
+
 /// By the name of the program, then by the first word.
 fn choose(called_as: &OsStr, mut words: Vec<OsString>) -> (&'static Applet, Vec<OsString>) {
     if let Some(applet) = Path::new(called_as).file_name().and_then(find) {
         return (applet, words);
     }
-    match words.first().and_then(|word| find(word)) {
+    match words.first().and_then(|word| find_word(word)) {
         Some(applet) => {
             words.remove(0);
             (applet, words)
@@ -98,6 +123,18 @@ fn run_perfetto(words: Vec<OsString>) -> u8 {
 
 fn run_ferretto(words: Vec<OsString>) -> u8 {
     perfetto::run(
+        Program::Ferretto,
+        words,
+        &mut autostart::running_or_started_service,
+    )
+}
+
+fn run_websocket_bridge(words: Vec<OsString>) -> u8 {
+    websocket_bridge::run(Program::Perfetto, words, &mut perfetto::running_service)
+}
+
+fn run_websocket_bridge_of_ferretto(words: Vec<OsString>) -> u8 {
+    websocket_bridge::run(
         Program::Ferretto,
         words,
         &mut autostart::running_or_started_service,
@@ -123,7 +160,7 @@ mod tests {
 
     #[test]
     fn flags_are_defined_under_the_name_of_the_applet() {
-        for applet in APPLETS.iter().chain([&DEFAULT]) {
+        for applet in APPLETS.iter().chain(WORDS).chain([&DEFAULT]) {
             let command = (applet.command)();
             assert_eq!(command.get_name(), applet.name);
             command.debug_assert();

@@ -1,5 +1,5 @@
-//! The command line of Ferretto: `ferretto` is all programs in one, `perfetto`, `traced`, `traced_probes` and
-//! `trigger_perfetto` are upstream's names for its parts.
+//! The command line of Ferretto: `ferretto` is all programs in one, `perfetto`, `traced`, `traced_probes`,
+//! `trigger_perfetto` and `websocket_bridge` are upstream's names for its parts.
 //!
 //! The binaries call [`applet::main`], which picks an applet; each applet is one module.
 #![deny(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod perfetto;
 mod traced;
 mod traced_probes;
 mod trigger_perfetto;
+mod websocket_bridge;
 
 /// What `--version` prints and traces say of the service that recorded them: the release of Perfetto that we are compatible
 /// with, where scripts look for it, and our own.

@@ -1,0 +1,183 @@
+//! `websocket_bridge`: lets the Perfetto UI in a browser record from this machine.
+//!
+//! Called by [`applet`](crate::applet). A browser can open WebSockets only, and the tracing service listens on a Unix socket: this
+//! connects the one with the other, byte for byte. Port, paths, origins and answers are those of upstream's program of the same name,
+//! which is what the UI is made for. Under that name it also leaves it to others to start a service, and answers 503 as long as
+//! there is none; as `ferretto websocket_bridge` it starts one if none is listening when it begins, as `ferretto` does for a
+//! recording.
+//!
+//! The parts: [`request`] judges who may connect, [`session`] moves bytes, [`browser`] is the socket under it, [`server`] the event
+//! loop.
+//!
+//! Against web pages the service is protected by their origin, see [`request`]. Programs on this machine can claim any: whoever may
+//! connect to the port has what this process has at the consumer socket. That is so by design of upstream's, too.
+
+mod browser;
+mod request;
+mod server;
+mod session;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use ferretto_ipc::reactor::Signal;
+use ferretto_ipc::{Address, Listener, Reactor};
+
+use crate::log;
+use crate::perfetto::{FindService, Program, Service};
+use request::Origins;
+use server::{Server, Targets};
+
+const NAME: &str = "websocket_bridge";
+/// The only port at which the UI looks for this by itself, and one of three that its content security policy lets it connect to.
+const UI_PORT: u16 = 8037;
+/// Names the debug bridge's server, as for Android's own tools.
+const ADB_SERVER_SOCKET: &str = "ADB_SERVER_SOCKET";
+
+/// Lets the Perfetto UI in a browser on this machine record from it.
+///
+/// Listens on ws://127.0.0.1:8037, where the UI looks for the target "Linux" (/traced), and for Android devices behind the server of
+/// the debug bridge (/adb; ADB_SERVER_SOCKET=tcp:HOST:PORT says where that is, if not at 127.0.0.1:5037). The tracing service is
+/// the one that PERFETTO_CONSUMER_SOCK_NAME names, else the one on upstream's usual socket.
+///
+/// Open https://ui.perfetto.dev/#!/record and choose Linux as the target. If the browser asks whether the page may reach programs on
+/// this machine, or the local network, let it.
+///
+/// To record from another machine, run this there, and forward the port: ssh -L 8037:localhost:8037 MACHINE websocket_bridge.
+#[derive(Debug, Parser)]
+// They are help texts.
+#[allow(rustdoc::bare_urls)]
+#[command(name = NAME, disable_version_flag = true, infer_long_args = true)]
+struct Args {
+    /// Let pages of these origins connect, too, for example http://localhost:8080. Always let in are https://ui.perfetto.dev,
+    /// http://localhost:10000 and http://127.0.0.1:10000.
+    #[arg(
+        long,
+        value_name = "ORIGIN1,ORIGIN2,...",
+        overrides_with = "http_additional_cors_origins"
+    )]
+    http_additional_cors_origins: Option<String>,
+    /// Listen on another port, 0 for any that is free. The UI of https://ui.perfetto.dev may connect to 8037, 9001 and 9167 only.
+    #[arg(long, default_value_t = UI_PORT)]
+    port: u16,
+}
+
+/// The definition of all flags.
+pub(crate) fn command(program: Program) -> clap::Command {
+    let without_service = match program {
+        Program::Perfetto => "As long as no service is listening, pages that connect are answered 503.",
+        Program::Ferretto => {
+            "If no service is listening when this begins, it starts one of its own, which ends with it."
+        }
+    };
+    Args::command().after_help(without_service)
+}
+
+/// Runs with the words after the program's name; gives the exit code: 0 when it was ended by a signal, 1 when it could not begin.
+pub(crate) fn run(program: Program, words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
+    let words = std::iter::once(NAME.into()).chain(words);
+    let args = command(program)
+        .try_get_matches_from(words)
+        .and_then(|matches| Args::from_arg_matches(&matches));
+    let args = match args {
+        Ok(args) => args,
+        Err(message) => {
+            let _ = message.print();
+            return u8::from(message.use_stderr());
+        }
+    };
+    match serve(&args, find_service) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{NAME}: {error}");
+            1
+        }
+    }
+}
+
+fn serve(args: &Args, find_service: FindService<'_>) -> Result<(), Box<dyn Error>> {
+    let origins = Origins::with_additional(args.http_additional_cors_origins.as_deref().unwrap_or_default());
+    let adb = adb_server(std::env::var_os(ADB_SERVER_SOCKET))?;
+    let (listeners, port) = listen(args.port)?;
+    let mut reactor = Reactor::new()?;
+    // Before there is anything that must be ended.
+    reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate, Signal::HangUp])?;
+    let service = find_service()?;
+    let targets = Targets {
+        traced: service.consumer_socket.clone(),
+        adb,
+    };
+    greet(port, &service);
+    Ok(Server::new(reactor, listeners, origins, targets).run()?)
+}
+
+/// Says where to go.
+fn greet(port: u16, service: &Service) {
+    let target = match port {
+        UI_PORT => "choose Linux as the target".to_owned(),
+        port => format!("connect a new Linux device: 127.0.0.1:{port}"),
+    };
+    let own = match service.started {
+        Some(_) => ", served by a tracing service of its own since none was listening",
+        None => "",
+    };
+    // If nobody takes it, there is nobody to tell.
+    let _ = writeln!(
+        io::stderr(),
+        "{NAME}: ready on port {port}{own}. Open https://ui.perfetto.dev/#!/record and {target}; Ctrl-C ends this"
+    );
+}
+
+/// Listens on both loopback addresses, at the same port: what `localhost` means differs from browser to browser. One may lack
+/// IPv6, where the other is what the UI itself connects to.
+fn listen(port: u16) -> Result<(Vec<Listener>, u16), Box<dyn Error>> {
+    let v4 = bind(Ipv4Addr::LOCALHOST.into(), port).map_err(|error| unusable(port, &error))?;
+    let port = v4.local_addr()?.port();
+    let mut listeners = vec![Listener::from_fd(v4.into())?];
+    match bind(Ipv6Addr::LOCALHOST.into(), port) {
+        Ok(v6) => listeners.push(Listener::from_fd(v6.into())?),
+        // There is no IPv6.
+        Err(error) if matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::Unsupported) => {}
+        Err(error) => log::warning(format_args!(
+            "only 127.0.0.1:{port} is listened on, and not [::1]:{port}: {error}"
+        )),
+    }
+    Ok((listeners, port))
+}
+
+fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind((address, port))
+}
+
+fn unusable(port: u16, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::AddrInUse => format!(
+            "port {port} of 127.0.0.1 is in use, perhaps by another {NAME}: end the program that `ss -ltnp 'sport = :{port}'` shows, \
+             and start this again; the UI looks at port {UI_PORT} only"
+        ),
+        _ => format!("cannot listen on 127.0.0.1:{port}: {error}"),
+    }
+}
+
+/// Where the server of Android's debug bridge is, given the variable that says so.
+fn adb_server(variable: Option<OsString>) -> Result<Address, String> {
+    let Some(variable) = variable else {
+        return Ok(Address::Tcp {
+            host: Ipv4Addr::LOCALHOST.to_string(),
+            port: 5037,
+        });
+    };
+    let value = variable.to_string_lossy();
+    match value.strip_prefix("tcp:").map(str::parse) {
+        Some(Ok(address @ Address::Tcp { .. })) => Ok(address),
+        _ => Err(format!(
+            "{ADB_SERVER_SOCKET}={value:?} names no server: write tcp:HOST:PORT, or unset it for 127.0.0.1:5037"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;
