@@ -1,0 +1,177 @@
+//! The process under test, and services that tests play behind it.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{ChildStderr, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use tungstenite::client::ClientRequestBuilder;
+use tungstenite::handshake::HandshakeError;
+use tungstenite::{Error, WebSocket};
+
+use crate::support::{PATIENCE, Running, System};
+
+pub(crate) const UI: &str = "https://ui.perfetto.dev";
+/// How long nothing must move to be called stuck.
+pub(crate) const STUCK: Duration = Duration::from_millis(500);
+
+/// A running `websocket_bridge`.
+pub(crate) struct Bridge {
+    pub(crate) running: Running,
+    said: BufReader<ChildStderr>,
+    pub(crate) greeting: String,
+    pub(crate) port: u16,
+}
+
+impl Bridge {
+    /// On this system's sockets, at any port.
+    pub(crate) fn start(system: &System<'_>) -> Bridge {
+        Bridge::start_with(system, |_| {})
+    }
+
+    /// Likewise, after `prepare` had a look at the command.
+    pub(crate) fn start_with(system: &System<'_>, prepare: impl FnOnce(&mut Command)) -> Bridge {
+        let program = Path::new(env!("CARGO_BIN_EXE_websocket_bridge"));
+        let mut command = system.command(program, "unused.log");
+        command.arg("--port=0");
+        prepare(&mut command);
+        Bridge::spawn(command)
+    }
+
+    pub(crate) fn spawn(mut command: Command) -> Bridge {
+        let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+        let said = BufReader::new(running.0.stderr.take().unwrap());
+        let mut bridge = Bridge {
+            running,
+            said,
+            greeting: String::new(),
+            port: 0,
+        };
+        bridge.greeting = bridge.next_line();
+        let port = bridge.greeting.split("ready on port ").nth(1);
+        let port = port.and_then(|rest| rest.split(|letter: char| !letter.is_ascii_digit()).next());
+        bridge.port = port.and_then(|port| port.parse().ok()).expect(&bridge.greeting);
+        bridge
+    }
+
+    /// The next line of its errors.
+    pub(crate) fn next_line(&mut self) -> String {
+        if self.said.buffer().is_empty() {
+            await_readable(self.said.get_ref());
+        }
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// A connection on which nothing was said.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// What it answers to these bytes before it closes the connection.
+    pub(crate) fn ask(&self, request: &[u8]) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// A handshake with these lines after the usual ones: the connection, or the status of the refusal.
+    pub(crate) fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<WebSocket<TcpStream>, u16> {
+        let uri = format!("ws://127.0.0.1:{}{path}", self.port);
+        let mut request = ClientRequestBuilder::new(uri.parse().unwrap());
+        for (name, value) in headers {
+            request = request.with_header(*name, *value);
+        }
+        match tungstenite::client(request, self.connect()) {
+            Ok((websocket, _)) => Ok(websocket),
+            Err(HandshakeError::Failure(Error::Http(response))) => Err(response.status().as_u16()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A page of the UI.
+    pub(crate) fn page(&self) -> WebSocket<TcpStream> {
+        self.open("/traced", &[("Origin", UI)]).unwrap()
+    }
+
+    /// How much of a processor it uses while nothing is asked of it.
+    pub(crate) fn idle_load(&self) -> f64 {
+        let spent = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.running.pid())).unwrap();
+            // User and system time are fields 14 and 15; the name of the program, field 2, ends with a parenthesis.
+            let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+            fields
+                .skip(11)
+                .take(2)
+                .map(|ticks| ticks.parse::<f64>().unwrap())
+                .sum::<f64>()
+        };
+        let before = spent();
+        std::thread::sleep(STUCK);
+        (spent() - before) / rustix::param::clock_ticks_per_second() as f64 / STUCK.as_secs_f64()
+    }
+
+    /// The most memory it ever had, in KB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.running.pid())).unwrap();
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap();
+        peak.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+pub(crate) fn await_readable(fd: &impl AsFd) {
+    let mut polled = [PollFd::new(fd, PollFlags::IN)];
+    let patience = PATIENCE.try_into().unwrap();
+    assert!(
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&patience))).unwrap() > 0,
+        "nothing comes"
+    );
+}
+
+/// Listens where the service of this system would.
+pub(crate) fn listen(system: &System<'_>) -> UnixListener {
+    UnixListener::bind(system.consumer_socket()).unwrap()
+}
+
+/// The next connection.
+pub(crate) fn accept(listener: &UnixListener) -> UnixStream {
+    await_readable(listener);
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+pub(crate) fn is_nobody_waiting(listener: &UnixListener) -> bool {
+    listener.set_nonblocking(true).unwrap();
+    let error = listener.accept().map(|_| ()).unwrap_err();
+    listener.set_nonblocking(false).unwrap();
+    error.kind() == ErrorKind::WouldBlock
+}
+
+/// Sends back what comes until the end.
+pub(crate) fn echo(mut stream: UnixStream) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 100_000];
+        loop {
+            let count = stream.read(&mut buffer).unwrap_or(0);
+            if count == 0 || stream.write_all(&buffer[..count]).is_err() {
+                return;
+            }
+        }
+    })
+}
