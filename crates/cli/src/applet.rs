@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Command;
 
 use crate::perfetto::{self, Program};
-use crate::{autostart, traced, traced_probes, trigger_perfetto, websocket_bridge};
+use crate::{autostart, doctor, open, traced, traced_probes, trigger_perfetto, websocket_bridge};
 
 /// A program.
 #[derive(Debug, Clone, Copy)]
@@ -67,12 +67,29 @@ const APPLETS: &[Applet] = &[
     WEBSOCKET_BRIDGE,
 ];
 
-/// Those that are another program as the first word of `ferretto` than under a name of their own.
-const WORDS: &[Applet] = &[Applet {
+/// Looks at what recording depends on.
+const DOCTOR: Applet = Applet {
+    name: "doctor",
+    command: doctor::command,
+    run: doctor::run,
+};
+
+/// Shows a trace in the UI.
+const OPEN: Applet = Applet {
+    name: "open",
+    command: open::command,
+    run: open::run,
+};
+
+/// The bridge that starts the service that it leads to.
+const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
     name: "websocket_bridge",
     command: || websocket_bridge::command(Program::Ferretto),
     run: run_websocket_bridge_of_ferretto,
-}];
+};
+
+/// Those that are the first word of `ferretto` only, or another program there than under a name of their own.
+const WORDS: &[Applet] = &[DOCTOR, OPEN, WEBSOCKET_BRIDGE_OF_FERRETTO];
 
 /// What the binary is without a name of these.
 const DEFAULT: Applet = Applet {

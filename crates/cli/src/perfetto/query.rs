@@ -1,6 +1,6 @@
 //! `perfetto --query` and `--query-raw`: asks the service for its state and prints it on stdout.
 //!
-//! Called by [`run`](super::run), and for the state by [`bugreport`](super::bugreport).
+//! Called by [`run`](super::run), and for the state by [`bugreport`](super::bugreport) and [`doctor`](crate::doctor).
 
 use std::io::Write;
 use std::time::Duration;
@@ -49,8 +49,17 @@ pub(super) fn ask(
     service: &Service,
     scope: StateScope,
 ) -> Result<(Box<TracingServiceState>, Vec<u8>), String> {
-    let mut endpoint = ConsumerEndpoint::connect(&service.consumer_socket)
+    let endpoint = ConsumerEndpoint::connect(&service.consumer_socket)
         .map_err(|error| unreachable(&service.consumer_socket, &error))?;
+    state_of(endpoint, scope, PATIENCE)
+}
+
+/// Asks the service at the other end of a connection, which gets this long to answer.
+pub(crate) fn state_of(
+    mut endpoint: ConsumerEndpoint,
+    scope: StateScope,
+    patience: Duration,
+) -> Result<(Box<TracingServiceState>, Vec<u8>), String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot ask the service for its state: {error}");
     endpoint
         .query_service_state(scope)
@@ -58,7 +67,7 @@ pub(super) fn ask(
 
     let mut reactor = Reactor::new().map_err(|error| failed(&error))?;
     let mut events = Events::new();
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Deadline::after(patience);
     endpoint.flush();
     reactor
         .register(&endpoint, SERVICE, endpoint.interest())
@@ -78,7 +87,7 @@ pub(super) fn ask(
             }
         }
         if matches!(deadline, Deadline::Monotonic(at) if monotonic_now() >= at) {
-            return Err(failed(&format_args!("no answer within {} s", PATIENCE.as_secs())));
+            return Err(failed(&format_args!("no answer within {} s", patience.as_secs())));
         }
         reactor
             .reregister(&endpoint, SERVICE, endpoint.interest())

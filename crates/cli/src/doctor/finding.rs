@@ -1,0 +1,241 @@
+//! What a check found, and how all of it is printed.
+//!
+//! Made by the checks, printed by [`run`](super::run).
+
+use std::fmt::Write;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mark {
+    /// As it should be.
+    Ok,
+    /// Recording works, but something will be missing from some traces.
+    Note,
+    /// Nothing can be recorded.
+    Problem,
+}
+
+impl Mark {
+    fn word(self) -> &'static str {
+        match self {
+            Mark::Ok => "ok",
+            Mark::Note => "note",
+            Mark::Problem => "problem",
+        }
+    }
+
+    /// The colour of the word on a terminal: green, yellow, red.
+    fn colour(self) -> &'static str {
+        match self {
+            Mark::Ok => "\x1b[32m",
+            Mark::Note => "\x1b[33m",
+            Mark::Problem => "\x1b[31m",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) mark: Mark,
+    /// One word.
+    pub(super) topic: &'static str,
+    /// How it is.
+    pub(super) what: String,
+    /// What one has to do without.
+    pub(super) costs: Option<String>,
+    /// Commands that mend it, one a line.
+    pub(super) mend: Vec<String>,
+}
+
+impl Finding {
+    fn new(mark: Mark, topic: &'static str, what: impl Into<String>) -> Finding {
+        Finding {
+            mark,
+            topic,
+            what: what.into(),
+            costs: None,
+            mend: Vec::new(),
+        }
+    }
+
+    /// As it should be.
+    pub(super) fn ok(topic: &'static str, what: impl Into<String>) -> Finding {
+        Finding::new(Mark::Ok, topic, what)
+    }
+
+    /// Something will be missing; say what with [`Finding::costs`].
+    pub(super) fn note(topic: &'static str, what: impl Into<String>) -> Finding {
+        Finding::new(Mark::Note, topic, what)
+    }
+
+    /// Nothing can be recorded.
+    pub(super) fn problem(topic: &'static str, what: impl Into<String>) -> Finding {
+        Finding::new(Mark::Problem, topic, what)
+    }
+
+    /// What one has to do without.
+    pub(super) fn costs(mut self, costs: impl Into<String>) -> Finding {
+        self.costs = Some(costs.into());
+        self
+    }
+
+    /// A command that mends it.
+    pub(super) fn mend(mut self, command: impl Into<String>) -> Finding {
+        self.mend.push(command.into());
+        self
+    }
+}
+
+/// Whether there are colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    Coloured,
+    Plain,
+}
+
+/// Columns of the mark and of the topic, each with a space behind it.
+const MARK_COLUMN: usize = 8;
+const TOPIC_COLUMN: usize = 11;
+const TEXT_COLUMN: usize = MARK_COLUMN + TOPIC_COLUMN;
+/// The text's column is never narrower.
+const NARROWEST_TEXT: usize = 30;
+
+/// All findings for a terminal of this width, and the judgement at the end. Commands are never broken, so that they can be copied.
+pub(super) fn report(findings: &[Finding], width: usize, style: Style) -> String {
+    let mut out = String::new();
+    for finding in findings {
+        let word = finding.mark.word();
+        let gap = " ".repeat(MARK_COLUMN - word.len());
+        match style {
+            Style::Plain => out.push_str(word),
+            // Writing to a string cannot fail.
+            Style::Coloured => drop(write!(out, "{}{word}\x1b[0m", finding.mark.colour())),
+        }
+        let _ = write!(out, "{gap}{:<width$}", finding.topic, width = TOPIC_COLUMN);
+        let text = width.saturating_sub(TEXT_COLUMN).max(NARROWEST_TEXT);
+        push_wrapped(&mut out, "", &finding.what, text);
+        if let Some(costs) = &finding.costs {
+            indent(&mut out);
+            push_wrapped(&mut out, "costs: ", costs, text);
+        }
+        for command in &finding.mend {
+            indent(&mut out);
+            let _ = writeln!(out, "mend:  {command}");
+        }
+    }
+    let _ = writeln!(out, "\n{}", judgement(findings));
+    out
+}
+
+fn indent(out: &mut String) {
+    let _ = write!(out, "{:TEXT_COLUMN$}", "");
+}
+
+/// The worst of them.
+pub(super) fn worst(findings: &[Finding]) -> Mark {
+    findings
+        .iter()
+        .map(|finding| finding.mark)
+        .max()
+        .unwrap_or(Mark::Ok)
+}
+
+fn judgement(findings: &[Finding]) -> &'static str {
+    match worst(findings) {
+        Mark::Ok => "Recording works.",
+        Mark::Note => "Recording works; the notes say what will be missing.",
+        Mark::Problem => "Recording does not work until each problem is mended.",
+    }
+}
+
+/// Appends words in lines of at most `width` characters, the first of which begins where the cursor is; later ones below it,
+/// behind as much space as `lead` takes. A word that is longer has a line for itself.
+fn push_wrapped(out: &mut String, lead: &str, text: &str, width: usize) {
+    out.push_str(lead);
+    let mut column = lead.len();
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > lead.len() && column + 1 + length > width {
+            out.push('\n');
+            indent(out);
+            out.push_str(&" ".repeat(lead.len()));
+            column = lead.len();
+        }
+        if column > lead.len() {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings() -> Vec<Finding> {
+        vec![
+            Finding::ok("kernel", "Linux 6.12"),
+            Finding::note("tracefs", "it is not there and so nobody can use it at all")
+                .costs("no kernel events; linux.process_stats still works")
+                .mend("sudo mount -t tracefs nodev /sys/kernel/tracing"),
+        ]
+    }
+
+    #[test]
+    fn columns_line_up_and_commands_stay_whole() {
+        let expected = "\
+ok      kernel     Linux 6.12
+note    tracefs    it is not there and so nobody
+                   can use it at all
+                   costs: no kernel events;
+                          linux.process_stats
+                          still works
+                   mend:  sudo mount -t tracefs nodev /sys/kernel/tracing
+
+Recording works; the notes say what will be missing.
+";
+        assert_eq!(report(&findings(), 49, Style::Plain), expected);
+    }
+
+    #[test]
+    fn colours_change_nothing_else() {
+        let coloured = report(&findings(), 80, Style::Coloured);
+        let mut plain = coloured.clone();
+        for code in ["\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"] {
+            plain = plain.replace(code, "");
+        }
+        assert_eq!(plain, report(&findings(), 80, Style::Plain));
+        assert!(
+            coloured.starts_with("\x1b[32mok\x1b[0m      kernel"),
+            "{coloured}"
+        );
+    }
+
+    #[test]
+    fn no_line_but_a_command_is_wider_than_the_terminal() {
+        for width in 49..120 {
+            for line in report(&findings(), width, Style::Plain).lines() {
+                assert!(
+                    line.chars().count() <= width || line.contains("mend:") || line.starts_with("Recording"),
+                    "{width}: {line}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_judgement_is_that_of_the_worst() {
+        let mut all = findings();
+        assert_eq!(worst(&all), Mark::Note);
+        assert_eq!(worst(&all[..1]), Mark::Ok);
+        all.push(Finding::problem("service", "it hangs"));
+        assert_eq!(worst(&all), Mark::Problem);
+        let text = report(&all, 80, Style::Plain);
+        assert!(text.contains("\nproblem service    it hangs\n"), "{text}");
+        assert!(text.ends_with("Recording does not work until each problem is mended.\n"));
+    }
+}

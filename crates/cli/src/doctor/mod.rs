@@ -1,0 +1,156 @@
+//! `ferretto doctor`: looks at everything that recording on this machine depends on, and says what is missing, what that costs and
+//! which command mends it.
+//!
+//! Called by [`applet`](crate::applet). The checks are functions from a [`Machine`] (or the [`System`], which is the machine with
+//! what was found out first) to [`Finding`]s, one module for each part of a recording's way: [`kernel`], [`tracefs`], [`sources`],
+//! [`service`], [`resources`], [`ports`]. It changes nothing.
+//!
+//! Exit codes: 0 when something can be recorded (there may be notes on what cannot), 1 when a problem keeps everything from being
+//! recorded, 2 for a command line that makes no sense.
+
+mod finding;
+mod identity;
+mod kernel;
+mod machine;
+mod ports;
+mod processes;
+mod resources;
+mod service;
+mod sources;
+mod tracefs;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+
+use clap::Command;
+use ferretto_proto::messages::TracingServiceState;
+
+use finding::{Finding, Mark, Style, report, worst};
+use identity::Identity;
+use machine::{Machine, ThisMachine};
+pub(crate) use processes::Holder;
+use processes::named;
+
+/// The name it speaks under.
+const NAME: &str = "ferretto doctor";
+/// Columns of what is no terminal.
+const USUAL_WIDTH: usize = 100;
+
+const RECORDING_WORKS: u8 = 0;
+const PROBLEMS: u8 = 1;
+const USAGE: u8 = 2;
+
+/// The definition of all flags: there are none.
+pub(crate) fn command() -> Command {
+    Command::new("doctor")
+        .about("Says what recording on this machine depends on, and how to mend what is missing")
+        .long_about(
+            "Looks at everything that recording on this machine depends on: kernel, tracefs, permissions, sockets and who listens, \
+             memory, limits. For whatever is missing it says what that costs and which command mends it. It changes nothing.",
+        )
+        .after_help(
+            "Each line is marked ok, note (recording works, but something will be missing) or problem (nothing can be recorded).\n\
+             Exits with 0 when recording works, 1 when there is a problem, 2 when a flag makes no sense.",
+        )
+}
+
+/// Runs the applet with the words after its name; gives the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let words = std::iter::once(OsString::from(NAME)).chain(words);
+    if let Err(message) = command().bin_name(NAME).try_get_matches_from(words) {
+        let _ = message.print();
+        return if message.use_stderr() {
+            USAGE
+        } else {
+            RECORDING_WORKS
+        };
+    }
+    let findings = examine(&ThisMachine);
+    let (width, style) = terminal();
+    // A reader that has seen enough (`| head`) is no failure.
+    let mut stdout = io::stdout();
+    let _ = stdout
+        .write_all(report(&findings, width, style).as_bytes())
+        .and_then(|()| stdout.flush());
+    match worst(&findings) {
+        Mark::Ok | Mark::Note => RECORDING_WORKS,
+        Mark::Problem => PROBLEMS,
+    }
+}
+
+/// Who listens on this port of 127.0.0.1, if we may know.
+pub(crate) fn port_holder(port: u16) -> Option<Holder> {
+    ports::holder(&ThisMachine, port)
+}
+
+fn terminal() -> (usize, Style) {
+    let stdout = io::stdout();
+    if !stdout.is_terminal() {
+        return (USUAL_WIDTH, Style::Plain);
+    }
+    let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let style = match (set("NO_COLOR"), set("TERM")) {
+        (Some(_), _) => Style::Plain,
+        (None, Some(term)) if term == "dumb" => Style::Plain,
+        (None, _) => Style::Coloured,
+    };
+    (if columns == 0 { USUAL_WIDTH } else { columns }, style)
+}
+
+/// The machine, with what the checks have to know of each other.
+struct System<'a> {
+    machine: &'a dyn Machine,
+    identity: Identity,
+    /// The state of the service that recordings would go to.
+    service: Option<Box<TracingServiceState>>,
+}
+
+impl System<'_> {
+    /// The process that offers a data source to the running service, and so records it, whatever this user may do.
+    fn provider(&self, data_source: &str) -> Option<Holder> {
+        let state = self.service.as_ref()?;
+        let source = state
+            .data_sources
+            .iter()
+            .find(|source| source.ds_descriptor.name.as_deref() == Some(data_source))?;
+        let producer = state
+            .producers
+            .iter()
+            .find(|producer| producer.id == source.producer_id)?;
+        let pid = producer.pid.unwrap_or(0);
+        Some(named(self.machine, pid).unwrap_or_else(|| Holder {
+            name: producer.name.clone().unwrap_or_default(),
+            pid,
+        }))
+    }
+
+    /// Whether the service has a session that records.
+    fn is_recording(&self) -> bool {
+        let state = self.service.as_ref();
+        state.is_some_and(|state| state.num_sessions_started.unwrap_or(0) > 0)
+    }
+}
+
+/// All checks, in the order of what depends on what.
+fn examine(machine: &dyn Machine) -> Vec<Finding> {
+    let identity = Identity::of(machine);
+    let (service, of_service) = service::examine(machine, &identity);
+    let system = System {
+        machine,
+        identity,
+        service,
+    };
+    let mut findings = kernel::examine(&system);
+    findings.extend(tracefs::examine(&system));
+    findings.extend(sources::examine(&system));
+    findings.extend(of_service);
+    findings.extend(resources::examine(&system));
+    findings.extend(ports::examine(&system));
+    findings
+}

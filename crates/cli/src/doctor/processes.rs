@@ -1,0 +1,64 @@
+//! Which process is behind a socket or has a file open.
+//!
+//! Called by the checks, and by `ferretto open` when its port is taken. Of other users' processes only root is told.
+
+use std::fmt;
+
+use super::machine::Machine;
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(super) name: String,
+    pub(super) pid: i32,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", self.name, self.pid)
+    }
+}
+
+/// All processes that there are to see.
+pub(super) fn all(machine: &dyn Machine) -> Vec<i32> {
+    let names = machine.list("/proc").unwrap_or_default();
+    names.iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+/// A process with its name: that of the applet, where one program is several.
+pub(super) fn named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
+    let comm = machine.read(&format!("/proc/{pid}/comm")).ok()?;
+    let comm = comm.trim_end();
+    let name = match comm {
+        "ferretto" | "tracebox" => {
+            let words = machine.read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let applet = words.split('\0').nth(1).filter(|word| {
+                !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            });
+            applet.unwrap_or(comm).to_owned()
+        }
+        _ => comm.to_owned(),
+    };
+    Some(Holder { name, pid })
+}
+
+/// The first process that has something open whose name in `/proc/PID/fd` is wanted.
+pub(super) fn with_open(machine: &dyn Machine, wanted: impl Fn(&str) -> bool) -> Option<Holder> {
+    all(machine).into_iter().find_map(|pid| {
+        let folder = format!("/proc/{pid}/fd");
+        let fds = machine.list(&folder).ok()?;
+        fds.iter()
+            .any(|fd| {
+                machine
+                    .link(&format!("{folder}/{fd}"))
+                    .is_ok_and(|to| wanted(&to))
+            })
+            .then(|| named(machine, pid))?
+    })
+}
+
+/// The process that has the socket of this inode.
+pub(super) fn with_socket(machine: &dyn Machine, inode: u64) -> Option<Holder> {
+    let name = format!("socket:[{inode}]");
+    with_open(machine, |open| open == name)
+}

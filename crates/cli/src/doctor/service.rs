@@ -1,0 +1,373 @@
+//! The tracing service: where it is looked for, who listens there, what it says of itself, and what became of others.
+
+use ferretto_ipc::Address;
+use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
+use ferretto_ipc::transport::PeerCredentials;
+use ferretto_proto::messages::TracingServiceState;
+
+use super::finding::Finding;
+use super::identity::{Identity, group_name, user_name};
+use super::machine::{Access, Answer, Machine, Owner};
+use super::processes::{Holder, all, named, with_socket};
+use crate::perfetto::figures::Counted;
+
+/// Where services listen if no variable says otherwise: for consumers and for producers.
+const USUAL: [(&str, &str); 2] = [
+    (
+        "/run/perfetto/traced-consumer.sock",
+        "/run/perfetto/traced-producer.sock",
+    ),
+    ("/tmp/perfetto-consumer", "/tmp/perfetto-producer"),
+];
+/// `__SO_ACCEPTCON` in `linux/net.h`: listens.
+const LISTENS: u32 = 1 << 16;
+/// How many names are listed.
+const LISTED: usize = 6;
+
+/// Asks the service that recordings would go to. Gives its state, if it has one to tell, and what there is to say.
+pub(super) fn examine(
+    machine: &dyn Machine,
+    identity: &Identity,
+) -> (Option<Box<TracingServiceState>>, Vec<Finding>) {
+    let search = Search { machine, identity };
+    let address = match machine.consumer_address() {
+        Ok(address) => address,
+        Err(error) => {
+            let finding =
+                Finding::problem("service", error.to_string()).mend(format!("unset {}", error.variable));
+            return (None, vec![finding]);
+        }
+    };
+    let (state, mut findings) = match machine.ask(&address) {
+        Answer::Service { state, listener } => {
+            let mut findings = vec![search.running(&address, &state, listener)];
+            findings.extend(search.data_sources(&state));
+            findings.extend(search.producer_sockets());
+            findings.extend(search.unconnected_probes(&state));
+            (Some(state), findings)
+        }
+        Answer::Absent => {
+            let mut findings = vec![search.none(&address, "")];
+            findings.extend(search.private_service());
+            (None, findings)
+        }
+        Answer::Stale => {
+            let mut findings = vec![search.none(&address, ", only the socket of one that has ended")];
+            findings.extend(search.immovable(&address));
+            findings.extend(search.private_service());
+            (None, findings)
+        }
+        Answer::Denied => (None, vec![search.denied(&address)]),
+        Answer::Useless(reason) => (None, vec![search.useless(&address, &reason)]),
+    };
+    findings.extend(search.elsewhere(&address));
+    (state, findings)
+}
+
+struct Search<'a> {
+    machine: &'a dyn Machine,
+    identity: &'a Identity,
+}
+
+impl Search<'_> {
+    fn running(
+        &self,
+        address: &Address,
+        state: &TracingServiceState,
+        listener: Option<PeerCredentials>,
+    ) -> Finding {
+        let who = match listener {
+            Some(PeerCredentials { uid, pid }) => {
+                let process = pid.and_then(|pid| named(self.machine, pid));
+                let process = process.map_or("somebody".to_owned(), |process| process.to_string());
+                format!("{process} of {}", user_name(self.machine, uid))
+            }
+            None => "somebody".to_owned(),
+        };
+        let version = state.tracing_service_version.as_deref().unwrap_or("no version");
+        let started = state.num_sessions_started.unwrap_or(0);
+        let sessions = match started {
+            0 => "records nothing now".to_owned(),
+            _ => format!(
+                "{} recording",
+                Counted(u64::try_from(started).unwrap_or(0), "session")
+            ),
+        };
+        Finding::ok("service", format!("{who} at {address}: {version}; {sessions}"))
+    }
+
+    /// What can be recorded through it.
+    fn data_sources(&self, state: &TracingServiceState) -> Vec<Finding> {
+        let mut names: Vec<&str> = state
+            .data_sources
+            .iter()
+            .filter_map(|source| source.ds_descriptor.name.as_deref())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        // Those that are told of in other lines come last, where the list is cut.
+        names.sort_by_key(|name| !name.starts_with("linux."));
+        let more = if names.len() > LISTED { ", …" } else { "" };
+        let shown: Vec<_> = names.iter().take(LISTED).copied().collect();
+        let offered = format!(
+            "{} with {}: {}{more}",
+            Counted(state.producers.len() as u64, "producer"),
+            Counted(names.len() as u64, "data source"),
+            shown.join(", ")
+        );
+        if names.contains(&"linux.ftrace") {
+            return vec![Finding::ok("sources", offered)];
+        }
+        let what = match names.is_empty() {
+            true => "no producer is connected to the service".to_owned(),
+            false => format!("{offered}; but not linux.ftrace"),
+        };
+        vec![
+            Finding::note("sources", what)
+                .costs("no kernel events, and no processes or counters unless they are listed here")
+                .mend(self.identity.as_root("ferretto traced_probes --background")),
+        ]
+    }
+
+    /// The sockets that are bound to a name in the file system, with their inodes.
+    fn listening(&self) -> Vec<(String, u64)> {
+        // `Num RefCount Protocol Flags Type St Inode Path`, as net/unix/af_unix.c prints it.
+        let table = self.machine.read("/proc/net/unix").unwrap_or_default();
+        table
+            .lines()
+            .filter_map(|line| {
+                let mut fields = line.split_ascii_whitespace();
+                let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
+                let inode = fields.nth(2)?.parse().ok()?;
+                let path = fields.next()?.to_owned();
+                (flags & LISTENS != 0).then_some((path, inode))
+            })
+            .collect()
+    }
+
+    fn listener_at(&self, path: &str) -> Option<u64> {
+        let listening = self.listening();
+        listening
+            .into_iter()
+            .find(|(at, _)| at == path)
+            .map(|(_, inode)| inode)
+    }
+
+    /// Whether programs can get to the service that consumers get to.
+    fn producer_sockets(&self) -> Vec<Finding> {
+        const COSTS: &str = "programs cannot bring their own events";
+        let addresses = match self.machine.producer_addresses() {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                let finding = Finding::note("producers", error.to_string()).costs(COSTS);
+                return vec![finding.mend(format!("unset {}", error.variable))];
+            }
+        };
+        let mut findings = Vec::new();
+        for path in addresses
+            .iter()
+            .filter_map(Address::path)
+            .map(|path| path.display().to_string())
+        {
+            if self.machine.owner(&path).is_err() || self.listener_at(&path).is_none() {
+                let what = format!("the service is there, but nobody listens for producers at {path}");
+                findings.push(Finding::note("producers", what).costs(COSTS).mend(format!(
+                    "env | grep -e {CONSUMER_SOCK_NAME} -e {PRODUCER_SOCK_NAME}"
+                )));
+            } else if self.machine.allows(&path, Access::Write).is_err() {
+                findings.push(
+                    Finding::note("producers", format!("{path} is closed to this user"))
+                        .costs("programs of this user cannot bring their own events")
+                        .mend(self.opened(&path)),
+                );
+            }
+        }
+        findings
+    }
+
+    /// The command that lets this user use a socket.
+    fn opened(&self, path: &str) -> String {
+        const GROUP_WRITES: u32 = 0o020;
+        if let Ok(owner @ Owner { gid, mode, .. }) = self.machine.owner(path)
+            && gid != 0
+            && mode & GROUP_WRITES != 0
+            && !self.identity.is_in_group_of(&owner)
+            && let Some(group) = group_name(self.machine, gid)
+        {
+            // From the next login on.
+            return format!("sudo usermod -aG {group} $USER");
+        }
+        format!("sudo chmod o+rw {path}")
+    }
+
+    /// Probes that run but are connected to another service, or to none.
+    fn unconnected_probes(&self, state: &TracingServiceState) -> Option<Finding> {
+        let connected = |pid: i32| state.producers.iter().any(|producer| producer.pid == Some(pid));
+        let stray = self.first_named("traced_probes", |pid| !connected(pid))?;
+        let socket = self.machine.producer_addresses().ok()?.first()?.to_string();
+        Some(
+            Finding::note(
+                "probes",
+                format!("{stray} runs, but is not connected to this service"),
+            )
+            .costs("its data sources are not in recordings")
+            .mend(format!(
+                "kill {}; {}",
+                stray.pid,
+                self.identity.as_root(&format!(
+                    "{PRODUCER_SOCK_NAME}={socket} ferretto traced_probes --background"
+                ))
+            )),
+        )
+    }
+
+    /// The first process of this name, but for those that a recording has started for itself: they are nobody else's business.
+    fn first_named(&self, name: &str, wanted: impl Fn(i32) -> bool) -> Option<Holder> {
+        let started_for_a_recording = |pid: i32| {
+            let environment = self
+                .machine
+                .read(&format!("/proc/{pid}/environ"))
+                .unwrap_or_default();
+            environment
+                .split('\0')
+                .any(|variable| variable.starts_with(crate::autostart::STARTED_BY))
+        };
+        all(self.machine)
+            .into_iter()
+            .filter(|pid| wanted(*pid))
+            .filter_map(|pid| named(self.machine, pid))
+            .find(|process| process.name == name && !started_for_a_recording(process.pid))
+    }
+
+    /// A service that runs where nobody looks for it. Whose sockets are whose only root is told.
+    fn private_service(&self) -> Option<Finding> {
+        let service = self.first_named("traced", |_| true)?;
+        let folder = format!("/proc/{}/fd", service.pid);
+        let open: Vec<String> = self
+            .machine
+            .list(&folder)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|fd| self.machine.link(&format!("{folder}/{fd}")).ok())
+            .collect();
+        let sockets: Vec<String> = self
+            .listening()
+            .into_iter()
+            .filter(|(_, inode)| open.contains(&format!("socket:[{inode}]")))
+            .map(|(path, _)| path)
+            .filter(|path| {
+                USUAL
+                    .iter()
+                    .all(|(consumer, producer)| path != consumer && path != producer)
+            })
+            .collect();
+        if sockets.is_empty() {
+            return None;
+        }
+        let finding = Finding::note(
+            "service",
+            format!("{service} runs, but listens at {}", sockets.join(", ")),
+        )
+        .costs("nothing here asks it, and what is connected to it is not in recordings");
+        let named = |what: &str| sockets.iter().find(|path| path.contains(what));
+        Some(match (named("consumer"), named("producer")) {
+            (Some(consumer), Some(producer)) => finding.mend(variables(consumer, producer)),
+            _ => finding,
+        })
+    }
+
+    fn none(&self, address: &Address, stale: &str) -> Finding {
+        Finding::note(
+            "service",
+            format!(
+                "none listens at {address}{stale}; `ferretto` starts its own for the time of a recording"
+            ),
+        )
+        .costs("`perfetto`, and programs that bring their own events, need one that stays")
+        .mend(format!(
+            "{} && {}",
+            self.identity.as_root("ferretto traced --background"),
+            self.identity.as_root("ferretto traced_probes --background")
+        ))
+    }
+
+    /// A socket file that is in the way of a service that this user would start: in folders like `/tmp` only its owner may remove it.
+    fn immovable(&self, address: &Address) -> Option<Finding> {
+        const STICKY: u32 = 0o1000;
+        let path = address.path()?;
+        let owner = self.machine.owner(&path.display().to_string()).ok()?;
+        let folder = self.machine.owner(&path.parent()?.display().to_string()).ok()?;
+        let may_remove = self.identity.is_root()
+            || owner.uid == self.identity.uid
+            || folder.uid == self.identity.uid
+            || folder.mode & STICKY == 0;
+        (!may_remove).then(|| {
+            Finding::note(
+                "sockets",
+                format!(
+                    "{} is left over from a service of {}",
+                    path.display(),
+                    user_name(self.machine, owner.uid)
+                ),
+            )
+            .costs("this user cannot start a service there")
+            .mend(format!("sudo rm {}", path.display()))
+        })
+    }
+
+    fn denied(&self, address: &Address) -> Finding {
+        let path = address.to_string();
+        let whose = match self.machine.owner(&path) {
+            Ok(Owner { uid, mode, .. }) => {
+                format!("it belongs to {} (mode {mode:04o})", user_name(self.machine, uid))
+            }
+            Err(error) => error.to_string(),
+        };
+        Finding::problem("service", format!("this user may not connect to {path}: {whose}"))
+            .mend(self.opened(&path))
+    }
+
+    fn useless(&self, address: &Address, reason: &str) -> Finding {
+        let finding = Finding::problem(
+            "service",
+            format!("whoever listens at {address} is no service: {reason}"),
+        );
+        let holder = self
+            .listener_at(&address.to_string())
+            .and_then(|inode| with_socket(self.machine, inode));
+        match holder {
+            Some(holder) => finding.mend(
+                self.identity
+                    .as_root(&format!("kill {}  # {}", holder.pid, holder.name)),
+            ),
+            None if self.machine.variable(CONSUMER_SOCK_NAME).is_some() => {
+                finding.mend(format!("unset {CONSUMER_SOCK_NAME}"))
+            }
+            None => finding,
+        }
+    }
+
+    /// Services at the other usual place, which are not asked.
+    fn elsewhere(&self, address: &Address) -> Vec<Finding> {
+        let asked = address.to_string();
+        USUAL
+            .iter()
+            .filter(|(consumer, _)| *consumer != asked)
+            .filter_map(|(consumer, producer)| {
+                let inode = self.listener_at(consumer)?;
+                let who = with_socket(self.machine, inode)
+                    .map_or("a service".to_owned(), |holder| holder.to_string());
+                Some(
+                    Finding::note("service", format!("{who} listens at {consumer}, too"))
+                        .costs("nothing here asks it, and what is connected to it is not in recordings")
+                        .mend(variables(consumer, producer)),
+                )
+            })
+            .collect()
+    }
+}
+
+/// The command after which programs look for the service there.
+fn variables(consumer: &str, producer: &str) -> String {
+    format!("export {CONSUMER_SOCK_NAME}={consumer} {PRODUCER_SOCK_NAME}={producer}")
+}

@@ -1,0 +1,382 @@
+//! Tracefs: whether kernel events can be recorded, by whom, and who else does.
+
+use ferretto_probes::ftrace::tracefs::{EventName, MOUNT_POINTS};
+
+use super::System;
+use super::finding::Finding;
+use super::identity::{Namespace, user_name};
+use super::machine::{Access, Owner};
+use super::processes::with_open;
+
+/// What is missing without tracefs.
+const NO_KERNEL_EVENTS: &str = "no kernel events (scheduling, system calls, frequencies); linux.process_stats and linux.sys_stats still work";
+/// How many names are listed.
+const LISTED: usize = 4;
+
+/// Events that most recordings ask for, and what they show.
+const WANTED: &[(&str, &str, &str)] = &[
+    ("sched", "sched_switch", "which thread ran when"),
+    ("sched", "sched_waking", "who woke whom"),
+    ("sched", "sched_process_free", "which processes ended"),
+    ("task", "task_newtask", "which threads began"),
+    ("task", "task_rename", "new names of threads"),
+    ("power", "cpu_frequency", "CPU frequencies"),
+    ("power", "cpu_idle", "idle CPUs"),
+    ("power", "suspend_resume", "suspends"),
+    ("irq", "irq_handler_entry", "interrupts"),
+    ("raw_syscalls", "sys_enter", "system calls"),
+    ("ftrace", "print", "markers that programs write"),
+];
+
+/// Whether this user can use tracefs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Found {
+    /// It is here.
+    Usable(&'static str),
+    /// It is here, for others.
+    Denied(&'static str),
+    /// It is not mounted where it is looked for.
+    NotMounted,
+}
+
+/// The first place that this user can use, as the data source looks for it.
+fn find(system: &System<'_>) -> Found {
+    let mut denied = None;
+    for root in MOUNT_POINTS {
+        match system.machine.allows(&format!("{root}/tracing_on"), Access::Read) {
+            Ok(()) => return Found::Usable(root),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                // Debugfs is closed to most users, whatever is in it.
+                if denied.is_none() && is_mounted(system, root) {
+                    denied = Some(root);
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    denied.map_or(Found::NotMounted, Found::Denied)
+}
+
+/// The files of a mounted tracefs that this user may write to.
+pub(super) fn is_usable(system: &System<'_>) -> bool {
+    matches!(find(system), Found::Usable(root) if system.machine.allows(&format!("{root}/tracing_on"), Access::Write).is_ok())
+}
+
+struct Mount {
+    at: String,
+    kind: String,
+    options: String,
+}
+
+/// `/proc/self/mounts` has device, folder, type and options (fstab(5)).
+fn mounts(system: &System<'_>) -> Vec<Mount> {
+    let table = system.machine.read("/proc/self/mounts").unwrap_or_default();
+    table
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(1).map(str::to_owned);
+            Some(Mount {
+                at: fields.next()?,
+                kind: fields.next()?,
+                options: fields.next()?,
+            })
+        })
+        .collect()
+}
+
+fn is_mounted(system: &System<'_>, root: &str) -> bool {
+    mounts(system)
+        .iter()
+        .any(|mount| mount.kind == "tracefs" && mount.at == root)
+}
+
+/// What there is to say of tracefs, of ftrace and of the kernel's events.
+pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
+    if is_locked_down(system) {
+        return vec![
+            Finding::note(
+                "tracefs",
+                "closed to everybody: the kernel is locked down for confidentiality (boot it with lockdown=integrity)",
+            )
+            .costs(NO_KERNEL_EVENTS),
+        ];
+    }
+    match find(system) {
+        Found::NotMounted => vec![not_mounted(system)],
+        Found::Denied(root) => vec![denied(system, root)],
+        Found::Usable(root) => {
+            let mut findings = vec![usable(system, root)];
+            findings.extend(in_use(system, root));
+            findings.push(buffers(system, root));
+            findings.push(events(system, root));
+            findings
+        }
+    }
+}
+
+/// `/sys/kernel/security/lockdown` has the level in brackets (kernel_lockdown(7)).
+fn is_locked_down(system: &System<'_>) -> bool {
+    let levels = system.machine.read("/sys/kernel/security/lockdown");
+    levels.is_ok_and(|levels| levels.contains("[confidentiality]"))
+}
+
+fn not_mounted(system: &System<'_>) -> Finding {
+    let identity = &system.identity;
+    if let Some(probes) = system.provider("linux.ftrace") {
+        return Finding::ok(
+            "tracefs",
+            format!("not mounted here, but {probes} records kernel events"),
+        );
+    }
+    let kinds = system.machine.read("/proc/filesystems").unwrap_or_default();
+    if !kinds.is_empty() && !kinds.lines().any(|line| line.ends_with("tracefs")) {
+        return Finding::note(
+            "tracefs",
+            "this kernel has none: it was built without CONFIG_TRACING",
+        )
+        .costs(NO_KERNEL_EVENTS);
+    }
+    if system.service.is_none() && identity.may_administer() {
+        return Finding::ok(
+            "tracefs",
+            format!(
+                "not mounted; `ferretto` mounts it at {} when it records kernel events",
+                MOUNT_POINTS[0]
+            ),
+        );
+    }
+    let command = identity.as_root(&format!("mount -t tracefs nodev {}", MOUNT_POINTS[0]));
+    let elsewhere = mounts(system).into_iter().find(|mount| mount.kind == "tracefs");
+    let what = match elsewhere {
+        Some(mount) => format!("mounted at {}, where nobody looks for it", mount.at),
+        None if identity.is_root() && !identity.may_administer() => {
+            "not mounted, and this root may not mount it: that has to be done outside of the container"
+                .to_owned()
+        }
+        None => "not mounted".to_owned(),
+    };
+    Finding::note("tracefs", what)
+        .costs(NO_KERNEL_EVENTS)
+        .mend(command)
+}
+
+/// Who may use it, as far as its owner and mode tell.
+fn whose(system: &System<'_>, root: &str) -> String {
+    match system.machine.owner(root) {
+        Ok(Owner { uid, mode, .. }) => format!("{} (mode {mode:04o})", user_name(system.machine, uid)),
+        Err(_) => "root".to_owned(),
+    }
+}
+
+fn denied(system: &System<'_>, root: &str) -> Finding {
+    if let Some(probes) = system.provider("linux.ftrace") {
+        return Finding::ok(
+            "tracefs",
+            format!("{root} is not for this user, but {probes} records kernel events for all"),
+        );
+    }
+    let finding = Finding::note("tracefs", format!("{root} belongs to {}", whose(system, root)))
+        .costs(NO_KERNEL_EVENTS);
+    match system.identity.users {
+        // Nobody in here can change that.
+        Namespace::Inner => finding,
+        Namespace::First => finding.mend(format!("sudo chown -R $USER {root}")),
+    }
+}
+
+fn usable(system: &System<'_>, root: &str) -> Finding {
+    let control = format!("{root}/tracing_on");
+    if system.machine.allows(&control, Access::Write).is_ok() {
+        return Finding::ok("tracefs", format!("{root}, for this user to read and write"));
+    }
+    if let Some(probes) = system.provider("linux.ftrace") {
+        return Finding::ok(
+            "tracefs",
+            format!("{root} is only to be read by this user, but {probes} records kernel events for all"),
+        );
+    }
+    let read_only = mounts(system)
+        .iter()
+        .any(|mount| mount.at == root && mount.options.split(',').any(|option| option == "ro"));
+    let (what, command) = match read_only {
+        true => (
+            format!("{root} is mounted read-only"),
+            system.identity.as_root(&format!("mount -o remount,rw {root}")),
+        ),
+        false => (
+            format!(
+                "{root} is only to be read by this user, it belongs to {}",
+                whose(system, root)
+            ),
+            format!("sudo chown -R $USER {root}"),
+        ),
+    };
+    Finding::note("tracefs", what)
+        .costs(NO_KERNEL_EVENTS)
+        .mend(command)
+}
+
+/// The first word of a file.
+fn word(system: &System<'_>, root: &str, file: &str) -> String {
+    let text = system.machine.read(&format!("{root}/{file}")).unwrap_or_default();
+    text.split_ascii_whitespace()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Others who use ftrace, of which there is one for all.
+fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
+    let probes = system.provider("linux.ftrace");
+    let ours = probes.as_ref().map(|probes| probes.pid);
+    let recording = system.is_recording() && probes.is_some();
+    let mut findings = Vec::new();
+
+    let tracer = word(system, root, "current_tracer");
+    if !recording && !tracer.is_empty() && tracer != "nop" {
+        findings.push(
+            Finding::note("ftrace", format!("somebody uses it: the tracer `{tracer}` is on"))
+                .costs("no kernel events as long as it is")
+                .mend(
+                    system
+                        .identity
+                        .write_as_root("nop", &format!("{root}/current_tracer")),
+                ),
+        );
+    }
+    let set = system
+        .machine
+        .read(&format!("{root}/set_event"))
+        .unwrap_or_default();
+    let on: Vec<String> = set
+        .lines()
+        .filter_map(EventName::from_set_event)
+        .map(|event| event.to_string())
+        .collect();
+    if !recording && !on.is_empty() {
+        findings.push(
+            Finding::note(
+                "ftrace",
+                format!("somebody uses it: {} are on", listed(&on, "event")),
+            )
+            .costs("whoever reads these events gets none while a recording with kernel events runs")
+            .mend(
+                system
+                    .identity
+                    .write_as_root("0", &format!("{root}/events/enable")),
+            ),
+        );
+    }
+    let buffers = |open: &str| {
+        open.strip_prefix(root)
+            .and_then(|file| file.strip_prefix('/'))
+            .is_some_and(|file| !file.starts_with("instances/") && file.contains("trace_pipe"))
+    };
+    if let Some(reader) = with_open(system.machine, buffers).filter(|reader| Some(reader.pid) != ours) {
+        findings.push(
+            Finding::note("ftrace", format!("{reader} reads the kernel's buffers"))
+                .costs("what it takes out of them is missing from recordings")
+                .mend(system.identity.as_root(&format!("kill {}", reader.pid))),
+        );
+    }
+    if findings.is_empty() {
+        let what = match (recording, &probes) {
+            (true, Some(probes)) => format!("in use by {probes}, for a recording"),
+            _ => "free".to_owned(),
+        };
+        let instances = system
+            .machine
+            .list(&format!("{root}/instances"))
+            .unwrap_or_default();
+        let what = match instances.is_empty() {
+            true => what,
+            false => format!(
+                "{what}; others have {} to themselves",
+                listed(&instances, "instance")
+            ),
+        };
+        findings.push(Finding::ok("ftrace", what));
+    }
+    findings
+}
+
+/// `2 events (a, b)`; of many only the first.
+fn listed(names: &[String], noun: &'static str) -> String {
+    let shown = names
+        .iter()
+        .take(LISTED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let more = if names.len() > LISTED { ", …" } else { "" };
+    format!(
+        "{} ({shown}{more})",
+        crate::perfetto::figures::Counted(names.len() as u64, noun)
+    )
+}
+
+/// The ring buffers that recordings find, and what time is told by in them.
+fn buffers(system: &System<'_>, root: &str) -> Finding {
+    let clocks = system
+        .machine
+        .read(&format!("{root}/trace_clock"))
+        .unwrap_or_default();
+    let has_boot = clocks
+        .split_ascii_whitespace()
+        .any(|clock| clock.trim_matches(['[', ']']) == "boot");
+    let size = system
+        .machine
+        .read(&format!("{root}/buffer_size_kb"))
+        .unwrap_or_default();
+    // Until first used, `7 (expanded: 1408)`: the latter is what the first user gets.
+    let size = size
+        .trim()
+        .rsplit(' ')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(')');
+    let cpus = system
+        .machine
+        .list(&format!("{root}/per_cpu"))
+        .unwrap_or_default();
+    let cpus = cpus.iter().filter(|name| name.starts_with("cpu")).count();
+    let what = format!("{size} KiB for each of {cpus} CPUs, unless a config says otherwise");
+    match has_boot {
+        true => Finding::ok("buffers", format!("{what}; with the clock `boot`")),
+        false => Finding::note(
+            "buffers",
+            format!("{what}; without the clock `boot` (kernels before 4.10)"),
+        )
+        .costs("kernel events drift against the others by some microseconds, and by whole suspends"),
+    }
+}
+
+/// The events that most recordings are made of.
+fn events(system: &System<'_>, root: &str) -> Finding {
+    let missing: Vec<_> = WANTED
+        .iter()
+        .filter(|(group, name, _)| {
+            let format = format!("{root}/events/{group}/{name}/format");
+            system.machine.allows(&format, Access::Read).is_err()
+        })
+        .collect();
+    if missing.is_empty() {
+        let groups = system.machine.list(&format!("{root}/events")).unwrap_or_default();
+        // Beside the groups there are files.
+        let groups = groups
+            .iter()
+            .filter(|name| !matches!(name.as_str(), "enable" | "header_event" | "header_page"))
+            .count();
+        return Finding::ok(
+            "events",
+            format!("{groups} groups, scheduling and system calls among them"),
+        );
+    }
+    let names: Vec<_> = missing
+        .iter()
+        .map(|(group, name, _)| format!("{group}/{name}"))
+        .collect();
+    let shown: Vec<_> = missing.iter().map(|(_, _, shown)| *shown).collect();
+    Finding::note("events", format!("this kernel lacks {}", names.join(", ")))
+        .costs(format!("traces do not show {}", shown.join(", ")))
+}

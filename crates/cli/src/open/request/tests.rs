@@ -1,0 +1,235 @@
+use super::*;
+
+const UI: &str = "https://ui.perfetto.dev";
+
+fn policy() -> Policy {
+    Policy::new(UI, "my trace.pftrace".as_bytes())
+}
+
+fn judged(request: &str) -> Answer {
+    policy()
+        .judge(request.as_bytes())
+        .unwrap_or_else(|| panic!("{request:?} is not whole"))
+}
+
+/// A request for the file, from the UI, with these lines changed.
+fn request(method: &str, path: &str, host: &str, origin: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nAccept: */*\r\n\r\n")
+}
+
+fn from_ui(method: &str, path: &str) -> Answer {
+    judged(&request(method, path, "127.0.0.1:9001", UI))
+}
+
+#[test]
+fn the_uis_pages_may_have_the_file() {
+    assert_eq!(from_ui("GET", "/my%20trace.pftrace"), Answer::File);
+    assert_eq!(from_ui("GET", "/%6dy%20trace%2Epftrace"), Answer::File);
+    assert_eq!(from_ui("HEAD", "/my%20trace.pftrace"), Answer::Head);
+    assert_eq!(
+        from_ui("OPTIONS", "/my%20trace.pftrace"),
+        Answer::Permission {
+            private_network: false
+        }
+    );
+    let preflight = request("OPTIONS", "/my%20trace.pftrace", "localhost:9001", UI)
+        .replace("Accept: */*", "Access-Control-Request-Private-Network: true");
+    assert_eq!(
+        judged(&preflight),
+        Answer::Permission {
+            private_network: true
+        }
+    );
+}
+
+#[test]
+fn nothing_else_is_served() {
+    for path in [
+        "/",
+        "/other",
+        "//my%20trace.pftrace",
+        "/./my%20trace.pftrace",
+        "/x/../my%20trace.pftrace",
+        "/my%20trace.pftrace/",
+        "/my%20trace.pftrace?x",
+        "/my%20trace.pftrace%00",
+        "/my%2520trace.pftrace",
+        "/MY%20trace.pftrace",
+        "http://127.0.0.1:9001/my%20trace.pftrace",
+        "*",
+    ] {
+        for method in ["GET", "HEAD", "OPTIONS"] {
+            assert_eq!(
+                from_ui(method, path),
+                Answer::Refused(Refusal::NoSuchFile),
+                "{path}"
+            );
+        }
+    }
+}
+
+#[test]
+fn only_asking_is_allowed() {
+    for method in [
+        "POST", "PUT", "DELETE", "PATCH", "CONNECT", "TRACE", "get", "GETS",
+    ] {
+        let answer = from_ui(method, "/my%20trace.pftrace");
+        assert_eq!(answer, Answer::Refused(Refusal::Method), "{method}");
+    }
+    // What the UI itself does to find trace processors.
+    assert_eq!(from_ui("POST", "/status"), Answer::Refused(Refusal::Method));
+}
+
+#[test]
+fn other_pages_are_refused_whatever_they_ask_for() {
+    for origin in [
+        "https://evil.example",
+        "http://ui.perfetto.dev",
+        "https://ui.perfetto.dev.evil.example",
+        "https://ui.perfetto.dev:8443",
+        "https://UI.perfetto.dev",
+        "https://ui.perfetto.dev/",
+        "http://127.0.0.1:9001",
+        "null",
+        "",
+    ] {
+        for (method, path) in [("GET", "/my%20trace.pftrace"), ("POST", "/"), ("GET", "/other")] {
+            let answer = judged(&request(method, path, "127.0.0.1:9001", origin));
+            let refusal = Refusal::ForeignOrigin(Some(origin.to_owned()));
+            assert_eq!(answer, Answer::Refused(refusal), "{origin}");
+        }
+    }
+    let without = "GET /my%20trace.pftrace HTTP/1.1\r\nHost: 127.0.0.1:9001\r\n\r\n";
+    assert_eq!(judged(without), Answer::Refused(Refusal::ForeignOrigin(None)));
+}
+
+#[test]
+fn names_that_others_can_give_this_machine_are_refused() {
+    let hosts = [
+        ("127.0.0.1", true),
+        ("127.0.0.1:1", true),
+        ("LocalHost:65535", true),
+        ("[::1]:9001", true),
+        ("rebound.example:9001", false),
+        ("127.0.0.1.evil.example", false),
+        ("localhost.evil.example:9001", false),
+        ("localhostx", false),
+        ("localhost:", false),
+        ("localhost:9001:1", false),
+        ("localhost:x", false),
+        ("127.0.0.2", false),
+        ("0.0.0.0:9001", false),
+        ("[::1", false),
+        ("192.168.0.3:9001", false),
+        ("", false),
+    ];
+    for (host, good) in hosts {
+        let expected = match good {
+            true => Answer::File,
+            false => Answer::Refused(Refusal::ForeignHost(host.to_owned())),
+        };
+        assert_eq!(
+            judged(&request("GET", "/my%20trace.pftrace", host, UI)),
+            expected,
+            "{host}"
+        );
+    }
+}
+
+#[test]
+fn what_two_ends_could_read_differently_is_refused() {
+    let good = request("GET", "/my%20trace.pftrace", "127.0.0.1:9001", UI);
+    for (line, with) in [
+        ("Accept: */*", "Origin: https://evil.example"),
+        ("Accept: */*", "host: evil.example"),
+        ("Host: 127.0.0.1:9001\r\n", ""),
+        ("HTTP/1.1", "HTTP/2.0"),
+        ("HTTP/1.1", "HTTP/1.1 x"),
+        ("Accept: */*", " folded"),
+        ("Accept: */*", "no colon"),
+    ] {
+        let bad = good.replace(line, with);
+        assert_eq!(judged(&bad), Answer::Refused(Refusal::Malformed), "{bad}");
+    }
+    for garbage in [
+        "\0\r\n\r\n",
+        "\x16\x03\x01\x02\x00",
+        "GET\r\n\r\n",
+        "EHLO x\r\n\r\n",
+    ] {
+        assert_eq!(
+            judged(garbage),
+            Answer::Refused(Refusal::Malformed),
+            "{garbage:?}"
+        );
+    }
+}
+
+#[test]
+fn a_head_is_waited_for_but_not_for_ever() {
+    let whole = request("GET", "/my%20trace.pftrace", "127.0.0.1:9001", UI);
+    for end in 0..whole.len() {
+        assert_eq!(policy().judge(&whole.as_bytes()[..end]), None, "{end} bytes");
+    }
+    let endless = "GET /".to_owned() + &"x".repeat(LONGEST_HEAD);
+    assert_eq!(policy().judge(&endless.as_bytes()[..LONGEST_HEAD - 1]), None);
+    assert_eq!(
+        judged(&endless[..LONGEST_HEAD]),
+        Answer::Refused(Refusal::TooLong)
+    );
+    let many = whole.replace("Accept: */*\r\n", &"A: b\r\n".repeat(MOST_HEADERS));
+    assert_eq!(judged(&many), Answer::Refused(Refusal::TooLong));
+}
+
+#[test]
+fn heads_name_the_ui_to_nobody_else() {
+    let head = |answer| String::from_utf8(policy().head(&answer, 5_000_000_000)).unwrap();
+    let allows = "\r\nAccess-Control-Allow-Origin: https://ui.perfetto.dev\r\n";
+    for answer in [
+        Answer::File,
+        Answer::Head,
+        Answer::Permission {
+            private_network: true,
+        },
+        Answer::Refused(Refusal::Method),
+        Answer::Refused(Refusal::NoSuchFile),
+    ] {
+        assert!(head(answer.clone()).contains(allows), "{answer:?}");
+    }
+    for refusal in [
+        Refusal::Malformed,
+        Refusal::TooLong,
+        Refusal::ForeignHost("x".into()),
+        Refusal::ForeignOrigin(None),
+    ] {
+        let head = head(Answer::Refused(refusal));
+        assert!(
+            head.starts_with("HTTP/1.1 4") && !head.contains("perfetto"),
+            "{head}"
+        );
+    }
+    assert!(head(Answer::File).contains("\r\nContent-Length: 5000000000\r\n"));
+    assert_eq!(head(Answer::File), head(Answer::Head));
+    let permission = head(Answer::Permission {
+        private_network: true,
+    });
+    assert!(
+        permission.contains("\r\nAccess-Control-Allow-Private-Network: true\r\n"),
+        "{permission}"
+    );
+    assert!(permission.starts_with("HTTP/1.1 204 ") && !permission.contains("Content-Length"));
+}
+
+#[test]
+fn what_strangers_say_cannot_write_on_the_terminal() {
+    let answer = judged(&request(
+        "GET",
+        "/",
+        "127.0.0.1",
+        &format!("a\u{9b}2J{}", "x".repeat(200)),
+    ));
+    let Answer::Refused(Refusal::ForeignOrigin(Some(quote))) = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(quote.starts_with("a\\u{9b}2Jx") && quote.len() < 100, "{quote}");
+}
