@@ -168,7 +168,8 @@ fn open(matches: &ArgMatches) -> Result<Outcome, OpenError> {
                 port: wanted_port,
                 holder: doctor::port_holder(wanted_port),
             },
-            BindError::Other(source) => OpenError::Listen {
+            BindError::Reactor(error) => OpenError::Serve(error.into()),
+            BindError::Refused(source) => OpenError::Listen {
                 port: wanted_port,
                 source,
             },

@@ -32,8 +32,16 @@ const LISTENER: Token = Token(0);
 pub(super) enum BindError {
     /// Somebody else does.
     Taken,
-    /// Something else.
-    Other(io::Error),
+    /// The kernel will not have it.
+    Refused(io::Error),
+    /// There is no event loop.
+    Reactor(ReactorError),
+}
+
+impl From<ReactorError> for BindError {
+    fn from(error: ReactorError) -> BindError {
+        BindError::Reactor(error)
+    }
 }
 
 /// Why serving ended otherwise than it should.
@@ -77,6 +85,7 @@ pub(super) enum Incident {
 /// The socket and what is served on it.
 #[derive(Debug)]
 pub(super) struct Server {
+    reactor: Reactor,
     listener: TcpListener,
     port: u16,
     file: File,
@@ -86,16 +95,20 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Listens on this port of 127.0.0.1, or on any that is free for 0.
+    /// Listens on this port of 127.0.0.1, or on any that is free for 0. From now on signals are for [`Server::serve`].
     pub(super) fn bind(port: u16, file: File, policy: Policy) -> Result<Server, BindError> {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| match error.kind() {
                 ErrorKind::AddrInUse => BindError::Taken,
-                _ => BindError::Other(error),
+                _ => BindError::Refused(error),
             })?;
-        listener.set_nonblocking(true).map_err(BindError::Other)?;
-        let port = listener.local_addr().map_err(BindError::Other)?.port();
+        listener.set_nonblocking(true).map_err(BindError::Refused)?;
+        let port = listener.local_addr().map_err(BindError::Refused)?.port();
+        let mut reactor = Reactor::new()?;
+        reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate, Signal::HangUp])?;
+        reactor.register(&listener, LISTENER, Interest::Readable)?;
         Ok(Server {
+            reactor,
             listener,
             port,
             file,
@@ -112,13 +125,11 @@ impl Server {
 
     /// Serves until the file was fetched once, or a signal comes.
     pub(super) fn serve(&mut self, tell: &mut dyn FnMut(Incident)) -> Result<Outcome, ServeError> {
-        let mut reactor = Reactor::new()?;
-        reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate, Signal::HangUp])?;
-        reactor.register(&self.listener, LISTENER, Interest::Readable)?;
         let mut events = Events::new();
         loop {
             let deadline = self.connections.values().filter_map(Connection::deadline).min();
-            reactor.wait(&mut events, deadline.map(Deadline::Monotonic))?;
+            self.reactor
+                .wait(&mut events, deadline.map(Deadline::Monotonic))?;
             if let Some(signal) = events.signals().first() {
                 return Ok(Outcome::Interrupted(*signal));
             }
@@ -132,15 +143,15 @@ impl Server {
             let ready = events.ready().iter().map(|event| event.token.0);
             for token in ready.chain(overdue) {
                 if token == LISTENER.0 {
-                    self.accept(&reactor)?;
-                } else if let Some(outcome) = self.turn(token, now, &reactor, tell)? {
+                    self.accept()?;
+                } else if let Some(outcome) = self.turn(token, now, tell)? {
                     return Ok(outcome);
                 }
             }
         }
     }
 
-    fn accept(&mut self, reactor: &Reactor) -> Result<(), ServeError> {
+    fn accept(&mut self) -> Result<(), ServeError> {
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -151,7 +162,7 @@ impl Server {
                     _ => return Err(ServeError::Accept(error)),
                 },
             };
-            if self.connections.len() >= MOST_CONNECTIONS && !self.drop_oldest_idle(reactor)? {
+            if self.connections.len() >= MOST_CONNECTIONS && !self.drop_oldest_idle()? {
                 continue;
             }
             if stream.set_nonblocking(true).is_err() {
@@ -159,27 +170,27 @@ impl Server {
             }
             self.last_token += 1;
             let token = self.last_token;
-            reactor.register(&stream, Token(token), Interest::Readable)?;
+            self.reactor.register(&stream, Token(token), Interest::Readable)?;
             self.connections.insert(token, Connection::new(stream));
         }
     }
 
     /// Makes room by hanging up on whoever has asked for nothing for longest; `false` if all are being answered.
-    fn drop_oldest_idle(&mut self, reactor: &Reactor) -> Result<bool, ServeError> {
+    fn drop_oldest_idle(&mut self) -> Result<bool, ServeError> {
         let idle = self
             .connections
             .iter()
             .find(|(_, connection)| !matches!(connection.state, State::Answering(_)))
             .map(|(token, _)| *token);
         if let Some(token) = idle {
-            self.hang_up(token, reactor)?;
+            self.hang_up(token)?;
         }
         Ok(idle.is_some())
     }
 
-    fn hang_up(&mut self, token: u64, reactor: &Reactor) -> Result<(), ServeError> {
+    fn hang_up(&mut self, token: u64) -> Result<(), ServeError> {
         if let Some(connection) = self.connections.remove(&token) {
-            reactor.deregister(&connection.stream, Token(token))?;
+            self.reactor.deregister(&connection.stream, Token(token))?;
         }
         Ok(())
     }
@@ -189,7 +200,6 @@ impl Server {
         &mut self,
         token: u64,
         now: u64,
-        reactor: &Reactor,
         tell: &mut dyn FnMut(Incident),
     ) -> Result<Option<Outcome>, ServeError> {
         let Some(connection) = self.connections.get_mut(&token) else {
@@ -200,12 +210,13 @@ impl Server {
             Turn::Wait => {
                 let interest = connection.interest();
                 if interest != before {
-                    reactor.reregister(&connection.stream, Token(token), interest)?;
+                    self.reactor
+                        .reregister(&connection.stream, Token(token), interest)?;
                 }
                 Ok(None)
             }
             Turn::Over(fetched) => {
-                self.hang_up(token, reactor)?;
+                self.hang_up(token)?;
                 Ok(fetched.map(|Fetched { bytes, took }| Outcome::Fetched { bytes, took }))
             }
         }

@@ -1,0 +1,106 @@
+//! `ferretto open` and `ferretto doctor` as a user runs them: the real program, real sockets, a real browser.
+
+#![allow(clippy::unwrap_used)]
+
+mod browser;
+mod doctor;
+mod open;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+
+use rustix::process::Signal;
+use support::{PATIENCE, Running};
+
+/// The program, with nothing of this session in its environment that it would heed.
+fn ferretto(applet: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferretto"));
+    command
+        .arg(applet)
+        .env_remove("DISPLAY")
+        .env_remove("WAYLAND_DISPLAY")
+        .env_remove("SSH_CONNECTION")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// A `ferretto open` that serves.
+struct Serving {
+    process: Running,
+    stdout: BufReader<ChildStdout>,
+    /// The address that it says to visit.
+    address: String,
+}
+
+impl Serving {
+    /// Starts it on any port; it serves when this returns.
+    fn start(trace: &Path, prepare: impl FnOnce(&mut Command)) -> Serving {
+        Serving::start_at(0, trace, prepare)
+    }
+
+    /// Likewise, on this port.
+    fn start_at(port: u16, trace: &Path, prepare: impl FnOnce(&mut Command)) -> Serving {
+        let mut command = ferretto("open");
+        command.arg(trace).args(["--port", &port.to_string()]);
+        prepare(&mut command);
+        Serving::of(command.spawn().unwrap())
+    }
+
+    fn of(mut child: Child) -> Serving {
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let process = Running(child);
+        let mut address = String::new();
+        stdout.read_line(&mut address).unwrap();
+        assert!(address.ends_with('\n'), "no address: {}", said_by(process));
+        address.pop();
+        Serving {
+            process,
+            stdout,
+            address,
+        }
+    }
+
+    /// The port of the address.
+    fn port(&self) -> u16 {
+        let (_, rest) = self.address.split_once("?url=http://127.0.0.1:").unwrap();
+        rest.split('/').next().unwrap().parse().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Its end: exit status, and all that it said on stderr.
+    fn end(mut self) -> (ExitStatus, String) {
+        let status = self.process.wait(PATIENCE).expect("it goes on serving");
+        let mut more = String::new();
+        self.stdout.read_to_string(&mut more).unwrap();
+        assert_eq!(more, "", "more than the address on stdout");
+        (status, said_by(self.process))
+    }
+}
+
+/// What a process says on stderr until it ends.
+fn said_by(mut process: Running) -> String {
+    let mut said = String::new();
+    process
+        .0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    said
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
