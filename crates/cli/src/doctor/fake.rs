@@ -390,6 +390,10 @@ impl Machine for Fake {
         self.producer_addresses.clone()
     }
 
+    fn program(&self) -> String {
+        "ferretto".to_owned()
+    }
+
     fn ask(&self, _: &Address) -> Answer {
         self.answer.clone()
     }

@@ -88,9 +88,15 @@ impl Identity {
         self.capabilities & 1 << CAP_SYSLOG != 0
     }
 
-    /// Whether this user is in the group of a file.
-    pub(super) fn is_in_group_of(&self, owner: &Owner) -> bool {
-        self.groups.contains(&owner.gid)
+    /// The command that makes this user one of those whom a file's group lets do what these bits of a mode say, from the next login
+    /// on; if there is such a group, and it is not root's own.
+    pub(super) fn join_group(&self, machine: &dyn Machine, path: &str, bits: u32) -> Option<String> {
+        let Owner { gid, mode, .. } = machine.owner(path).ok()?;
+        if gid == 0 || mode & bits != bits || self.groups.contains(&gid) {
+            return None;
+        }
+        let group = name_in(machine, "/etc/group", gid)?;
+        Some(format!("sudo usermod -aG {group} $USER"))
     }
 
     /// A command that takes root.
@@ -131,11 +137,6 @@ fn container(machine: &dyn Machine) -> Option<String> {
 /// The name of a user, or its number.
 pub(super) fn user_name(machine: &dyn Machine, uid: u32) -> String {
     name_in(machine, "/etc/passwd", uid).unwrap_or_else(|| format!("user {uid}"))
-}
-
-/// The name of a group, if it has one.
-pub(super) fn group_name(machine: &dyn Machine, gid: u32) -> Option<String> {
-    name_in(machine, "/etc/group", gid)
 }
 
 /// In both files the name is the first field and the number the third.

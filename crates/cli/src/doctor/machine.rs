@@ -82,6 +82,8 @@ pub(super) trait Machine {
     fn consumer_address(&self) -> Result<Address, SocketNameError>;
     /// Where a service awaits producers.
     fn producer_addresses(&self) -> Result<Vec<Address>, SocketNameError>;
+    /// How `ferretto` is called, also by root, whose `PATH` may be another.
+    fn program(&self) -> String;
     /// Asks whoever is behind a consumer socket for the service's state.
     fn ask(&self, address: &Address) -> Answer;
 }
@@ -151,6 +153,26 @@ impl Machine for ThisMachine {
         socket_names::producer_addresses()
     }
 
+    fn program(&self) -> String {
+        /// Where `sudo` looks for programs.
+        const USUAL: [&str; 6] = [
+            "/bin",
+            "/sbin",
+            "/usr/bin",
+            "/usr/sbin",
+            "/usr/local/bin",
+            "/usr/local/sbin",
+        ];
+        let file = std::env::current_exe().unwrap_or_default();
+        let is_usual = |folder: &Path| USUAL.iter().any(|usual| folder == Path::new(usual));
+        match (file.file_name(), file.to_str()) {
+            (Some(name), Some(path)) if name == "ferretto" && !file.parent().is_some_and(is_usual) => {
+                quoted(path)
+            }
+            _ => "ferretto".to_owned(),
+        }
+    }
+
     fn ask(&self, address: &Address) -> Answer {
         let stream = match Stream::connect(address) {
             Ok(stream) => stream,
@@ -174,5 +196,25 @@ impl Machine for ThisMachine {
             Ok((state, _)) => Answer::Service { state, listener },
             Err(reason) => Answer::Useless(reason),
         }
+    }
+}
+
+/// A word for the shell.
+fn quoted(word: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(&b);
+    match word.bytes().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_the_shell_are_quoted_if_they_need_to_be() {
+        assert_eq!(quoted("/opt/x-1.0/bin/ferretto"), "/opt/x-1.0/bin/ferretto");
+        assert_eq!(quoted("/home/a b/it's"), r"'/home/a b/it'\''s'");
     }
 }

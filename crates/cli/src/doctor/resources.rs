@@ -1,5 +1,7 @@
 //! Memory, disk, limits and the clock: what recordings use up, and what they tell time by.
 
+use std::path::Path;
+
 use super::System;
 use super::finding::Finding;
 use super::machine::Access;
@@ -51,29 +53,33 @@ fn memory(system: &System<'_>) -> Finding {
     }
 }
 
-/// What is left below the limit of our control group, of version 2 or 1 (cgroups(7)).
+/// What is left below the limits of our control group and of those that it is in, of version 2 or 1 (cgroups(7)).
 fn group_memory(system: &System<'_>) -> Option<u64> {
+    let number = |path: String| -> Option<u64> { system.machine.read(&path).ok()?.trim().parse().ok() };
     let groups = system.machine.read("/proc/self/cgroup").ok()?;
-    let folders = groups.lines().filter_map(|line| {
+    let mut least = None;
+    for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?.trim_end_matches('/'));
-        match controllers {
-            "" => Some((format!("/sys/fs/cgroup{path}"), "memory.max", "memory.current")),
-            "memory" => Some((
-                format!("/sys/fs/cgroup/memory{path}"),
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let (top, limit, used) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+            "memory" => (
+                "/sys/fs/cgroup/memory",
                 "memory.limit_in_bytes",
                 "memory.usage_in_bytes",
-            )),
-            _ => None,
+            ),
+            _ => continue,
+        };
+        for group in Path::new(path).ancestors() {
+            let folder = format!("{top}{}", group.display());
+            let left = number(format!("{folder}/{limit}"))
+                .and_then(|limit| Some(limit.saturating_sub(number(format!("{folder}/{used}"))?)));
+            least = [least, left].into_iter().flatten().min();
         }
-    });
-    let number = |path: String| -> Option<u64> { system.machine.read(&path).ok()?.trim().parse().ok() };
-    folders
-        .filter_map(|(folder, limit, used)| {
-            let limit = number(format!("{folder}/{limit}"))?;
-            Some(limit.saturating_sub(number(format!("{folder}/{used}"))?))
-        })
-        .min()
+    }
+    least
 }
 
 /// Where traces go, and where `ferretto` has the sockets of its own service.

@@ -6,7 +6,7 @@ use ferretto_ipc::transport::PeerCredentials;
 use ferretto_proto::messages::TracingServiceState;
 
 use super::finding::Finding;
-use super::identity::{Identity, group_name, user_name};
+use super::identity::{Identity, user_name};
 use super::machine::{Access, Answer, Machine, Owner};
 use super::processes::{Holder, all, named, with_socket};
 use crate::perfetto::figures::Counted;
@@ -125,7 +125,7 @@ impl Search<'_> {
         vec![
             Finding::note("sources", what)
                 .costs("no kernel events, and no processes or counters unless they are listed here")
-                .mend(self.identity.as_root("ferretto traced_probes --background")),
+                .mend(self.ours_as_root("traced_probes")),
         ]
     }
 
@@ -188,16 +188,14 @@ impl Search<'_> {
     /// The command that lets this user use a socket.
     fn opened(&self, path: &str) -> String {
         const GROUP_WRITES: u32 = 0o020;
-        if let Ok(owner @ Owner { gid, mode, .. }) = self.machine.owner(path)
-            && gid != 0
-            && mode & GROUP_WRITES != 0
-            && !self.identity.is_in_group_of(&owner)
-            && let Some(group) = group_name(self.machine, gid)
-        {
-            // From the next login on.
-            return format!("sudo usermod -aG {group} $USER");
-        }
-        format!("sudo chmod o+rw {path}")
+        let group = self.identity.join_group(self.machine, path, GROUP_WRITES);
+        group.unwrap_or_else(|| format!("sudo chmod o+rw {path}"))
+    }
+
+    /// A command of ours that takes root.
+    fn ours_as_root(&self, applet: &str) -> String {
+        let command = format!("{} {applet} --background", self.machine.program());
+        self.identity.as_root(&command)
     }
 
     /// Probes that run but are connected to another service, or to none.
@@ -215,7 +213,8 @@ impl Search<'_> {
                 "kill {}; {}",
                 stray.pid,
                 self.identity.as_root(&format!(
-                    "{PRODUCER_SOCK_NAME}={socket} ferretto traced_probes --background"
+                    "{PRODUCER_SOCK_NAME}={socket} {} traced_probes --background",
+                    self.machine.program()
                 ))
             )),
         )
@@ -286,8 +285,8 @@ impl Search<'_> {
         .costs("`perfetto`, and programs that bring their own events, need one that stays")
         .mend(format!(
             "{} && {}",
-            self.identity.as_root("ferretto traced --background"),
-            self.identity.as_root("ferretto traced_probes --background")
+            self.ours_as_root("traced"),
+            self.ours_as_root("traced_probes")
         ))
     }
 

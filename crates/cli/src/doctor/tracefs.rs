@@ -1,5 +1,6 @@
 //! Tracefs: whether kernel events can be recorded, by whom, and who else does.
 
+use ferretto_probes::ftrace::restore::JournalDir;
 use ferretto_probes::ftrace::tracefs::{EventName, MOUNT_POINTS};
 
 use super::System;
@@ -107,6 +108,7 @@ pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
         Found::Usable(root) => {
             let mut findings = vec![usable(system, root)];
             findings.extend(in_use(system, root));
+            findings.extend(left_behind(system));
             findings.push(buffers(system, root));
             findings.push(events(system, root));
             findings
@@ -146,7 +148,9 @@ fn not_mounted(system: &System<'_>) -> Finding {
         );
     }
     let command = identity.as_root(&format!("mount -t tracefs nodev {}", MOUNT_POINTS[0]));
-    let elsewhere = mounts(system).into_iter().find(|mount| mount.kind == "tracefs");
+    let elsewhere = mounts(system)
+        .into_iter()
+        .find(|mount| mount.kind == "tracefs" && !MOUNT_POINTS.contains(&mount.at.as_str()));
     let what = match elsewhere {
         Some(mount) => format!("mounted at {}, where nobody looks for it", mount.at),
         None if identity.is_root() && !identity.may_administer() => {
@@ -168,6 +172,13 @@ fn whose(system: &System<'_>, root: &str) -> String {
     }
 }
 
+/// The command that lets this user use it.
+fn given(system: &System<'_>, root: &str) -> String {
+    const GROUP_ENTERS: u32 = 0o050;
+    let group = system.identity.join_group(system.machine, root, GROUP_ENTERS);
+    group.unwrap_or_else(|| format!("sudo chown -R $USER {root}"))
+}
+
 fn denied(system: &System<'_>, root: &str) -> Finding {
     if let Some(probes) = system.provider("linux.ftrace") {
         return Finding::ok(
@@ -180,7 +191,7 @@ fn denied(system: &System<'_>, root: &str) -> Finding {
     match system.identity.users {
         // Nobody in here can change that.
         Namespace::Inner => finding,
-        Namespace::First => finding.mend(format!("sudo chown -R $USER {root}")),
+        Namespace::First => finding.mend(given(system, root)),
     }
 }
 
@@ -208,7 +219,7 @@ fn usable(system: &System<'_>, root: &str) -> Finding {
                 "{root} is only to be read by this user, it belongs to {}",
                 whose(system, root)
             ),
-            format!("sudo chown -R $USER {root}"),
+            given(system, root),
         ),
     };
     Finding::note("tracefs", what)
@@ -298,6 +309,26 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
         findings.push(Finding::ok("ftrace", what));
     }
     findings
+}
+
+/// Changes of a daemon that has crashed.
+fn left_behind(system: &System<'_>) -> Option<Finding> {
+    let alive = |pid: i32| system.machine.read(&format!("/proc/{pid}/comm")).is_ok();
+    let pid = JournalDir::places(system.identity.uid)
+        .iter()
+        .filter_map(|folder| system.machine.list(&folder.display().to_string()).ok())
+        .flatten()
+        .filter_map(|name| JournalDir::keeper(&name))
+        .find(|pid| !alive(*pid))?;
+    let command = format!("{} traced_probes --cleanup-after-crash", system.machine.program());
+    Some(
+        Finding::note(
+            "ftrace",
+            format!("probes that crashed (pid {pid}) left it changed; the next ones put it back"),
+        )
+        .costs("until then the kernel may write events that nobody reads")
+        .mend(system.identity.as_root(&command)),
+    )
 }
 
 /// `2 events (a, b)`; of many only the first.

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 
 use super::support::{PATIENCE, Running};
 use super::{Serving, free_port};
@@ -20,39 +21,29 @@ fn chromium() -> Option<PathBuf> {
     Some(path)
 }
 
-/// Serves a page and takes its report: the test's own web server, for a page of an origin that we choose.
-struct Site {
-    listener: TcpListener,
-}
-
-impl Site {
-    fn new() -> Site {
-        Site {
-            listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+/// The test's own web server: gives whoever asks a page with this script, and hands on what pages post as their report. Browsers
+/// open connections that they do not use at once, so each is a thread's; the threads end with the test.
+fn serve(site: TcpListener, script: String) -> mpsc::Receiver<String> {
+    let (reports, received) = mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in site.incoming().map_while(Result::ok) {
+            let (script, reports) = (script.clone(), reports.clone());
+            std::thread::spawn(move || {
+                let request = request(&mut stream);
+                let body = match request.split_once("\r\n\r\n") {
+                    Some((head, report)) if head.starts_with("POST /report ") => {
+                        // Nobody waits for it once the test has failed.
+                        let _ = reports.send(report.to_owned());
+                        String::new()
+                    }
+                    Some((head, _)) if head.starts_with("GET / ") => format!("<script>{script}</script>"),
+                    _ => String::new(),
+                };
+                respond(&mut stream, &body);
+            });
         }
-    }
-
-    fn port(&self) -> u16 {
-        self.listener.local_addr().unwrap().port()
-    }
-
-    /// Answers requests until the page has posted its report.
-    fn serve(&self, script: &str) -> String {
-        loop {
-            let (mut stream, _) = self.listener.accept().unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            let request = request(&mut stream);
-            let body = match request.split_once("\r\n\r\n") {
-                Some((head, report)) if head.starts_with("POST /report ") => {
-                    respond(&mut stream, "");
-                    return report.to_owned();
-                }
-                Some((head, _)) if head.starts_with("GET / ") => format!("<script>{script}</script>"),
-                _ => String::new(),
-            };
-            respond(&mut stream, &body);
-        }
-    }
+    });
+    received
 }
 
 /// A request with the body that it announces. What a browser opens and does not use is empty.
@@ -119,9 +110,10 @@ fn a_browser_gives_the_trace_to_pages_of_the_ui_and_to_no_others() {
     let trace = folder.path().join("a b.pftrace");
     let bytes: Vec<u8> = (0..5_000_000_u32).map(|n| (n % 251) as u8).collect();
     std::fs::write(&trace, &bytes).unwrap();
-    let site = Site::new();
+    let site = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = site.local_addr().unwrap().port();
     let serving = Serving::start(&trace, |command| {
-        command.args(["-n", "--origin", &format!("http://127.0.0.1:{}", site.port())]);
+        command.args(["-n", "--origin", &format!("http://127.0.0.1:{port}")]);
     });
     let (_, url) = serving.address.split_once("?url=").unwrap();
     let url = url.split('&').next().unwrap();
@@ -140,21 +132,25 @@ fn a_browser_gives_the_trace_to_pages_of_the_ui_and_to_no_others() {
             await fetch('/report', {{method: 'POST', body: report}});
         }})()"
     );
+    let reports = serve(site, script);
     // The same site under a name that makes it another origin.
     let stranger = visit(
         &chromium,
         &folder.path().join("stranger"),
-        &format!("http://localhost:{}/", site.port()),
+        &format!("http://localhost:{port}/"),
     );
-    assert_eq!(site.serve(&script), "TypeError");
+    assert_eq!(reports.recv_timeout(PATIENCE).unwrap(), "TypeError");
     drop(stranger);
     let ui = visit(
         &chromium,
         &folder.path().join("ui"),
-        &format!("http://127.0.0.1:{}/", site.port()),
+        &format!("http://127.0.0.1:{port}/"),
     );
     let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
-    assert_eq!(site.serve(&script), format!("200 {} {sum}", bytes.len()));
+    assert_eq!(
+        reports.recv_timeout(PATIENCE).unwrap(),
+        format!("200 {} {sum}", bytes.len())
+    );
     drop(ui);
     let (status, said) = serving.end();
     assert_eq!(status.code(), Some(0), "{said}");

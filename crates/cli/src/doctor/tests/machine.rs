@@ -103,9 +103,19 @@ fn little_memory_is_a_note_whoever_limits_it() {
             &[],
         );
     }
+    // A limit of any group that it is in counts.
+    fake.write("/proc/self/cgroup", "0::/user.slice/user-0.slice/x\n");
+    fake.write("/sys/fs/cgroup/user.slice/memory.max", "1073741824\n");
+    fake.write("/sys/fs/cgroup/user.slice/memory.current", "536870912\n");
+    assert_ok(
+        &found(&fake, "memory"),
+        "512.0 MiB available in this control group",
+    );
     fake.write("/proc/meminfo", "MemAvailable: 200000 kB\n");
     assert_note(&found(&fake, "memory"), "195.3 MiB", "killed", &[]);
     fake.write("/proc/meminfo", "garbage\n");
+    assert_ok(&found(&fake, "memory"), "512.0 MiB available in this control group");
+    fake.remove("/sys/fs/cgroup");
     assert_ok(&found(&fake, "memory"), "nothing here tells how much");
 }
 

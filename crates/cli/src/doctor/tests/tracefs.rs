@@ -106,6 +106,16 @@ fn who_may_use_it_is_told_to_who_may_not() {
     );
 
     let mut fake = Fake::of_maria().without_service();
+    fake.own_by_group(TRACEFS, 500, 0o750);
+    let join = "sudo usermod -aG traced-consumer $USER";
+    assert_note(
+        &found(&fake, "tracefs"),
+        "belongs to root (mode 0750)",
+        NO_KERNEL_EVENTS,
+        &[join],
+    );
+
+    let mut fake = Fake::of_maria().without_service();
     fake.write("/proc/self/uid_map", "0 1000 1\n");
     assert_note(&found(&fake, "tracefs"), "belongs to root", NO_KERNEL_EVENTS, &[]);
 
@@ -209,6 +219,32 @@ fn others_who_use_ftrace_are_told_of() {
         &found(&fake, "ftrace"),
         "free; others have 1 instance (x) to themselves",
     );
+}
+
+#[test]
+fn changes_that_a_crash_left_are_told_of() {
+    let mut fake = alone();
+    fake.process(55, "traced_probes");
+    fake.write("/run/ferretto/ftrace-55-0.journal", "");
+    assert_ok(&found(&fake, "ftrace"), "free");
+    fake.remove("/proc/55");
+    let [free, left] = &all(&fake, "ftrace")[..] else {
+        panic!("not two findings");
+    };
+    assert_ok(free, "free");
+    assert_note(
+        left,
+        "(pid 55) left it changed",
+        "nobody reads",
+        &["ferretto traced_probes --cleanup-after-crash"],
+    );
+    let mut fake = maria_with_tracefs();
+    for other in ["ftrace-x-0.journal", "x-55-0.journal", "ftrace-55-0.journal.old"] {
+        fake.write(&format!("/run/user/1000/ferretto/{other}"), "");
+    }
+    assert_ok(&found(&fake, "ftrace"), "free");
+    fake.write("/tmp/ferretto-1000/ftrace-56-3.journal", "");
+    assert_eq!(all(&fake, "ftrace").len(), 2);
 }
 
 #[test]

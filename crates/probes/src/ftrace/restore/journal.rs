@@ -146,17 +146,32 @@ pub struct JournalDir {
 }
 
 impl JournalDir {
-    /// `/run/ferretto` for root, `/run/user/<uid>/ferretto` for others; `/tmp/ferretto-<uid>` where that cannot be.
+    /// The first of this user's [`places`](JournalDir::places) that can be made.
     pub fn system() -> Result<JournalDir, JournalError> {
-        let uid = rustix::process::geteuid();
-        let runtime = match uid.is_root() {
-            true => PathBuf::from("/run/ferretto"),
-            false => PathBuf::from(format!("/run/user/{}/ferretto", uid.as_raw())),
-        };
+        let [runtime, temporary] = JournalDir::places(rustix::process::geteuid().as_raw());
         JournalDir::at(runtime).or_else(|error| match error {
-            JournalError::Io { .. } => JournalDir::at(format!("/tmp/ferretto-{}", uid.as_raw())),
+            JournalError::Io { .. } => JournalDir::at(temporary),
             JournalError::Unsafe { .. } => Err(error),
         })
+    }
+
+    /// Where a user's journals are: `/run/ferretto` for root, `/run/user/<uid>/ferretto` for others; `/tmp/ferretto-<uid>` where
+    /// that cannot be.
+    pub fn places(uid: u32) -> [PathBuf; 2] {
+        let runtime = match uid {
+            0 => "/run/ferretto".to_owned(),
+            uid => format!("/run/user/{uid}/ferretto"),
+        };
+        [runtime, format!("/tmp/ferretto-{uid}")].map(PathBuf::from)
+    }
+
+    /// The process that keeps, or kept, the journal in the file of this name, if that is one's.
+    pub fn keeper(file_name: &str) -> Option<i32> {
+        let (pid, _) = file_name
+            .strip_prefix("ftrace-")?
+            .strip_suffix(".journal")?
+            .split_once('-')?;
+        pid.parse().ok()
     }
 
     /// `path`, which is made if it is missing and checked if it is not.
@@ -192,7 +207,7 @@ impl JournalDir {
             let is_journal = path
                 .file_name()
                 .and_then(|name| name.to_str())
-                .is_some_and(|name| name.starts_with("ftrace-") && name.ends_with(".journal"));
+                .is_some_and(|name| JournalDir::keeper(name).is_some());
             if is_journal && let Some(orphan) = Orphan::open(path) {
                 orphans.push(orphan);
             }
