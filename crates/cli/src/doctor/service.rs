@@ -42,7 +42,7 @@ pub(super) fn examine(
         Answer::Service { state, listener } => {
             let mut findings = vec![search.running(&address, &state, listener)];
             findings.extend(search.data_sources(&state));
-            findings.extend(search.producer_sockets());
+            findings.extend(search.producer_sockets(&address));
             findings.extend(search.unconnected_probes(&state));
             (Some(state), findings)
         }
@@ -154,7 +154,7 @@ impl Search<'_> {
     }
 
     /// Whether programs can get to the service that consumers get to.
-    fn producer_sockets(&self) -> Vec<Finding> {
+    fn producer_sockets(&self, consumers: &Address) -> Vec<Finding> {
         const COSTS: &str = "programs cannot bring their own events";
         let addresses = match self.machine.producer_addresses() {
             Ok(addresses) => addresses,
@@ -163,13 +163,16 @@ impl Search<'_> {
                 return vec![finding.mend(format!("unset {}", error.variable))];
             }
         };
+        // The table is that of our network namespace; a service in another one answers, but is not in it.
+        let listed = |path: &str| self.listener_at(path).is_some();
+        let is_listed = listed(&consumers.to_string());
         let mut findings = Vec::new();
         for path in addresses
             .iter()
             .filter_map(Address::path)
             .map(|path| path.display().to_string())
         {
-            if self.machine.owner(&path).is_err() || self.listener_at(&path).is_none() {
+            if self.machine.owner(&path).is_err() || is_listed && !listed(&path) {
                 let what = format!("the service is there, but nobody listens for producers at {path}");
                 findings.push(Finding::note("producers", what).costs(COSTS).mend(format!(
                     "env | grep -e {CONSUMER_SOCK_NAME} -e {PRODUCER_SOCK_NAME}"
@@ -198,8 +201,12 @@ impl Search<'_> {
         self.identity.as_root(&command)
     }
 
-    /// Probes that run but are connected to another service, or to none.
+    /// Probes that run but are connected to another service, or to none; if there are none that are connected to this one.
     fn unconnected_probes(&self, state: &TracingServiceState) -> Option<Finding> {
+        let mut sources = state.data_sources.iter();
+        if sources.any(|source| source.ds_descriptor.name.as_deref() == Some("linux.ftrace")) {
+            return None;
+        }
         let connected = |pid: i32| state.producers.iter().any(|producer| producer.pid == Some(pid));
         let stray = self.first_named("traced_probes", |pid| !connected(pid))?;
         let socket = self.machine.producer_addresses().ok()?.first()?.to_string();
@@ -283,11 +290,8 @@ impl Search<'_> {
             ),
         )
         .costs("`perfetto`, and programs that bring their own events, need one that stays")
-        .mend(format!(
-            "{} && {}",
-            self.ours_as_root("traced"),
-            self.ours_as_root("traced_probes")
-        ))
+        .mend(self.ours_as_root("traced"))
+        .mend(self.ours_as_root("traced_probes"))
     }
 
     /// A socket file that is in the way of a service that this user would start: in folders like `/tmp` only its owner may remove it.
@@ -356,11 +360,15 @@ impl Search<'_> {
                 let inode = self.listener_at(consumer)?;
                 let who = with_socket(self.machine, inode)
                     .map_or("a service".to_owned(), |holder| holder.to_string());
-                Some(
-                    Finding::note("service", format!("{who} listens at {consumer}, too"))
+                let what = format!("{who} listens at {consumer}, too");
+                let note = |what| {
+                    Finding::note("service", what)
                         .costs("nothing here asks it, and what is connected to it is not in recordings")
-                        .mend(variables(consumer, producer)),
-                )
+                };
+                Some(match self.machine.allows(consumer, Access::Write) {
+                    Ok(()) => note(what).mend(variables(consumer, producer)),
+                    Err(_) => note(format!("{what}, closed to this user")),
+                })
             })
             .collect()
     }

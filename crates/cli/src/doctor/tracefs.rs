@@ -186,12 +186,16 @@ fn denied(system: &System<'_>, root: &str) -> Finding {
             format!("{root} is not for this user, but {probes} records kernel events for all"),
         );
     }
-    let finding = Finding::note("tracefs", format!("{root} belongs to {}", whose(system, root)))
-        .costs(NO_KERNEL_EVENTS);
+    let what = format!("{root} belongs to {}", whose(system, root));
     match system.identity.users {
         // Nobody in here can change that.
-        Namespace::Inner => finding,
-        Namespace::First => finding.mend(given(system, root)),
+        Namespace::Inner => Finding::note("tracefs", what).costs(NO_KERNEL_EVENTS),
+        Namespace::First => Finding::note(
+            "tracefs",
+            format!("{what}; recordings with sudo have kernel events"),
+        )
+        .costs(NO_KERNEL_EVENTS)
+        .mend(given(system, root)),
     }
 }
 

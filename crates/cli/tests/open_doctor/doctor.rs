@@ -128,7 +128,7 @@ fn without_a_service_recording_works_and_a_socket_left_behind_is_told_of() {
     let folder = tempfile::tempdir().unwrap();
     let (code, report) = examined(doctor(folder.path()));
     assert_eq!((code, mark(&report, "service")), (0, "note"), "{report}");
-    assert!(report.contains("traced --background && "), "{report}");
+    assert!(report.contains("traced --background\n"), "{report}");
     assert!(!report.contains("has ended"), "{report}");
     drop(UnixListener::bind(folder.path().join("consumer")).unwrap());
     let (code, report) = examined(doctor(folder.path()));

@@ -114,7 +114,10 @@ fn little_memory_is_a_note_whoever_limits_it() {
     fake.write("/proc/meminfo", "MemAvailable: 200000 kB\n");
     assert_note(&found(&fake, "memory"), "195.3 MiB", "killed", &[]);
     fake.write("/proc/meminfo", "garbage\n");
-    assert_ok(&found(&fake, "memory"), "512.0 MiB available in this control group");
+    assert_ok(
+        &found(&fake, "memory"),
+        "512.0 MiB available in this control group",
+    );
     fake.remove("/sys/fs/cgroup");
     assert_ok(&found(&fake, "memory"), "nothing here tells how much");
 }

@@ -45,6 +45,9 @@ fn a_service_without_probes_is_a_note() {
 #[test]
 fn probes_that_are_connected_to_nobody_we_know_are_a_note() {
     let mut fake = Fake::healthy();
+    fake.process(102, "traced_probes");
+    assert_eq!(all(&fake, "probes"), [], "this service has its own");
+    fake.answer = service(&["linux.sys_stats"]);
     fake.process(102, "ferretto");
     fake.write("/proc/102/cmdline", "ferretto\0traced_probes\0");
     let mend = format!("kill 102; {PRODUCER_SOCK_NAME}={PRODUCER} ferretto traced_probes --background");
@@ -61,19 +64,22 @@ fn probes_that_are_connected_to_nobody_we_know_are_a_note() {
 #[test]
 fn without_a_service_recordings_have_their_own() {
     let mut fake = Fake::of_maria().without_service();
-    let mend = "sudo ferretto traced --background && sudo ferretto traced_probes --background";
+    let mend = [
+        "sudo ferretto traced --background",
+        "sudo ferretto traced_probes --background",
+    ];
     assert_note(
         &found(&fake, "service"),
         "none listens at /run",
         "need one that stays",
-        &[mend],
+        &mend,
     );
     fake.answer = Answer::Stale;
     assert_note(
         &found(&fake, "service"),
         "only the socket of one that has ended; `ferretto` starts",
         "need one",
-        &[mend],
+        &mend,
     );
 }
 
@@ -179,6 +185,11 @@ fn a_service_that_programs_do_not_find_is_a_note() {
     // A file alone is no listener.
     fake.own("/elsewhere", 0, 0o666);
     assert_note(&found(&fake, "producers"), "nobody listens", costs, &[&mend]);
+    // Unless the table is of another network namespace than the service.
+    let table = fake.read("/proc/net/unix").unwrap();
+    fake.write("/proc/net/unix", "");
+    assert_eq!(all(&fake, "producers"), []);
+    fake.write("/proc/net/unix", &table);
     fake.listen(TRACED, "/elsewhere", 13);
     fake.protect("/elsewhere");
     assert_note(
@@ -214,6 +225,14 @@ fn services_that_nobody_asks_are_told_of() {
         "traced (pid 200) listens at /tmp/perfetto-consumer, too",
         "nothing here asks it",
         &[mend],
+    );
+
+    fake.close("/tmp/perfetto-consumer");
+    assert_note(
+        &all(&fake, "service")[1],
+        "/tmp/perfetto-consumer, too, closed to this user",
+        "asks it",
+        &[],
     );
 
     let mut fake = Fake::healthy().without_service();
