@@ -8,9 +8,8 @@ use super::finding::Finding;
 use super::identity::user_name;
 use super::machine::Machine;
 use super::processes::{Holder, with_socket};
+use crate::websocket_bridge::UI_PORT;
 
-/// `websocket_bridge`'s.
-const RECORDING_PORT: u16 = 8037;
 /// `TCP_LISTEN` in `net/tcp_states.h`.
 const LISTENING: &str = "0A";
 
@@ -56,7 +55,7 @@ pub(super) fn holder(machine: &dyn Machine, port: u16) -> Option<Holder> {
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     let mut free = Vec::new();
     let mut findings = Vec::new();
-    for port in [crate::open::PORT, RECORDING_PORT] {
+    for port in [crate::open::PORT, UI_PORT] {
         match listening(system.machine, port) {
             None => free.push(port.to_string()),
             Some(listening) => findings.push(taken(system, port, &listening)),
@@ -82,7 +81,7 @@ fn taken(system: &System<'_>, port: u16, listening: &Listening) -> Finding {
         None => format!("a process of {}", user_name(system.machine, listening.uid)),
     };
     // Which cuts names after fifteen bytes.
-    if port == RECORDING_PORT
+    if port == UI_PORT
         && holder
             .as_ref()
             .is_some_and(|holder| "websocket_bridge".starts_with(&holder.name))
@@ -93,7 +92,7 @@ fn taken(system: &System<'_>, port: u16, listening: &Listening) -> Finding {
         );
     }
     let costs = match port {
-        RECORDING_PORT => "the UI cannot record here: websocket_bridge has no other port that it would ask",
+        UI_PORT => "the UI cannot record here: it looks for websocket_bridge at that port",
         _ => "`ferretto open` has to wait: the UI fetches traces from that port only",
     };
     let finding = Finding::note("ui", format!("port {port} is taken by {by}")).costs(costs);

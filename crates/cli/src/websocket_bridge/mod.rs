@@ -33,7 +33,7 @@ use server::{Server, Targets};
 
 const NAME: &str = "websocket_bridge";
 /// The only port at which the UI looks for this by itself, and one of three that its content security policy lets it connect to.
-const UI_PORT: u16 = 8037;
+pub(crate) const UI_PORT: u16 = 8037;
 /// Names the debug bridge's server, as for Android's own tools.
 const ADB_SERVER_SOCKET: &str = "ADB_SERVER_SOCKET";
 
