@@ -2,7 +2,7 @@
 //!
 //! Called by [`run`](super::run), and for the state by [`bugreport`](super::bugreport) and [`doctor`](crate::doctor).
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
@@ -12,7 +12,7 @@ use ferretto_proto::messages::TracingServiceState;
 use super::console::Console;
 use super::plan::QueryFormat;
 use super::service::{FindService, Service, unreachable};
-use super::service_state::{Viewer, table};
+use super::service_state::{Palette, Viewer, table};
 use super::{FAILURE, SUCCESS};
 
 /// How long an answer is waited for.
@@ -40,7 +40,9 @@ fn printed(format: QueryFormat, find_service: FindService<'_>) -> Result<Vec<u8>
     let (state, encoded) = ask(&service, StateScope::Everything)?;
     Ok(match format {
         QueryFormat::Raw => encoded,
-        QueryFormat::Table | QueryFormat::LongTable => table(&state, format, viewer()).into_bytes(),
+        QueryFormat::Table | QueryFormat::LongTable => {
+            table(&state, format, viewer(), palette()).into_bytes()
+        }
     })
 }
 
@@ -109,5 +111,16 @@ fn viewer() -> Viewer {
         Viewer::Root
     } else {
         Viewer::User
+    }
+}
+
+/// Colours are for people who want them.
+fn palette() -> Palette {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let dumb = set("TERM").is_some_and(|term| term == "dumb");
+    if std::io::stdout().is_terminal() && !dumb && set("NO_COLOR").is_none() {
+        Palette::Coloured
+    } else {
+        Palette::None
     }
 }

@@ -23,14 +23,27 @@ pub(crate) enum Viewer {
     User,
 }
 
+/// Whether the warning is red, as upstream's always is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Palette {
+    Coloured,
+    None,
+}
+
 /// Prints the table. With [`QueryFormat::LongTable`] nothing is cut.
-pub(crate) fn table(state: &TracingServiceState, format: QueryFormat, viewer: Viewer) -> String {
+pub(crate) fn table(
+    state: &TracingServiceState,
+    format: QueryFormat,
+    viewer: Viewer,
+    palette: Palette,
+) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = Table {
         state,
         format,
         viewer,
+        palette,
     }
     .print(&mut out);
     out
@@ -40,12 +53,20 @@ struct Table<'a> {
     state: &'a TracingServiceState,
     format: QueryFormat,
     viewer: Viewer,
+    palette: Palette,
 }
 
 impl Table<'_> {
     fn print(&self, out: &mut String) -> fmt::Result {
         let state = self.state;
-        out.push_str("\x1b[31mNot meant for machine consumption. Use --query-raw for scripts.\x1b[0m\n\n");
+        let (red, usual) = match self.palette {
+            Palette::Coloured => ("\x1b[31m", "\x1b[0m"),
+            Palette::None => ("", ""),
+        };
+        writeln!(
+            out,
+            "{red}Not meant for machine consumption. Use --query-raw for scripts.{usual}\n"
+        )?;
         writeln!(
             out,
             "Service: {}",
