@@ -16,6 +16,7 @@ use super::plan::{
 };
 use super::query::ask;
 use super::service::running_service;
+use super::signals::Signals;
 use super::{FAILURE, Program, SUCCESS, save_clone};
 
 /// A session to be cloned, and into which file of the folder.
@@ -100,7 +101,7 @@ fn save(program: Program, wanted: Wanted, folder: &Path, socket: &Address) -> (V
                 process: Process::Foreground,
                 notify_fd: None,
             };
-            save_clone(recording, socket, &mut console)
+            save_clone(recording, socket, Signals::LeftAlone, &mut console)
         }
     };
     (console.into_kept(), exit_code)

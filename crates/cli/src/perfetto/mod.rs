@@ -19,6 +19,7 @@ mod kernel_report;
 mod light_config;
 mod losses;
 mod output;
+mod pipe;
 mod plan;
 mod progress;
 pub(crate) mod query;
@@ -26,6 +27,7 @@ mod record;
 mod service;
 mod service_state;
 mod session;
+mod signals;
 mod snapshots;
 mod triggers;
 
@@ -35,8 +37,8 @@ use console::Console;
 use ferretto_ipc::address::Address;
 use output::Output;
 use plan::Plan;
-use record::Signals;
 pub use service::{FindService, FindServiceError, Service, StartedService, running_service};
+use signals::Signals;
 
 /// Exit code of a command that was done.
 const SUCCESS: u8 = 0;
@@ -173,8 +175,8 @@ fn record(
     }
 }
 
-/// Makes a clone over a connection of its own, on whatever thread: the signals are somebody else's.
-fn save_clone(recording: plan::Recording, socket: &Address, console: &mut Console) -> u8 {
+/// Makes a clone over a connection of its own, on whatever thread.
+fn save_clone(recording: plan::Recording, socket: &Address, signals: Signals, console: &mut Console) -> u8 {
     let mut find_service = || {
         Ok(Service {
             consumer_socket: socket.clone(),
@@ -183,7 +185,7 @@ fn save_clone(recording: plan::Recording, socket: &Address, console: &mut Consol
     };
     match Output::open(&recording.sink, recording.existing) {
         Ok(output) => {
-            let (reports, signals) = (Vec::new(), Signals::LeftAlone);
+            let reports = Vec::new();
             record::record(recording, output, reports, signals, &mut find_service, console)
         }
         Err(error) => {

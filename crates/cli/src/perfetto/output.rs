@@ -11,9 +11,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::pipe::{Interrupted, Pipe};
 use super::plan::{ExistingFile, Sink};
 use super::session::Writer;
 
@@ -38,9 +39,11 @@ pub(crate) enum OpenError {
 /// An open output.
 #[derive(Debug)]
 pub(crate) struct Output {
-    stream: BufWriter<File>,
-    /// What to empty or remove, for a file.
-    file: Option<FileOutput>,
+    stream: BufWriter<Stream>,
+    /// Where it is, unless it is stdout. Absolute, since a background process changes its directory.
+    path: Option<PathBuf>,
+    /// Whether to empty or remove it; `None` if it is no file.
+    origin: Option<Origin>,
     name: String,
     /// Who fills it, once the recording has begun.
     writer: Option<Writer>,
@@ -48,10 +51,32 @@ pub(crate) struct Output {
 }
 
 #[derive(Debug)]
-struct FileOutput {
-    /// Absolute, since a background process changes its directory.
-    path: PathBuf,
-    origin: Origin,
+enum Stream {
+    File(File),
+    /// What others read or take meanwhile; devices as well.
+    Pipe(Pipe),
+}
+
+impl Stream {
+    fn file(&self) -> &File {
+        match self {
+            Stream::File(file) => file,
+            Stream::Pipe(pipe) => pipe.file(),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::File(file) => file.write(bytes),
+            Stream::Pipe(pipe) => pipe.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,15 +92,20 @@ enum Origin {
 impl Output {
     /// Opens the output, without touching what is in it. `None` when the service opens it by itself.
     pub(crate) fn open(sink: &Sink, existing: ExistingFile) -> Result<Option<Output>, OpenError> {
-        let (file, file_output, name) = match sink {
+        let (stream, path, origin, name) = match sink {
             Sink::OpenedByService(_) | Sink::SameAsBefore => return Ok(None),
             Sink::Stdout => {
-                let fd = io::stdout().as_fd().try_clone_to_owned();
-                let fd = fd.map_err(|source| OpenError::Open {
+                let error = |source| OpenError::Open {
                     path: "stdout".into(),
                     source,
-                })?;
-                (File::from(fd), None, "stdout".to_owned())
+                };
+                let fd = io::stdout().as_fd().try_clone_to_owned().map_err(error)?;
+                let file = File::from(fd);
+                let stream = match file.metadata().map_err(error)?.is_file() {
+                    true => Stream::File(file),
+                    false => Stream::Pipe(Pipe::inherited(file)),
+                };
+                (stream, None, None, "stdout".to_owned())
             }
             Sink::File(path) => {
                 let error = |source| OpenError::Open {
@@ -89,25 +119,31 @@ impl Output {
                     opened => opened.map_err(error)?,
                 };
                 let absolute = std::path::absolute(path).map_err(error)?;
+                let kind = file.metadata().map_err(error)?.file_type();
                 // Devices and pipes are neither emptied nor removed.
-                let is_file = file.metadata().map_err(error)?.is_file();
-                (
-                    file,
-                    is_file.then_some(FileOutput {
-                        path: absolute,
-                        origin,
-                    }),
-                    path.display().to_string(),
-                )
+                let (stream, origin) = match (kind.is_file(), kind.is_fifo()) {
+                    (true, _) => (Stream::File(file), Some(origin)),
+                    (false, true) => (Stream::Pipe(Pipe::named(file)), None),
+                    (false, false) => (Stream::Pipe(Pipe::inherited(file)), None),
+                };
+                (stream, Some(absolute), origin, path.display().to_string())
             }
         };
         Ok(Some(Output {
-            stream: BufWriter::with_capacity(BUFFER, file),
-            file: file_output,
+            stream: BufWriter::with_capacity(BUFFER, stream),
+            path,
+            origin,
             name,
             writer: None,
             bytes: 0,
         }))
+    }
+
+    /// Lets a signal that was told there end the wait for a reader.
+    pub(crate) fn heed(&mut self, interrupted: Interrupted) {
+        if let Stream::Pipe(pipe) = self.stream.get_mut() {
+            pipe.heed(interrupted);
+        }
     }
 
     /// What to call it in messages.
@@ -115,18 +151,28 @@ impl Output {
         &self.name
     }
 
-    /// Where it is, if it is a file.
+    /// Where it is, unless it is stdout.
     pub(crate) fn absolute_path(&self) -> Option<&Path> {
-        self.file.as_ref().map(|file| &*file.path)
+        self.path.as_deref()
+    }
+
+    /// Whether it is a FIFO that nobody reads yet.
+    pub(crate) fn awaits_reader(&self) -> bool {
+        match self.stream.get_ref() {
+            Stream::File(_) => false,
+            Stream::Pipe(pipe) => pipe.awaits_reader(),
+        }
     }
 
     /// Empties a file: the recording starts, and `writer` will fill it.
     pub(crate) fn begin(&mut self, writer: Writer) -> io::Result<()> {
-        if let Some(file) = &mut self.file
-            && file.origin == Origin::Untouched
-        {
-            self.stream.get_ref().set_len(0)?;
-            file.origin = Origin::Emptied;
+        match self.stream.get_mut() {
+            Stream::File(file) if self.origin == Some(Origin::Untouched) => {
+                file.set_len(0)?;
+                self.origin = Some(Origin::Emptied);
+            }
+            Stream::File(_) => {}
+            Stream::Pipe(pipe) => pipe.stop_reading(writer),
         }
         self.writer = Some(writer);
         Ok(())
@@ -134,7 +180,7 @@ impl Output {
 
     /// A descriptor for the service to write into.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.stream.get_ref().as_fd().try_clone_to_owned()
+        self.stream.get_ref().file().as_fd().try_clone_to_owned()
     }
 
     /// Appends one packet.
@@ -154,10 +200,11 @@ impl Output {
 
     /// Its size in bytes; `None` when the service writes it and it is no file.
     pub(crate) fn size(&self) -> Option<u64> {
-        match (self.writer, &self.file) {
+        match (self.writer, self.origin) {
             (Some(Writer::Service), Some(_)) => self
                 .stream
                 .get_ref()
+                .file()
                 .metadata()
                 .ok()
                 .map(|metadata| metadata.len()),
@@ -168,7 +215,7 @@ impl Output {
 
     /// Hands the packets of a file that the service wrote to `look`. Fails at anything that is no packet.
     pub(crate) fn read_back(&mut self, look: impl FnMut(&[u8])) -> io::Result<()> {
-        read_packets(self.stream.get_ref(), look)
+        read_packets(self.stream.get_ref().file(), look)
     }
 
     /// After a recording that failed: keeps what data there are and tells how many bytes, or discards an output without any.
@@ -185,14 +232,13 @@ impl Output {
     /// Removes a file that this recording made or emptied, unless somebody put another in its place. Pipes, devices
     /// and files still untouched stay.
     pub(crate) fn discard(self) -> Discarded {
-        let (file, _) = self.stream.into_parts();
-        match self.file {
-            Some(output) if output.origin != Origin::Untouched && is_at(&file, &output.path) => {
-                match std::fs::remove_file(&output.path) {
-                    Ok(()) => Discarded::Removed,
-                    Err(_) => Discarded::Left,
-                }
-            }
+        let (stream, _) = self.stream.into_parts();
+        let ours = self.origin.is_some_and(|origin| origin != Origin::Untouched);
+        match self.path {
+            Some(path) if ours && is_at(stream.file(), &path) => match std::fs::remove_file(&path) {
+                Ok(()) => Discarded::Removed,
+                Err(_) => Discarded::Left,
+            },
             _ => Discarded::Left,
         }
     }

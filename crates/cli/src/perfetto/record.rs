@@ -17,7 +17,6 @@ use ferretto_proto::messages::observable_events::{CloneTriggerHit, Type as Obser
 use ferretto_proto::messages::{
     CloneSessionRequest, CloneSessionResponse, Message, TraceConfig, clone_session_request,
 };
-use signal_hook::consts::signal;
 
 use super::background::{StartReport, StartStatus};
 use super::console::{Console, Kind};
@@ -28,10 +27,12 @@ use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, TraceFil
 use super::progress::{Summary, progress_line};
 use super::service::{FindService, Service, unreachable};
 use super::session::{
-    CLONE_PATIENCE, Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step, Writer,
+    Acceptance, CLONE_PATIENCE, Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step,
+    Writer,
 };
+use super::signals::Signals;
 use super::snapshots::{SnapshotPlan, Snapshots};
-use super::{FAILURE, NOT_ATTACHED, SUCCESS, triggers};
+use super::{FAILURE, NOT_ATTACHED, SUCCESS, signals, triggers};
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
 const FLUSH_FLAGS: u64 = 2 << 4 | 2;
@@ -47,14 +48,8 @@ const MAX_LOOKED_THROUGH: u64 = 1 << 30;
 
 const SERVICE: Token = Token(0);
 
-/// Who takes the signals that end a recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Signals {
-    /// The recording does.
-    Taken,
-    /// Somebody else: the recording is a part of another, on a thread of its own.
-    LeftAlone,
-}
+/// How long snapshots that are given up have to say so.
+const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Records; gives the exit code, unless a signal ends it.
 pub(super) fn record(
@@ -88,7 +83,12 @@ pub(super) fn record(
         Job::Clone(..) => Purpose::Clone,
     };
     let awaited = triggers::awaited(&recording.config);
-    let parameters = Parameters::from_config(purpose, &recording.config, delay, observer, period);
+    let acceptance = match awaited {
+        Some(_) => Acceptance::Awaited,
+        None => Acceptance::Assumed,
+    };
+    let config = &recording.config;
+    let parameters = Parameters::from_config(purpose, config, delay, observer, period, acceptance);
     let mut recorder = Recorder {
         job: recording.job,
         session: Session::new(parameters, now()),
@@ -102,11 +102,12 @@ pub(super) fn record(
         service: None,
         trouble: None,
         contents: Contents::of(&recording.config),
+        signals,
         write_shown_at: Duration::ZERO,
         newest_may_be_missing: false,
         snapshots: None,
     };
-    let ending = match recorder.run(snapshots, signals, find_service) {
+    let ending = match recorder.run(snapshots, find_service) {
         Ok(ending) => ending,
         Err(error) => {
             recorder.trouble = Some(error.to_string());
@@ -134,6 +135,7 @@ struct Recorder<'a> {
     /// Why the connection ended, or never was.
     trouble: Option<String>,
     contents: Contents,
+    signals: Signals,
     write_shown_at: Duration,
     /// Producers were asked for their newest data at the end, and some did not answer.
     newest_may_be_missing: bool,
@@ -145,12 +147,18 @@ impl Recorder<'_> {
     fn run(
         &mut self,
         snapshots: Option<SnapshotPlan>,
-        signals: Signals,
         find_service: FindService<'_>,
     ) -> Result<Ending, ReactorError> {
         let mut reactor = Reactor::new()?;
-        if signals == Signals::Taken {
-            reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
+        match &self.signals {
+            Signals::Taken => {
+                let interrupted = signals::watch(&mut reactor)?;
+                if let Some(output) = &mut self.output {
+                    output.heed(interrupted);
+                }
+            }
+            Signals::Relayed(relay) => relay.wake(reactor.waker()),
+            Signals::LeftAlone => {}
         }
         self.snapshots = snapshots.map(|plan| Snapshots::new(plan, reactor.waker()));
         let mut events = Events::new();
@@ -158,7 +166,7 @@ impl Recorder<'_> {
         loop {
             while let Some(step) = self.session.next_step() {
                 if let Step::Finish(ending) = step {
-                    return Ok(match self.await_snapshots(&mut reactor, &mut events)? {
+                    return Ok(match self.await_snapshots(&ending, &mut reactor, &mut events)? {
                         None => ending,
                         Some(signal) => Ending::Abandoned(signal),
                     });
@@ -184,6 +192,12 @@ impl Recorder<'_> {
                 .session
                 .next_deadline()
                 .map(|at| Deadline::Monotonic(nanoseconds(at)));
+            if let Signals::Relayed(relay) = &self.signals
+                && let Some(signal) = relay.signal()
+            {
+                self.session.give_up(signal);
+                continue;
+            }
             reactor.wait(&mut events, deadline)?;
             for signal in events.signals() {
                 self.session.interrupted(*signal, now());
@@ -199,28 +213,48 @@ impl Recorder<'_> {
         }
     }
 
-    /// Waits for the snapshots that are under way: they are of a session that ends with our connection. A signal ends the
-    /// wait.
+    /// Waits for the snapshots that are under way: they are of a session that ends with our connection. A signal has them given
+    /// up, and so has one that gave up the recording; it is what this gives.
     fn await_snapshots(
         &mut self,
+        ending: &Ending,
         reactor: &mut Reactor,
         events: &mut Events,
     ) -> Result<Option<Signal>, ReactorError> {
-        let under_way = |recorder: &Self| recorder.snapshots.as_ref().is_some_and(Snapshots::under_way);
-        if under_way(self)
-            && let Some(endpoint) = &self.endpoint
-        {
+        let Some(snapshots) = self.snapshots.as_ref().filter(|all| all.under_way()) else {
+            return Ok(None);
+        };
+        if let Some(endpoint) = &self.endpoint {
             // What the service says does not matter any more.
             reactor.deregister(endpoint, SERVICE)?;
         }
-        while under_way(self) {
-            reactor.wait(events, None)?;
-            if let Some(signal) = events.signals().first() {
-                return Ok(Some(*signal));
-            }
-            self.show_snapshots();
+        let mut given_up = None;
+        if let Ending::Abandoned(signal) = ending {
+            snapshots.give_up(*signal);
+            given_up = Some((*signal, now() + GIVE_UP_PATIENCE));
         }
-        Ok(None)
+        while self.snapshots.as_ref().is_some_and(Snapshots::under_way) {
+            let deadline = given_up.map(|(_, until)| Deadline::Monotonic(nanoseconds(until)));
+            reactor.wait(events, deadline)?;
+            self.show_snapshots();
+            let signal = events.signals().first().filter(|_| !self.session.is_echo(now()));
+            match (given_up, signal) {
+                (None, Some(signal)) => {
+                    self.snapshots
+                        .iter()
+                        .for_each(|snapshots| snapshots.give_up(*signal));
+                    given_up = Some((*signal, now() + GIVE_UP_PATIENCE));
+                }
+                (Some(_), Some(_)) => break,
+                (Some((_, until)), None) if now() >= until => break,
+                _ => {}
+            }
+        }
+        for file in self.snapshots.iter().flat_map(Snapshots::unfinished) {
+            self.console
+                .say(format_args!("{} is given up in the middle", file.display()));
+        }
+        Ok(given_up.map(|(signal, _)| signal))
     }
 
     /// Says what became of snapshots since.
@@ -281,6 +315,12 @@ impl Recorder<'_> {
             Ok(file) => file,
             Err(error) => return self.session.output_failed(error.to_string()),
         };
+        if call == Call::ReadBuffers
+            && let Some(output) = self.output.as_ref().filter(|output| output.awaits_reader())
+        {
+            self.console
+                .say(format_args!("waiting for somebody to read {}", output.name()));
+        }
         let Some(endpoint) = &mut self.endpoint else {
             return;
         };
@@ -446,24 +486,25 @@ impl Recorder<'_> {
                 self.console.say(format_args!(
                     "Connected to the Perfetto traced service, TTL: {seconds}s"
                 ));
-                if let Some(awaited) = &self.awaited {
-                    self.console.say(awaited);
-                    if let Some(started) = self.service.as_ref().and_then(|service| service.started.as_ref())
-                    {
-                        self.console.say(format_args!(
-                            "to activate one: PERFETTO_PRODUCER_SOCK_NAME={} ferretto trigger_perfetto NAME",
-                            started.producer_socket
-                        ));
-                    }
-                }
             }
             Notice::Recording(None) => {
                 self.console
                     .say("Connected to the Perfetto traced service, starting tracing");
                 self.console.say("Ctrl-C ends the recording and keeps the data");
             }
+            Notice::Accepted => {
+                if let Some(awaited) = &self.awaited {
+                    self.console.say(awaited);
+                }
+                if let Some(started) = self.service.as_ref().and_then(|service| service.started.as_ref()) {
+                    self.console.say(format_args!(
+                        "to activate one: PERFETTO_PRODUCER_SOCK_NAME={} ferretto trigger_perfetto NAME",
+                        started.producer_socket
+                    ));
+                }
+            }
             Notice::Stopping(signal) => {
-                let signal = signal_name(signal);
+                let signal = signals::name(signal);
                 self.console.say(format_args!(
                     "{signal}: ending the recording (again to give it up)"
                 ));
@@ -484,8 +525,9 @@ impl Recorder<'_> {
         match ending {
             Ending::Complete => {
                 self.report(StartStatus::Started, "");
-                self.summarize();
+                let file = self.summarize();
                 return match self.snapshots {
+                    _ if file == Trace::Cut => FAILURE,
                     Some(snapshots) if snapshots.any_failed() => FAILURE,
                     _ => SUCCESS,
                 };
@@ -505,8 +547,8 @@ impl Recorder<'_> {
         self.keep_or_discard(&ending);
         // Last, since whoever waits for it takes everything to be done then.
         self.report(StartStatus::Failed, &problem);
-        if let Ending::Abandoned(signal) = ending {
-            die_of(signal);
+        if let (Ending::Abandoned(signal), Signals::Taken) = (&ending, &self.signals) {
+            signals::die_of(*signal);
         }
         if ending == Ending::NotAttached {
             NOT_ATTACHED
@@ -552,7 +594,7 @@ impl Recorder<'_> {
                     Job::Clone(_) => "clone",
                     Job::Record | Job::StartAndDetach(_) | Job::Attach(..) => "recording",
                 };
-                format!("{}: the {what} is given up", signal_name(*signal))
+                format!("{}: the {what} is given up", signals::name(*signal))
             }
         }
     }
@@ -579,29 +621,38 @@ impl Recorder<'_> {
         }
     }
 
-    fn summarize(&mut self) {
+    /// Says how it went, and gives what there is of the trace.
+    fn summarize(&mut self) -> Trace {
         let name = self.output_name();
         let size = self.output.as_ref().and_then(Output::size);
-        let seen = match self.session.writer() {
-            Writer::Us => {
-                self.console
-                    .say(format_args!("Wrote {} bytes into {name}", size.unwrap_or(0)));
-                true
-            }
-            Writer::Service => {
-                self.console
-                    .say(format_args!("Trace written into the output file {name}"));
-                self.look_through(size)
-            }
+        let trace = match self.session.writer() {
+            Writer::Us => Trace::Whole,
+            Writer::Service => self.look_through(size),
         };
+        if trace == Trace::Cut {
+            self.console.say(format_args!(
+                "{name} breaks off in the middle of a packet: the service could not write all of it. Is the disk full?"
+            ));
+        }
+        match (self.session.writer(), &self.job) {
+            // Upstream's says so of clones whoever writes them.
+            (Writer::Us, _) | (Writer::Service, Job::Clone(_)) => self
+                .console
+                .say(format_args!("Wrote {} bytes into {name}", size.unwrap_or(0))),
+            (Writer::Service, _) => self
+                .console
+                .say(format_args!("Trace written into the output file {name}")),
+        }
+        let seen = trace == Trace::Whole;
         if self.awaited.is_some() && size == Some(0) {
-            return match self.snapshots.as_ref().map(Snapshots::taken) {
+            match self.snapshots.as_ref().map(Snapshots::taken) {
                 None => self.console.say("no trigger came: the trace is empty"),
                 Some(0) => self.console.say("no snapshot was taken: there is no trace"),
                 Some(_) => self.console.say(format_args!(
                     "the snapshots have what was recorded; {name} stays empty"
                 )),
-            };
+            }
+            return trace;
         }
         if self.newest_may_be_missing {
             self.console
@@ -618,16 +669,35 @@ impl Recorder<'_> {
         for line in summary.lines() {
             self.console.line(line);
         }
+        trace
     }
 
-    /// Looks at the packets that the service wrote, unless they cannot or should not be read; gives whether it did.
-    fn look_through(&mut self, size: Option<u64>) -> bool {
+    /// Looks at the packets that the service wrote, unless they cannot or should not be read.
+    fn look_through(&mut self, size: Option<u64>) -> Trace {
         let contents = &mut self.contents;
-        self.output
-            .as_mut()
-            .filter(|_| size.is_some_and(|size| size <= MAX_LOOKED_THROUGH))
-            .is_some_and(|output| output.read_back(|packet| contents.observe(packet)).is_ok())
+        let Some(output) = &mut self.output else {
+            return Trace::NotSeen;
+        };
+        if size.is_none_or(|size| size > MAX_LOOKED_THROUGH) {
+            return Trace::NotSeen;
+        }
+        match output.read_back(|packet| contents.observe(packet)) {
+            Ok(()) => Trace::Whole,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Trace::Cut,
+            Err(_) => Trace::NotSeen,
+        }
     }
+}
+
+/// What was found in a file that the service wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trace {
+    /// Packets, to its end.
+    Whole,
+    /// It ends in the middle of one.
+    Cut,
+    /// It was not looked at, or is something else.
+    NotSeen,
 }
 
 /// The key of a detached session.
@@ -684,23 +754,6 @@ fn cloned(job: &Job, response: &CloneSessionResponse) -> Result<Writer, String> 
     };
     let reason = response.error.as_deref().unwrap_or_default();
     Err(format!("cannot clone the session {original}: {reason}"))
-}
-
-fn signal_name(signal: Signal) -> &'static str {
-    match signal {
-        Signal::Interrupt => "Ctrl-C",
-        _ => "SIGTERM",
-    }
-}
-
-/// Ends the process the way the signal does by default, so that the shell sees what happened.
-fn die_of(signal: Signal) {
-    let number = match signal {
-        Signal::Interrupt => signal::SIGINT,
-        _ => signal::SIGTERM,
-    };
-    // It returns only if it cannot; then an exit code has to do.
-    let _ = signal_hook::low_level::emulate_default_handler(number);
 }
 
 /// Shows the session's name in `ps` and `top`, as upstream's does.

@@ -63,8 +63,10 @@ pub(crate) enum Step {
 /// Something the user should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// The recording began; it takes so long, if that is known.
+    /// The recording was asked for; it takes so long, if that is known.
     Recording(Option<Duration>),
+    /// The service has taken its config.
+    Accepted,
     /// A signal ends the recording.
     Stopping(Signal),
     /// The producers' newest data may be missing.
@@ -154,6 +156,15 @@ pub(crate) struct Parameters {
     pub(crate) observer: Observer,
     /// How often stats are asked for while recording.
     pub(crate) progress_period: Option<Duration>,
+    pub(crate) acceptance: Acceptance,
+}
+
+/// Whether it is of interest that the service has taken the config, which it does not say by itself: it answers when the recording is
+/// over. Only a session has stats, so they are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acceptance {
+    Awaited,
+    Assumed,
 }
 
 /// Whether somebody waits for what the service can tell meanwhile: that all data sources have started, that a trigger was hit.
@@ -171,6 +182,7 @@ impl Parameters {
         start_delay: Duration,
         observer: Observer,
         progress_period: Option<Duration>,
+        acceptance: Acceptance,
     ) -> Parameters {
         let ms = |value: Option<u32>| Duration::from_millis(u64::from(value.unwrap_or(0)));
         let triggers = &config.trigger_config;
@@ -193,6 +205,7 @@ impl Parameters {
             writer: Self::writer(config),
             observer,
             progress_period,
+            acceptance,
         }
     }
 
@@ -344,6 +357,9 @@ impl Session {
         self.steps
             .push_back(Step::Tell(Notice::Recording(self.parameters.duration)));
         self.call(Call::EnableTracing);
+        if self.parameters.acceptance == Acceptance::Awaited {
+            self.call(Call::GetTraceStats);
+        }
         self.phase = Phase::Recording;
         self.started_at = Some(now);
         self.give_up_at = self
@@ -473,6 +489,12 @@ impl Session {
         if have {
             self.stats = stats;
         }
+        let running = matches!(self.phase, Phase::Recording | Phase::Detaching);
+        if have && running && self.parameters.acceptance == Acceptance::Awaited {
+            self.parameters.acceptance = Acceptance::Assumed;
+            self.steps.push_back(Step::Tell(Notice::Accepted));
+            return;
+        }
         match self.phase {
             Phase::AwaitingStats { .. } => self.finish(Ending::Complete),
             Phase::Recording if have => {
@@ -485,12 +507,10 @@ impl Session {
 
     /// A signal that asks to stop.
     pub(crate) fn interrupted(&mut self, signal: Signal, now: Duration) {
-        let again = match self.interrupted_at {
-            // One wish, delivered twice: `timeout` signals its child and then the child's process group.
-            Some(at) if now < at + SAME_INTERRUPT => return,
-            Some(_) => true,
-            None => false,
-        };
+        if self.is_echo(now) {
+            return;
+        }
+        let again = self.interrupted_at.is_some();
         self.interrupted_at.get_or_insert(now);
         match self.phase {
             Phase::Finished => {}
@@ -501,6 +521,19 @@ impl Session {
             Phase::ReadingBack { .. } if !again => {
                 self.steps.push_back(Step::Tell(Notice::AlreadyReadingBack))
             }
+            _ => self.give_up(signal),
+        }
+    }
+
+    /// Whether a signal now is the one that came before: `timeout` signals its child and then the child's process group.
+    pub(crate) fn is_echo(&self, now: Duration) -> bool {
+        self.interrupted_at.is_some_and(|at| now < at + SAME_INTERRUPT)
+    }
+
+    /// A signal that asks to go at once.
+    pub(crate) fn give_up(&mut self, signal: Signal) {
+        match self.phase {
+            Phase::Finished => {}
             // Everything is in the output already.
             Phase::AwaitingStats { .. } => self.finish(Ending::Complete),
             _ => self.finish(Ending::Abandoned(signal)),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ferretto_ipc::address::Address;
-use ferretto_ipc::reactor::Waker;
+use ferretto_ipc::reactor::{Signal, Waker};
 use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::messages::observable_events::CloneTriggerHit;
 
@@ -17,6 +17,7 @@ use super::output::Output;
 use super::plan::{
     CloneOf, ExistingFile, HitTrigger, Job, Original, Process, Recording, Sink, TraceFilter, takes_snapshots,
 };
+use super::signals::{Relay, Signals};
 use super::{Program, SUCCESS, save_clone};
 
 /// How snapshots of a recording are taken.
@@ -38,7 +39,9 @@ impl SnapshotPlan {
         let path = match (&recording.sink, recording.process) {
             (Sink::File(path), Process::Foreground) => path,
             // It has left the directory that a path may begin at.
-            (_, Process::Background | Process::BackgroundOnceStarted) => output?.absolute_path()?,
+            (Sink::File(_), Process::Background | Process::BackgroundOnceStarted) => {
+                output?.absolute_path()?
+            }
             _ => return None,
         };
         if recording.job != Job::Record || !takes_snapshots(&recording.config) {
@@ -55,9 +58,14 @@ impl SnapshotPlan {
         })
     }
 
-    fn recording(&self, number: usize, hit: &CloneTriggerHit) -> Recording {
+    /// The file of a snapshot.
+    fn path(&self, number: usize) -> PathBuf {
         let mut path = self.path.clone().into_os_string();
         path.push(format!(".{number}"));
+        path.into()
+    }
+
+    fn recording(&self, number: usize, hit: &CloneTriggerHit) -> Recording {
         Recording {
             job: Job::Clone(CloneOf {
                 original: Original::Id(hit.tracing_session_id.unwrap_or_default() as u64),
@@ -71,7 +79,7 @@ impl SnapshotPlan {
                 }),
             }),
             config: self.config.clone(),
-            sink: Sink::File(path.into()),
+            sink: Sink::File(self.path(number)),
             existing: self.existing,
             process: Process::Foreground,
             notify_fd: None,
@@ -98,6 +106,8 @@ pub(super) struct Snapshots {
     orders: Option<Sender<Order>>,
     reports: (Sender<Report>, Receiver<Report>),
     waker: Waker,
+    /// Ends what is being taken.
+    relay: Relay,
     ordered: usize,
     reported: usize,
     succeeded: usize,
@@ -112,6 +122,7 @@ impl Snapshots {
             orders: None,
             reports: channel(),
             waker,
+            relay: Relay::default(),
             ordered: 0,
             reported: 0,
             succeeded: 0,
@@ -124,7 +135,12 @@ impl Snapshots {
         let orders = match &self.orders {
             Some(orders) => orders,
             None => {
-                let thread = start(self.plan.program, self.reports.0.clone(), self.waker.clone());
+                let thread = start(
+                    self.plan.program,
+                    self.reports.0.clone(),
+                    self.waker.clone(),
+                    self.relay.clone(),
+                );
                 self.orders.insert(thread.inspect_err(|_| self.failed += 1)?)
             }
         };
@@ -152,6 +168,16 @@ impl Snapshots {
         lines
     }
 
+    /// Has those that are under way given up, because of this signal. They report that.
+    pub(super) fn give_up(&self, signal: Signal) {
+        self.relay.pass_on(signal);
+    }
+
+    /// The files of those that are not done.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = PathBuf> {
+        (self.reported..self.ordered).map(|number| self.plan.path(number))
+    }
+
     /// Whether some are not done.
     pub(super) fn under_way(&self) -> bool {
         self.reported < self.ordered
@@ -168,14 +194,19 @@ impl Snapshots {
     }
 }
 
-fn start(program: Program, reports: Sender<Report>, waker: Waker) -> std::io::Result<Sender<Order>> {
+fn start(
+    program: Program,
+    reports: Sender<Report>,
+    waker: Waker,
+    relay: Relay,
+) -> std::io::Result<Sender<Order>> {
     let (orders, received) = channel::<Order>();
     std::thread::Builder::new()
         .name("snapshots".into())
         .spawn(move || {
             for Order { recording, socket } in received {
                 let mut console = Console::kept(program);
-                let exit_code = save_clone(recording, &socket, &mut console);
+                let exit_code = save_clone(recording, &socket, Signals::Relayed(relay.clone()), &mut console);
                 let report = Report {
                     lines: console.into_kept(),
                     exit_code,

@@ -193,3 +193,101 @@ fn an_output_that_cannot_be_opened_names_the_path_and_the_reason() {
         "{error}"
     );
 }
+
+/// A FIFO, and a trace that does not fit into it by far.
+fn fifo(dir: &tempfile::TempDir) -> (PathBuf, Vec<u8>) {
+    let path = dir.path().join("fifo");
+    rustix::fs::mkfifoat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+    )
+    .unwrap();
+    (path, vec![7; 1_000_000])
+}
+
+#[test]
+fn a_pipe_may_be_read_late() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, packet) = fifo(&dir);
+    let mut output = open(&path);
+    // As a clone does that turns out to be ours to write.
+    for writer in [Writer::Service, Writer::Us, Writer::Us] {
+        output.begin(writer).unwrap();
+    }
+    assert!(output.awaits_reader());
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    output.write_packet(&packet).unwrap();
+    output.finish().unwrap();
+    assert!(!output.awaits_reader());
+    assert_eq!(output.size(), Some(4 + packet.len() as u64));
+    drop(output);
+    assert_eq!(reader.join().unwrap()[4..], packet);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, packet) = fifo(&dir);
+    let mut output = open(&path);
+    let reader = File::open(&path).unwrap();
+    output.begin(Writer::Us).unwrap();
+    assert!(!output.awaits_reader());
+    drop(reader);
+    let error = output
+        .write_packet(&packet)
+        .and_then(|()| output.finish())
+        .unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!(output.discard(), Discarded::Left);
+    assert!(path.exists());
+}
+
+#[test]
+fn two_signals_end_the_wait_for_a_reader_that_never_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, packet) = fifo(&dir);
+    let interrupted = Interrupted::default();
+    let mut output = open(&path);
+    output.heed(interrupted.clone());
+    output.begin(Writer::Us).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let error = std::thread::scope(|scope| {
+        use std::sync::atomic::Ordering::Relaxed;
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                interrupted.store(true, Relaxed);
+                std::thread::yield_now();
+            }
+        });
+        let error = output.write_packet(&packet).and_then(|()| output.finish());
+        done.store(true, Relaxed);
+        error.unwrap_err()
+    });
+    assert!(error.to_string().contains("a signal ended the wait"), "{error}");
+}
+
+#[test]
+fn a_service_may_write_into_a_pipe_before_anybody_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, _) = fifo(&dir);
+    let mut output = open(&path);
+    output.begin(Writer::Service).unwrap();
+    File::from(output.descriptor().unwrap())
+        .write_all(b"early")
+        .unwrap();
+    let mut reader = File::open(&path).unwrap();
+    drop(output);
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    assert_eq!(read, b"early");
+
+    // Once somebody reads, their going away is told.
+    let mut output = open(&path);
+    output.begin(Writer::Service).unwrap();
+    drop(reader);
+    let error = File::from(output.descriptor().unwrap())
+        .write_all(b"late")
+        .unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+}

@@ -12,7 +12,14 @@ fn parameters() -> Parameters {
         duration_ms: Some(10_000),
         ..Default::default()
     };
-    Parameters::from_config(Purpose::Record, &config, Duration::ZERO, Observer::Absent, None)
+    Parameters::from_config(
+        Purpose::Record,
+        &config,
+        Duration::ZERO,
+        Observer::Absent,
+        None,
+        Acceptance::Assumed,
+    )
 }
 
 fn steps(session: &mut Session) -> Vec<Step> {
@@ -86,6 +93,7 @@ fn what_the_service_wrote_is_not_read_back() {
         Duration::ZERO,
         Observer::Absent,
         None,
+        Acceptance::Assumed,
     ));
     session.tracing_disabled(None, seconds(10));
     assert_eq!(calls(&mut session), [GetTraceStats]);
@@ -131,6 +139,54 @@ fn a_recording_that_ends_while_it_is_flushed_is_read_back_once() {
     assert_eq!(calls(&mut session), [Flush, ReadBuffers]);
     session.flushed(Ok(()));
     assert_eq!(steps(&mut session), []);
+}
+
+#[test]
+fn that_the_service_took_the_config_shows_in_that_it_has_stats() {
+    let awaited = || {
+        let mut session = Session::new(
+            Parameters {
+                acceptance: Acceptance::Awaited,
+                ..parameters()
+            },
+            Duration::ZERO,
+        );
+        steps(&mut session);
+        session.connected(Duration::ZERO);
+        assert_eq!(calls(&mut session), [EnableTracing, GetTraceStats]);
+        session
+    };
+    let stats = || Some(TraceStats::default());
+    let mut session = awaited();
+    session.trace_stats(None, seconds(0));
+    assert_eq!(steps(&mut session), [], "a config that is refused has none");
+    session.tracing_disabled(Some("refused".into()), seconds(0));
+    assert_eq!(ending(&mut session), Some(Ending::ServiceError("refused".into())));
+
+    let mut session = awaited();
+    session.trace_stats(stats(), seconds(0));
+    assert_eq!(steps(&mut session), [Step::Tell(Notice::Accepted)]);
+    session.trace_stats(stats(), seconds(1));
+    assert_eq!(steps(&mut session), [Step::ShowProgress], "it is told once");
+}
+
+#[test]
+fn what_somebody_else_gives_up_ends_at_once() {
+    let mut session = reading_back();
+    session.give_up(Signal::Interrupt);
+    assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Interrupt)));
+    session.give_up(Signal::Interrupt);
+    assert_eq!(steps(&mut session), []);
+
+    let mut session = reading_back();
+    session.all_packets_read(seconds(10));
+    steps(&mut session);
+    session.give_up(Signal::Interrupt);
+    assert_eq!(
+        ending(&mut session),
+        Some(Ending::Complete),
+        "there is nothing left to give up"
+    );
 }
 
 #[test]
@@ -220,6 +276,7 @@ fn a_hung_service_is_given_up_after_duration_allowances_and_a_minute() {
         Duration::ZERO,
         Observer::Absent,
         None,
+        Acceptance::Assumed,
     ));
     assert_eq!(session.next_deadline(), Some(seconds(75)));
     session.handle_timeout(seconds(74));
@@ -340,8 +397,14 @@ fn triggers_make_up_the_duration_of_a_config_without_one() {
         trigger_config: triggers.into(),
         ..Default::default()
     };
-    let parameters =
-        Parameters::from_config(Purpose::Record, &config, Duration::ZERO, Observer::Absent, None);
+    let parameters = Parameters::from_config(
+        Purpose::Record,
+        &config,
+        Duration::ZERO,
+        Observer::Absent,
+        None,
+        Acceptance::Assumed,
+    );
     assert_eq!(parameters.duration, Some(seconds(65)));
 }
 
@@ -350,7 +413,14 @@ fn with_purpose(purpose: Purpose) -> Session {
         write_into_file: Some(true),
         ..Default::default()
     };
-    let parameters = Parameters::from_config(purpose, &config, Duration::ZERO, Observer::Absent, None);
+    let parameters = Parameters::from_config(
+        purpose,
+        &config,
+        Duration::ZERO,
+        Observer::Absent,
+        None,
+        Acceptance::Assumed,
+    );
     let mut session = Session::new(parameters, Duration::ZERO);
     assert_eq!(steps(&mut session), [Step::Connect]);
     session.connected(Duration::ZERO);
