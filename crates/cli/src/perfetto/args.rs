@@ -15,7 +15,7 @@ use super::light_config::LightFlags;
 /// The flags as typed.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments {
-    /// Every `-c`, in order; the last one counts, but each must be readable.
+    /// Every `-c`, in order.
     pub(crate) configs: Vec<OsString>,
     /// `--txt`.
     pub(crate) text: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     pub(crate) query_raw: bool,
     /// `--long`.
     pub(crate) long: bool,
-    /// `--add-attribute`, each `key` or `key=value`.
+    /// `--add-attribute` or `--add-note`, each `key` or `key=value`.
     pub(crate) attributes: Vec<String>,
     /// `--alert-id`, `--config-id`, `--config-uid`, `--subscription-id`.
     pub(crate) statsd: StatsdFlags,
@@ -214,7 +214,8 @@ fn recording_flags(command: Command) -> Command {
                 .long_help(
                     "Reads the trace config from FILE, or from stdin when FILE is -. It is an encoded \
                      perfetto.protos.TraceConfig, or its text form with --txt. `:test` is a built-in config: two seconds \
-                     of scheduling and power events.",
+                     of scheduling and power events. Given more than once, the configs are put together: lists are \
+                     joined, of single values the last one counts. What precedes a - or :test counts for nothing.",
                 ),
         )
         .arg(
@@ -259,6 +260,8 @@ fn recording_flags(command: Command) -> Command {
         )
         .arg(
             option("add-attribute", "KEY[=VALUE]", value_parser!(String), "Note a key and value in the trace")
+                // What it was called up to v56, when the trace kept it in a field of its own, which is gone.
+                .visible_alias("add-note")
                 .action(ArgAction::Append)
                 .long_help(
                     "Notes a key and a value (empty if left out) in the trace; can be repeated. Trace processor lists \
@@ -491,6 +494,8 @@ mod tests {
         ];
         let arguments = parse(Program::Perfetto, words.map(OsString::from)).unwrap();
         assert_eq!(arguments.attributes, ["", "", "a=b=c"]);
+        let notes = parsed("--add-note a=b --add-attribute c --add-n d --add e");
+        assert_eq!(notes.attributes, ["a=b", "c", "d", "e"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -65,24 +65,43 @@ impl StartReport {
     }
 }
 
-/// Why there is no background process.
+/// Why there is no background process, or nobody to report to.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot go on in the background: {what}: {source}")]
-pub(crate) struct DetachError {
-    what: &'static str,
-    source: io::Error,
+pub(crate) enum DetachError {
+    #[error("cannot go on in the background: {what}: {source}")]
+    Background { what: &'static str, source: io::Error },
+    #[error("cannot report to the descriptor {fd} of --notify-fd: {source}")]
+    NotifyFd { fd: i32, source: io::Error },
 }
 
 /// Takes over the descriptor of `--notify-fd`.
 pub(crate) fn notify_report(fd: i32) -> Result<StartReport, DetachError> {
-    let fd = crate::inherited::take(fd).map_err(|source| DetachError {
-        what: "the descriptor of --notify-fd",
-        source,
-    })?;
+    let taken = match fd {
+        0 | 1 => take_standard_stream(fd),
+        _ => crate::inherited::take(fd),
+    };
+    let taken = taken.map_err(|source| DetachError::NotifyFd { fd, source })?;
     Ok(StartReport {
-        to: File::from(fd),
+        to: File::from(taken),
         reader: Reader::Foreign,
     })
+}
+
+/// Takes stdin or stdout, and leaves nothing in its place: its reader sees the end once this is closed.
+fn take_standard_stream(fd: i32) -> io::Result<OwnedFd> {
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+    match fd {
+        0 => {
+            let taken = io::stdin().as_fd().try_clone_to_owned()?;
+            rustix::stdio::dup2_stdin(&null)?;
+            Ok(taken)
+        }
+        _ => {
+            let taken = io::stdout().as_fd().try_clone_to_owned()?;
+            rustix::stdio::dup2_stdout(&null)?;
+            Ok(taken)
+        }
+    }
 }
 
 /// Forks if `process` asks for it. `before` are those who wait already.
@@ -92,7 +111,7 @@ pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<De
         return Ok(Detached::Recorder(reports));
     }
     let pipe = |what| {
-        pipe_with(PipeFlags::CLOEXEC).map_err(|source| DetachError {
+        pipe_with(PipeFlags::CLOEXEC).map_err(|source| DetachError::Background {
             what,
             source: source.into(),
         })
@@ -100,11 +119,11 @@ pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<De
     let (left_terminal, leaving_terminal) = pipe("making a pipe")?;
     let (started, starting) = pipe("making a pipe")?;
 
-    let forked = background::fork().map_err(|source| DetachError { what: "fork", source })?;
+    let forked = background::fork().map_err(|source| DetachError::Background { what: "fork", source })?;
     match forked {
         Forked::Child => {
             drop((left_terminal, started));
-            background::leave_terminal().map_err(|source| DetachError {
+            background::leave_terminal().map_err(|source| DetachError::Background {
                 what: "leaving the terminal",
                 source: source.into(),
             })?;

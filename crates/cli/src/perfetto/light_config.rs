@@ -225,7 +225,8 @@ fn named(name: &str) -> DataSourceConfig {
     }
 }
 
-/// Reads `value`: nothing or `0`, or a number and its unit with nothing around them.
+/// Reads `value`: nothing or `0`, or a number and its unit with nothing between or behind them. Before them may be what
+/// upstream's `strtoull` skips, but for a minus, which it wraps around.
 fn quantity(
     flag: &'static str,
     value: &str,
@@ -237,8 +238,12 @@ fn quantity(
     if value.is_empty() || value == "0" {
         return Ok(0);
     }
-    let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
-    let (number, unit) = value.split_at(digits);
+    let trimmed = value.trim_ascii_start();
+    let unsigned = trimmed.strip_prefix('+').unwrap_or(trimmed);
+    let digits = unsigned
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(unsigned.len());
+    let (number, unit) = unsigned.split_at(digits);
     let parsed = if number.is_empty() {
         Err(QuantityError::NoNumber { example })
     } else if unit.is_empty() {
@@ -320,6 +325,7 @@ mod tests {
             ("100s", 100_000),
             ("2m", 120_000),
             ("2h", 7_200_000),
+            (" \t+2s", 2_000),
             ("0", 0),
             ("", 0),
         ] {

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use ferretto_proto::messages::{TraceAttributes, TraceConfig, trace_attributes, trace_config};
+use ferretto_proto::messages::{Message, TraceAttributes, TraceConfig, trace_attributes, trace_config};
 
 use super::Program;
 use super::args::{Arguments, StatsdFlags};
@@ -218,8 +218,8 @@ pub(crate) enum PlanError {
     SnapshotsWithoutFile,
     #[error("where should the trace go? Add -o FILE (or -o - for stdout)")]
     NoOutput,
-    #[error("the notify descriptor {0} is stdin, stdout or stderr")]
-    NotifyStandardStream(i32),
+    #[error("--notify-fd 2 is stderr, where what goes wrong is said; pass another descriptor")]
+    NotifyStderr,
 }
 
 /// Makes the plan.
@@ -237,8 +237,8 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
             return Err(PlanError::AttributeWithoutKey);
         }
     }
-    if let Some(fd @ 0..=2) = arguments.notify_fd {
-        return Err(PlanError::NotifyStandardStream(fd));
+    if arguments.notify_fd == Some(2) {
+        return Err(PlanError::NotifyStderr);
     }
     check_keys(&arguments)?;
     let attach = arguments.attach.is_some() || arguments.is_detached.is_some();
@@ -263,6 +263,17 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
             arguments.clone.is_some() && arguments.clone_by_name.is_some(),
             "--clone",
             "--clone-by-name",
+        ),
+        // Where the process id goes, or the trace.
+        (
+            arguments.notify_fd == Some(1) && arguments.background,
+            "--notify-fd 1",
+            "--background",
+        ),
+        (
+            arguments.notify_fd == Some(1) && arguments.out.as_deref() == Some("-".as_ref()),
+            "--notify-fd 1",
+            "--out -",
         ),
     ];
     if let Some((_, one, other)) = conflicts.into_iter().find(|(both, ..)| *both) {
@@ -463,42 +474,71 @@ pub(crate) fn takes_snapshots(config: &TraceConfig) -> bool {
     triggers.trigger_mode == Some(clone_snapshot) || triggers.use_clone_snapshot_if_available == Some(true)
 }
 
-/// The config of `-c`, or that of the light flags. As upstream, an empty `-c` file beside light flags is ignored.
+/// The configs of all `-c` put together, or that of the light flags. As upstream, empty files beside light flags are ignored.
 fn requested_config(program: Program, arguments: &Arguments) -> Result<TraceConfig, PlanError> {
-    let mut last = None;
+    let mut given: Vec<(&OsString, Vec<u8>)> = Vec::new();
     for name in &arguments.configs {
+        // Upstream appends what it reads, but what comes from here takes the place of all before.
+        if name == "-" || name == ":test" {
+            given.clear();
+        }
         let bytes = if name == ":test" {
-            Vec::new()
+            test_config()?.encode_to_vec()
         } else {
             read_config(name)?
         };
-        last = Some((name, bytes));
+        given.push((name, bytes));
     }
-    match last {
-        Some((name, _)) if name == ":test" && !arguments.light.any() => Ok(test_config()?),
-        Some((name, bytes)) if arguments.light.any() && (!bytes.is_empty() || name == ":test") => Err(
-            PlanError::Conflict("-c", "--time, --buffer, --size, --app or events"),
-        ),
-        _ if arguments.light.any() => {
-            let mut config = light_config(&arguments.light)?;
-            if program == Program::Ferretto {
-                add_overview(&mut config);
-            }
-            Ok(config)
+    let last = given.last().map(|(name, _)| display(name));
+    given.retain(|(_, bytes)| !bytes.is_empty());
+    if arguments.light.any() {
+        if !given.is_empty() {
+            return Err(PlanError::Conflict(
+                "-c",
+                "--time, --buffer, --size, --app or events",
+            ));
         }
-        // A clone has the config of the original.
-        None if arguments.clone.is_some() || arguments.clone_by_name.is_some() => Ok(TraceConfig::default()),
-        None => Err(PlanError::NoConfig),
-        Some((name, bytes)) if bytes.is_empty() => Err(PlanError::EmptyConfig(display(name))),
-        Some((name, bytes)) => {
-            let syntax = match (arguments.text, arguments.lossy_text) {
-                (true, _) => ConfigSyntax::Text,
-                (false, true) => ConfigSyntax::LossyText,
-                (false, false) => ConfigSyntax::Encoded,
-            };
-            Ok(parse_config(&display(name), &bytes, syntax)?)
+        let mut config = light_config(&arguments.light)?;
+        if program == Program::Ferretto {
+            add_overview(&mut config);
         }
+        return Ok(config);
     }
+    // A clone has the config of the original.
+    let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
+    match (last, given.is_empty()) {
+        (None, _) if !clone => Err(PlanError::NoConfig),
+        (Some(name), true) if !clone => Err(PlanError::EmptyConfig(name)),
+        _ => together(&given, config_syntax(arguments)),
+    }
+}
+
+fn config_syntax(arguments: &Arguments) -> ConfigSyntax {
+    match (arguments.text, arguments.lossy_text) {
+        (true, _) => ConfigSyntax::Text,
+        (false, true) => ConfigSyntax::LossyText,
+        (false, false) => ConfigSyntax::Encoded,
+    }
+}
+
+/// Puts configs together as protobuf does: lists are joined, messages merged, of single values the last one counts. Each is
+/// parsed by itself, so that a mistake is shown in the file that has it.
+fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<TraceConfig, PlanError> {
+    let mut encoded = Vec::new();
+    for (name, bytes) in configs {
+        let syntax = if *name == ":test" {
+            ConfigSyntax::Encoded
+        } else {
+            syntax
+        };
+        let config = parse_config(&display(name), bytes, syntax)?;
+        encoded.extend(config.encode_to_vec());
+    }
+    TraceConfig::decode_from_slice(&encoded).map_err(|source| {
+        let names: Vec<String> = configs.iter().map(|(name, _)| display(name)).collect();
+        let name = names.join(" with ");
+        ConfigError::Encoded { name, source }.into()
+    })
 }
 
 fn display(name: &OsString) -> String {
@@ -594,6 +634,7 @@ fn sink(config: &TraceConfig, out: Option<OsString>) -> Result<Sink, PlanError> 
     match (output_path(config), out) {
         (Some(path), None) if config.write_into_file == Some(true) => Ok(Sink::OpenedByService(path)),
         (_, None) => Err(PlanError::NoOutput),
+        (_, Some(out)) if out.is_empty() => Err(PlanError::NoOutput),
         (_, Some(out)) if out == "-" => Ok(Sink::Stdout),
         (_, Some(out)) => Ok(Sink::File(PathBuf::from(out))),
     }

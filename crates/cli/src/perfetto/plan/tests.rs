@@ -70,12 +70,64 @@ fn what_upstream_refuses_is_refused() {
         ("--clone 3 --clone-by-name n -o x", "--clone-by-name"),
         ("--clone 3", "-o FILE"),
         ("--clone-for-bugreport -t 1s -o x", "--clone or --clone-by-name"),
-        ("--notify-fd 1 -t 1s -o x", "stdin, stdout or stderr"),
+        ("--notify-fd 2 -t 1s -o x", "stderr"),
+        ("--notify-fd 1 -t 1s -o -", "--out -"),
+        ("--notify-fd 1 -t 1s -o x -d", "--background"),
+        ("-t 1s -o=", "-o FILE"),
     ];
     for (line, reason) in cases {
         let message = refused(line);
         assert!(message.contains(reason), "{line}: {message}");
     }
+}
+
+#[test]
+fn configs_are_put_together_as_upstream_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let one = file("one", "duration_ms: 1 buffers { size_kb: 1 }");
+    let two = file(
+        "two",
+        "duration_ms: 2 buffers { size_kb: 2 } unique_session_name: \"two\"",
+    );
+    let empty = file("empty", "");
+    let planned = |configs: &[&str]| {
+        let configs: Vec<String> = configs.iter().map(|config| format!("-c {config}")).collect();
+        recording(&format!("--txt -o x {}", configs.join(" "))).config
+    };
+    let both = planned(&[&one, &empty, &two]);
+    assert_eq!(both.duration_ms, Some(2));
+    assert_eq!(both.unique_session_name.as_deref(), Some("two"));
+    let sizes = |config: &TraceConfig| {
+        config
+            .buffers
+            .iter()
+            .map(|buffer| buffer.size_kb)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&both), [Some(1), Some(2)]);
+    assert_eq!(planned(&[&two, &one]).duration_ms, Some(1));
+
+    let with_test = planned(&[&two, ":test", &one]);
+    assert_eq!(with_test.duration_ms, Some(1));
+    assert_eq!(
+        with_test.unique_session_name, None,
+        ":test takes the place of all before"
+    );
+    assert_eq!(sizes(&with_test).len(), 2);
+
+    let wrong = file("wrong", "bogus: 1");
+    let message = refused(&format!("--txt -o x -c {one} -c {wrong}"));
+    assert!(message.contains(&format!("{wrong}:1:1")), "{message}");
+    assert!(refused(&format!("--txt -o x -c {empty}")).contains("is empty"));
+    assert!(matches!(
+        recording(&format!("--clone 3 -o x -c {empty}")).job,
+        Job::Clone(_)
+    ));
 }
 
 #[test]
