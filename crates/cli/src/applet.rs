@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::{Arg, Command};
 
 use crate::perfetto::{self, Program};
 use crate::{autostart, doctor, open, traced, traced_probes, trigger_perfetto, websocket_bridge};
@@ -109,6 +109,26 @@ pub fn main() -> ExitCode {
 /// The entry of a binary that is one applet only, and has the code of no other in it.
 pub fn main_of(applet: Applet) -> ExitCode {
     ExitCode::from((applet.run)(std::env::args_os().skip(1).collect()))
+}
+
+/// Every spelling of every flag of a program, dashes included; `None` if there is no such program. The table of flags is held
+/// against it.
+pub fn flags_of(program: &str) -> Option<Vec<String>> {
+    let applet = APPLETS
+        .iter()
+        .chain([&DEFAULT])
+        .find(|applet| applet.name == program)?;
+    let mut command = (applet.command)();
+    // Adds what clap defines by itself.
+    command.build();
+    let spellings = |flag: &Arg| {
+        let long = flag.get_long_and_visible_aliases().unwrap_or_default();
+        let short = flag.get_short_and_visible_aliases().unwrap_or_default();
+        let long = long.into_iter().map(|name| format!("--{name}"));
+        long.chain(short.into_iter().map(|letter| format!("-{letter}")))
+            .collect::<Vec<_>>()
+    };
+    Some(command.get_arguments().flat_map(spellings).collect())
 }
 
 fn find(name: &OsStr) -> Option<&'static Applet> {

@@ -219,3 +219,51 @@ fn start(
         })?;
     Ok(orders)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::time::Duration;
+
+    use ferretto_ipc::reactor::{Deadline, Events, Reactor};
+
+    use super::*;
+
+    #[test]
+    fn snapshots_that_are_given_up_say_so_and_leave_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        // A service that never answers.
+        let mute = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let mut reactor = Reactor::new().unwrap();
+        let plan = SnapshotPlan {
+            program: Program::Perfetto,
+            path: folder.path().join("trace"),
+            config: TraceConfig::default(),
+            existing: ExistingFile::Replace,
+        };
+        let mut snapshots = Snapshots::new(plan, reactor.waker());
+        for _ in 0..2 {
+            let (hit, socket) = (CloneTriggerHit::default(), Address::Unix(socket.clone()));
+            snapshots.take(&hit, &socket).unwrap();
+        }
+        let (mut connection, _) = mute.accept().unwrap();
+        // The first request has come.
+        connection.read_exact(&mut [0; 4]).unwrap();
+        let expected = [0, 1].map(|number| folder.path().join(format!("trace.{number}")));
+        assert_eq!(snapshots.unfinished().collect::<Vec<_>>(), expected);
+
+        snapshots.give_up(Signal::Interrupt);
+        let (mut events, mut lines) = (Events::new(), Vec::new());
+        while snapshots.under_way() {
+            let patience = Deadline::after(Duration::from_secs(30));
+            reactor.wait(&mut events, Some(patience)).unwrap();
+            let more = snapshots.take_lines();
+            assert!(!more.is_empty(), "no word from it");
+            lines.extend(more);
+        }
+        assert_eq!(lines, ["perfetto: Ctrl-C: the clone is given up"; 2]);
+        assert!(snapshots.any_failed() && snapshots.taken() == 0);
+        assert!(expected.iter().all(|file| !file.exists()));
+    }
+}

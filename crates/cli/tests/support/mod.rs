@@ -88,6 +88,11 @@ impl Programs {
         Some(Programs { upstream })
     }
 
+    /// Whether upstream's are among them.
+    pub(crate) fn has_upstreams(&self) -> bool {
+        self.upstream.is_some()
+    }
+
     /// The file of a program.
     pub(crate) fn path(&self, side: Side, program: Program) -> PathBuf {
         match (side, program) {

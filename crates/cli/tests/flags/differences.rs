@@ -1,0 +1,40 @@
+//! Where we differ from upstream on purpose, and why: the same list as in `docs/flags.md`.
+
+/// A difference, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// As the table calls it.
+    pub(crate) name: &'static str,
+    /// Why we differ.
+    pub(crate) why: &'static str,
+}
+
+macro_rules! differences {
+    ($($id:ident = $name:literal: $why:literal;)*) => {
+        $(pub(crate) const $id: Difference = Difference { name: $name, why: $why };)*
+        /// All of them, in the order of the table.
+        pub(crate) const ALL: &[Difference] = &[$($id),*];
+    };
+}
+
+differences! {
+    REFUSED = "refused": "a script must see that nothing was recorded";
+    CUT = "cut": "a trace that is not whole is a failure";
+    CRASH = "crash": "a mistake wants a sentence, not a core dump";
+    NUMBER = "number": "a typing error must not become another number";
+    LEFTOVER = "leftover": "a file without a trace in it looks like one";
+    SNAPSHOT = "snapshot": "a part of a trace must not pass for the whole of it";
+    HANGUP = "hangup": "a closed terminal should cost no data";
+    READER = "reader": "data must not vanish in silence, and Ctrl-C must end what nobody reads";
+    COLOUR = "colour": "escape codes are for terminals, and not if NO_COLOR is set";
+    EARLY = "early": "the whole line is read before any of it is done";
+    EQUALS = "equals": "nobody means a file whose name begins with =";
+    NEWER = "newer": "the reference is v56, and the flag came later";
+    NOTE = "note": "the field that v56 wrote is gone; readers look for attributes";
+    BUGREPORT = "bugreport": "upstream forgets to clone when -o is given, and complains of a missing config";
+    IGNORED = "ignored": "what contradicts itself is refused rather than half of it ignored";
+    STDERR = "stderr": "upstream closes it, and nothing could be said any more";
+    DAEMON_START = "daemon start": "a script must see that nothing serves it";
+    DAEMON_END = "daemon end": "a daemon that was asked to end and did has not failed";
+    DAEMON_HELP = "daemon help": "help that was asked for is no failure";
+}
