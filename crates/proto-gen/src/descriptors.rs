@@ -1,4 +1,4 @@
-//! The output `src/descriptors/config.binpb`: what the text format needs to know of the schema.
+//! The output `src/descriptors/trace.binpb`: what the text format needs to know of the schema.
 
 use buffa::Message as _;
 use buffa_codegen::generated::descriptor::{FileDescriptorProto, FileDescriptorSet};
@@ -20,7 +20,7 @@ pub fn generate(files: &[FileDescriptorProto]) -> Result<Output, Error> {
         ..Default::default()
     };
     Ok(Output {
-        path: "src/descriptors/config.binpb".into(),
+        path: "src/descriptors/trace.binpb".into(),
         content: set.encode_to_vec(),
     })
 }

@@ -138,9 +138,9 @@ pub const MESSAGES: Selection = Selection {
 /// feature `trace` of `ferretto-proto` alone.
 pub const ONLY_IN_TRACES: &[&str] = &[".perfetto.protos.Trace"];
 
-/// What text configs may name.
+/// What text configs may name, and what traces are printed with: a trace has its config in it.
 pub const TEXT: Selection = Selection {
-    roots: &[".perfetto.protos.TraceConfig"],
+    roots: &[".perfetto.protos.Trace"],
     without: &[],
 };
 

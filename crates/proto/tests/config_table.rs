@@ -13,7 +13,7 @@ const VERDICTS: [&str; 5] = ["works", "refused", "perfetto", "Android", "produce
 /// The paths of all fields that are no messages, as `message.field`. Configs of single data sources are left to
 /// producers and count as one.
 fn fields() -> BTreeSet<String> {
-    let pool = DescriptorPool::decode(descriptors::CONFIG).expect("the embedded descriptors hang together");
+    let pool = DescriptorPool::decode(descriptors::TRACE).expect("the embedded descriptors hang together");
     let config = pool
         .get_message_by_name(text::TRACE_CONFIG)
         .expect("the embedded descriptors have TraceConfig");

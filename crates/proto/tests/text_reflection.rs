@@ -1,17 +1,19 @@
-//! The text front against an independent implementation, `prost-reflect`: what that prints, ours reads.
+//! The text front and the printer against an independent implementation, `prost-reflect`: what that prints, ours reads, and the
+//! other way round.
 
 #[path = "support/dice.rs"]
 mod dice;
 
 use ferretto_proto::{descriptors, text};
 use proptest::prelude::*;
+use prost_reflect::prost::Message as _;
 use prost_reflect::text_format::FormatOptions;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
 use dice::{Dice, config};
 
 fn trace_config() -> MessageDescriptor {
-    DescriptorPool::decode(descriptors::CONFIG)
+    DescriptorPool::decode(descriptors::TRACE)
         .expect("the embedded descriptors hang together")
         .get_message_by_name(text::TRACE_CONFIG)
         .expect("the embedded descriptors have TraceConfig")
@@ -28,6 +30,28 @@ fn what_is_printed_is_read_back() {
         })?;
         let read = DynamicMessage::decode(descriptor.clone(), bytes.as_slice()).expect("well-formed");
         prop_assert_eq!(read, message, "{}", source);
+    });
+}
+
+#[test]
+fn what_our_printer_prints_is_read_back_by_both() {
+    let descriptor = DescriptorPool::decode(descriptors::TRACE)
+        .expect("the embedded descriptors hang together")
+        .get_message_by_name(text::TRACE_PACKET)
+        .expect("the embedded descriptors have TracePacket");
+    let printer = text::Printer::new(text::TRACE_PACKET).expect("the schema has TracePacket");
+    proptest!(config(), |(seed in any::<u64>())| {
+        let message = Dice(seed).message(&descriptor, 0);
+        let mut printed = Vec::new();
+        printer.print(&message.encode_to_vec(), 0, &mut printed).expect("memory");
+        let printed = String::from_utf8(printed).expect("only ASCII");
+        let theirs = DynamicMessage::parse_text_format(descriptor.clone(), &printed);
+        let theirs = theirs.map_err(|error| TestCaseError::fail(format!("{error}\n{printed}")))?;
+        prop_assert_eq!(&theirs, &message, "{}", printed);
+        let bytes = text::encode(&printed, text::TRACE_PACKET);
+        let bytes = bytes.map_err(|errors| TestCaseError::fail(format!("{errors}\n{printed}")))?;
+        let ours = DynamicMessage::decode(descriptor.clone(), bytes.as_slice()).expect("well-formed");
+        prop_assert_eq!(ours, message, "{}", printed);
     });
 }
 

@@ -14,5 +14,5 @@ mod writer;
 
 pub use cursor::{Cursor, MAX_SHORT_LEN};
 pub use reader::{Field, Reader, Value, WireError};
-pub use varint::{MAX_FIELD_NUMBER, MAX_VARINT_LEN, unzigzag, varint_len, zigzag};
+pub use varint::{MAX_FIELD_NUMBER, MAX_VARINT_LEN, take_varint, unzigzag, varint_len, zigzag};
 pub use writer::{Finished, Writer};

@@ -27,6 +27,25 @@ pub const fn varint_len(value: u64) -> usize {
     ((63 - (value | 1).leading_zeros()) / 7 + 1) as usize
 }
 
+/// Takes a varint off the bytes; `None`, and nothing taken, if they do not begin with one. For what is packed; the fields of a
+/// message are walked by [`Reader`](crate::Reader).
+#[inline]
+pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for (index, byte) in bytes.iter().enumerate() {
+        // The tenth byte has room for the 64th bit alone.
+        if index == 9 && *byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            *bytes = &bytes[index + 1..];
+            return Some(value);
+        }
+    }
+    None
+}
+
 /// Writes `value` at `at` and returns the position behind it.
 ///
 /// # Safety
@@ -65,6 +84,11 @@ mod tests {
             // SAFETY: the buffer holds the longest varint.
             let end = unsafe { put_varint(start, value) };
             prop_assert_eq!(end as usize - start as usize, varint_len(value));
+            let mut rest = &buffer[..varint_len(value)];
+            prop_assert_eq!(take_varint(&mut rest), Some(value));
+            prop_assert!(rest.is_empty());
+            let mut cut = &buffer[..varint_len(value) - 1];
+            prop_assert_eq!((take_varint(&mut cut), cut.len()), (None, varint_len(value) - 1));
         }
     }
 }

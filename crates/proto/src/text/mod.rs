@@ -1,4 +1,5 @@
-//! Configs that people write: protobuf's text format, checked against the schema and turned into binary.
+//! Protobuf's text format: configs that people write, checked against the schema and turned into binary, and traces printed for
+//! people ([`Printer`]).
 //!
 //! The command line reads every text config with it. It accepts the [text format][spec] in full, and what
 //! Perfetto's own parser accepts beyond: scalars without a colon, strings that run over lines. Perfetto's
@@ -34,13 +35,18 @@ mod error;
 mod lexer;
 mod literal;
 mod parser;
+mod print;
 mod schema;
 mod suggest;
 
 pub use error::{Problem, TextError, TextErrors};
+pub use print::Printer;
 
 /// The message that configs are written for.
 pub const TRACE_CONFIG: &str = "perfetto.protos.TraceConfig";
+
+/// The message that traces consist of.
+pub const TRACE_PACKET: &str = "perfetto.protos.TracePacket";
 
 /// What becomes of names that the schema does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -67,7 +73,7 @@ pub fn encode(source: &str, message: &str) -> Result<Vec<u8>, TextErrors> {
 /// # Errors
 /// Every mistake in the text, in its order.
 pub fn encode_with(source: &str, message: &str, unknown_names: UnknownNames) -> Result<Vec<u8>, TextErrors> {
-    let schema = &*schema::CONFIG;
+    let schema = &*schema::TRACE;
     match schema.find_message(message) {
         Some(id) => parser::Parser::new(schema, source, unknown_names).run(id),
         None => {

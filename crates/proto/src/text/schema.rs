@@ -1,4 +1,4 @@
-//! The embedded descriptors as a table: what the parser looks names up in.
+//! The embedded descriptors as a table: what the parser looks names up in, and the printer numbers.
 //!
 //! Decoding the whole descriptor set takes a fraction of a millisecond, so no general reflection library (whose
 //! pool takes many times that to build) is needed for text that is read once per run.
@@ -10,9 +10,9 @@ use ferretto_wire::{Reader, Value, WireError};
 
 use crate::descriptors;
 
-/// Everything that [`descriptors::CONFIG`] declares.
-pub(super) static CONFIG: LazyLock<Schema> = LazyLock::new(|| {
-    Schema::load(descriptors::CONFIG).expect("the descriptors are ours, and every test here reads them")
+/// Everything that [`descriptors::TRACE`] declares.
+pub(super) static TRACE: LazyLock<Schema> = LazyLock::new(|| {
+    Schema::load(descriptors::TRACE).expect("the descriptors are ours, and every test here reads them")
 });
 
 /// Index of a message in [`Schema::messages`].
@@ -41,6 +41,8 @@ pub(super) struct Message {
     /// Full name without a leading dot.
     pub(super) name: String,
     pub(super) fields: Vec<Field>,
+    /// Numbers of [`Message::fields`] with their index there, ascending.
+    numbers: Vec<(u32, usize)>,
     pub(super) oneofs: Vec<&'static str>,
     /// Names of fields that there were once.
     pub(super) reserved: Vec<&'static str>,
@@ -50,6 +52,8 @@ pub(super) struct Message {
 pub(super) struct Enum {
     /// Names and numbers in the order of declaration.
     pub(super) values: Vec<(&'static str, i32)>,
+    /// Numbers of [`Enum::values`] with their index there, ascending; of several names for one number the first comes first.
+    numbers: Vec<(i32, usize)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -156,6 +160,8 @@ impl Schema {
                 let field = schema.field(field?)?;
                 schema.messages[id].fields.extend(field);
             }
+            let message = &mut schema.messages[id];
+            message.numbers = sorted(message.fields.iter().map(|field| field.number));
         }
         Ok(schema)
     }
@@ -179,6 +185,7 @@ impl Schema {
         self.messages.push(Message {
             name: name.clone(),
             fields: Vec::new(),
+            numbers: Vec::new(),
             oneofs,
             reserved,
         });
@@ -198,9 +205,10 @@ impl Schema {
                 let value = value?;
                 Ok((text(value, 1)?, number(value, 2)?.unwrap_or_default() as i32))
             })
-            .collect::<Result<_, WireError>>()?;
+            .collect::<Result<Vec<_>, WireError>>()?;
         self.ids.insert(name, TypeId::Enum(EnumId(self.enums.len())));
-        self.enums.push(Enum { values });
+        let numbers = sorted(values.iter().map(|(_, number)| *number));
+        self.enums.push(Enum { values, numbers });
         Ok(())
     }
 
@@ -242,6 +250,30 @@ impl Message {
     pub(super) fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == name)
     }
+
+    pub(super) fn field_numbered(&self, number: u32) -> Option<&Field> {
+        let at = self
+            .numbers
+            .binary_search_by_key(&number, |(number, _)| *number)
+            .ok()?;
+        Some(&self.fields[self.numbers[at].1])
+    }
+}
+
+impl Enum {
+    /// The name of a number; the first of several.
+    pub(super) fn name_of(&self, number: i32) -> Option<&'static str> {
+        let at = self.numbers.partition_point(|(candidate, _)| *candidate < number);
+        let (found, index) = self.numbers.get(at)?;
+        (*found == number).then(|| self.values[*index].0)
+    }
+}
+
+/// Numbers with their position, ascending.
+fn sorted<N: Ord>(numbers: impl Iterator<Item = N>) -> Vec<(N, usize)> {
+    let mut sorted: Vec<(N, usize)> = numbers.zip(0..).collect();
+    sorted.sort();
+    sorted
 }
 
 /// The contents of every length-delimited field of this number.
@@ -274,20 +306,62 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_field_of_the_config_schema_is_packed() {
+    fn no_field_of_a_config_is_packed() {
         // The parser appends repeated scalars one by one, which readers of packed fields may not take.
         const OPTIONS: u32 = 8;
         const PACKED: u32 = 2;
-        fn check(message: &'static [u8]) {
+        fn collect(message: &'static [u8], scope: &str, packed: &mut Vec<(String, &'static str)>) {
+            let name = format!("{scope}.{}", text(message, 1).unwrap());
             for field in children(message, 2).map(Result::unwrap) {
-                for options in children(field, OPTIONS).map(Result::unwrap) {
-                    assert_ne!(number(options, PACKED).unwrap(), Some(1), "{:?}", text(field, 1));
+                let mut options = children(field, OPTIONS).map(Result::unwrap);
+                if options.any(|options| number(options, PACKED).unwrap() == Some(1)) {
+                    packed.push((name.clone(), text(field, 1).unwrap()));
                 }
             }
-            children(message, 3).map(Result::unwrap).for_each(check);
+            let nested = children(message, 3).map(Result::unwrap);
+            nested.for_each(|nested| collect(nested, &name, packed));
         }
-        for file in children(descriptors::CONFIG, 1).map(Result::unwrap) {
-            children(file, 4).map(Result::unwrap).for_each(check);
+        let mut packed = Vec::new();
+        for file in children(descriptors::TRACE, 1).map(Result::unwrap) {
+            let package = text(file, 2).unwrap();
+            let messages = children(file, 4).map(Result::unwrap);
+            messages.for_each(|message| collect(message, package, &mut packed));
+        }
+        assert!(!packed.is_empty(), "traces have such fields");
+        let mut reached = vec![TRACE.find_message("perfetto.protos.TraceConfig").unwrap()];
+        let mut next = 0;
+        while let Some(id) = reached.get(next).copied() {
+            next += 1;
+            let message = TRACE.message(id);
+            for field in &message.fields {
+                let is_packed = packed
+                    .iter()
+                    .any(|(owner, name)| *owner == message.name && *name == field.name);
+                assert!(!is_packed, "{}.{}", message.name, field.name);
+                match field.kind {
+                    Kind::Message(id) if !reached.contains(&id) => reached.push(id),
+                    _ => {}
+                }
+            }
+        }
+        assert!(reached.len() > 90, "{}", reached.len());
+    }
+
+    #[test]
+    fn fields_and_enum_values_are_found_by_their_numbers() {
+        for message in &TRACE.messages {
+            for field in &message.fields {
+                let found = message.field_numbered(field.number).map(|found| found.name);
+                assert_eq!(found, Some(field.name), "{}", message.name);
+            }
+            assert!(message.field_numbered(0).is_none());
+        }
+        for enumeration in &TRACE.enums {
+            for (_, number) in &enumeration.values {
+                let first = enumeration.values.iter().find(|(_, other)| other == number);
+                assert_eq!(enumeration.name_of(*number), first.map(|(name, _)| *name));
+            }
+            assert_eq!(enumeration.name_of(i32::MIN), None);
         }
     }
 
@@ -307,12 +381,12 @@ mod tests {
                     .map(declared)
                     .sum::<usize>()
         }
-        let expected: usize = children(descriptors::CONFIG, 1)
+        let expected: usize = children(descriptors::TRACE, 1)
             .map(Result::unwrap)
             .flat_map(|file| children(file, 4).map(Result::unwrap))
             .map(declared)
             .sum();
         assert!(expected > 500, "{expected}");
-        assert_eq!(fields(&CONFIG), expected);
+        assert_eq!(fields(&TRACE), expected);
     }
 }

@@ -6,10 +6,10 @@
 
 use std::fmt;
 
-use ferretto_wire::{Field, Reader, Value, WireError};
+use ferretto_wire::{Field, Reader, Value, WireError, take_varint};
 
 use super::message::{Enumeration, Fields, MessageField, UnknownFields};
-use super::scalar::{Scalar, take_varint};
+use super::scalar::Scalar;
 
 /// How deep messages may nest; protobuf's own limit.
 pub const MAX_DEPTH: u32 = 100;

@@ -1,6 +1,6 @@
 //! The scalar types of the schema: how each is stored in a struct and on the wire.
 
-use ferretto_wire::{Value, Writer, unzigzag, zigzag};
+use ferretto_wire::{Value, Writer, take_varint, unzigzag, zigzag};
 
 /// A scalar type.
 pub(crate) trait Scalar {
@@ -103,21 +103,4 @@ fixed! {
     Fixed64: u64, fixed64_field, Fixed64, u64::from, u64::from;
     Sfixed64: i64, fixed64_field, Fixed64, i64::cast_unsigned, u64::cast_signed;
     Double: f64, fixed64_field, Fixed64, f64::to_bits, f64::from_bits;
-}
-
-/// Takes a varint off the bytes; `None` if they do not begin with one.
-pub(super) fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for (index, byte) in bytes.iter().enumerate() {
-        // The tenth byte has room for the 64th bit alone.
-        if index == 9 && *byte > 1 {
-            return None;
-        }
-        value |= u64::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            *bytes = &bytes[index + 1..];
-            return Some(value);
-        }
-    }
-    None
 }

@@ -1,0 +1,344 @@
+//! Prints encoded messages as text, for people and for `grep`.
+//!
+//! Called by `ferretto text`, packet by packet. The text is that of upstream's `traceconv text`, which keeps the order of the
+//! bytes: one field per line, two spaces for each level, packed fields one by one, strings and bytes alike with C's escapes
+//! for all that is not printable ASCII. What the schema does not know, or has with another wire type, is printed under its
+//! number: varints as signed numbers, fixed ones as hexadecimal, the rest as strings. Bytes that are no fields end a
+//! message, as a comment.
+//!
+//! It differs where upstream's text loses something: a floating-point number that six decimals do not give back has as
+//! many digits as it takes; an enum value without a name is printed under the name of its field (upstream: its number);
+//! and messages below [`MAX_DEPTH`] are printed as strings, lest a hostile file exhausts the stack.
+
+use std::io::{self, Write};
+
+use ferretto_wire::{Reader, Value, take_varint, unzigzag};
+
+use super::schema::{self, Encoding, EnumId, Field, Integer, Kind, MessageId, Schema};
+
+#[cfg(test)]
+mod tests;
+
+/// So many levels of messages are told apart, as protobuf's own parsers do.
+const MAX_DEPTH: usize = 100;
+
+/// Prints messages of one type.
+///
+/// ```
+/// use ferretto_proto::text::{self, Printer};
+///
+/// let printer = Printer::new(text::TRACE_PACKET).expect("the schema has it");
+/// let mut out = Vec::new();
+/// printer.print(&[0x40, 0x2a, 0x0a, 0x03, 0x62, 0x01, b'a'], 1, &mut out)?;
+/// assert_eq!(out, b"  timestamp: 42\n  ftrace_events {\n    12: \"a\"\n  }\n");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Printer {
+    schema: &'static Schema,
+    message: MessageId,
+}
+
+impl Printer {
+    /// For `message` (full name, such as [`TRACE_PACKET`](super::TRACE_PACKET)); `None` if the schema does not have it.
+    #[must_use]
+    pub fn new(message: &str) -> Option<Printer> {
+        let schema = &*schema::TRACE;
+        let message = schema.find_message(message)?;
+        Some(Printer { schema, message })
+    }
+
+    /// What the schema calls the field of this number.
+    #[must_use]
+    pub fn field_name(&self, number: u32) -> Option<&'static str> {
+        let field = self.schema.message(self.message).field_numbered(number)?;
+        Some(field.name)
+    }
+
+    /// Prints the fields of `encoded`, indented by `level` times two spaces. Takes no memory to speak of; many small
+    /// pieces are written, so `out` should be buffered.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn print(&self, encoded: &[u8], level: usize, out: &mut impl Write) -> io::Result<()> {
+        let mut text = Text {
+            schema: self.schema,
+            out,
+            deepest: level.saturating_add(MAX_DEPTH),
+        };
+        text.fields(encoded, self.message, level)
+    }
+}
+
+struct Text<'a, W> {
+    schema: &'static Schema,
+    out: &'a mut W,
+    /// The level from which on messages are strings.
+    deepest: usize,
+}
+
+impl<W: Write> Text<'_, W> {
+    fn fields(&mut self, encoded: &[u8], message: MessageId, level: usize) -> io::Result<()> {
+        let message = self.schema.message(message);
+        let mut reader = Reader::new(encoded);
+        while let Some(field) = reader.next() {
+            let Ok(field) = field else {
+                self.indent(level)?;
+                self.out.write_all(b"# Extra bytes: ")?;
+                self.string(reader.remaining())?;
+                return self.out.write_all(b"\n");
+            };
+            let known = message.field_numbered(field.number);
+            let printed = match known {
+                Some(known) => self.known(known, field.value, level)?,
+                None => false,
+            };
+            if !printed {
+                self.unknown(field.number, field.value, level)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the field could be printed as what the schema says it is.
+    fn known(&mut self, field: &Field, value: Value<'_>, level: usize) -> io::Result<bool> {
+        match (field.kind, value) {
+            (Kind::Message(message), Value::Bytes(encoded)) if level < self.deepest => {
+                self.indent(level)?;
+                self.out.write_all(field.name.as_bytes())?;
+                self.out.write_all(b" {\n")?;
+                self.fields(encoded, message, level + 1)?;
+                self.indent(level)?;
+                self.out.write_all(b"}\n")?;
+                Ok(true)
+            }
+            (Kind::Message(_), _) => Ok(false),
+            (Kind::Text | Kind::Bytes, Value::Bytes(bytes)) => {
+                self.name(field.name, level)?;
+                self.string(bytes)?;
+                self.out.write_all(b"\n")?;
+                Ok(true)
+            }
+            (Kind::Text | Kind::Bytes, _) => Ok(false),
+            (_, Value::Bytes(bytes)) => self.packed(field, bytes, level).map(|()| true),
+            (_, value) => self.scalar(field, value, level),
+        }
+    }
+
+    fn scalar(&mut self, field: &Field, value: Value<'_>, level: usize) -> io::Result<bool> {
+        let Some(scalar) = Scalar::new(field.kind, value) else {
+            return Ok(false);
+        };
+        self.name(field.name, level)?;
+        match scalar {
+            Scalar::Unsigned(value) => self.decimal(value)?,
+            Scalar::Signed(value) => self.signed(value)?,
+            Scalar::Bool(value) => self.out.write_all(if value { b"true" } else { b"false" })?,
+            Scalar::Double(value) => double(value, self.out)?,
+            Scalar::Float(value) => float(value, self.out)?,
+            Scalar::Enum(id, value) => match self.schema.enumeration(id).name_of(value) {
+                Some(name) => self.out.write_all(name.as_bytes())?,
+                None => self.signed(value.into())?,
+            },
+        }
+        self.out.write_all(b"\n")?;
+        Ok(true)
+    }
+
+    /// The values of a packed field, each on a line of its own as if it were not packed. Whether it should be makes no
+    /// difference: parsers take both.
+    fn packed(&mut self, field: &Field, mut bytes: &[u8], level: usize) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let Some(value) = next_packed(field.kind, &mut bytes) else {
+                self.indent(level)?;
+                self.out.write_all(b"# Packed decoding failure for field ")?;
+                self.out.write_all(field.name.as_bytes())?;
+                return self.out.write_all(b"\n");
+            };
+            self.scalar(field, value, level)?;
+        }
+        Ok(())
+    }
+
+    fn unknown(&mut self, number: u32, value: Value<'_>, level: usize) -> io::Result<()> {
+        self.indent(level)?;
+        self.decimal(number.into())?;
+        self.out.write_all(b": ")?;
+        match value {
+            Value::Varint(value) => self.signed(value as i64)?,
+            Value::Fixed32(value) => write!(self.out, "{value:#010x}")?,
+            Value::Fixed64(value) => write!(self.out, "{value:#018x}")?,
+            Value::Bytes(bytes) => self.string(bytes)?,
+        }
+        self.out.write_all(b"\n")
+    }
+
+    fn name(&mut self, name: &str, level: usize) -> io::Result<()> {
+        self.indent(level)?;
+        self.out.write_all(name.as_bytes())?;
+        self.out.write_all(b": ")
+    }
+
+    fn indent(&mut self, level: usize) -> io::Result<()> {
+        const SPACES: &[u8] = &[b' '; 2 * 32];
+        let mut spaces = level * 2;
+        while spaces > 0 {
+            let now = spaces.min(SPACES.len());
+            self.out.write_all(&SPACES[..now])?;
+            spaces -= now;
+        }
+        Ok(())
+    }
+
+    fn signed(&mut self, value: i64) -> io::Result<()> {
+        if value < 0 {
+            self.out.write_all(b"-")?;
+        }
+        self.decimal(value.unsigned_abs())
+    }
+
+    /// Most of a trace's text are numbers, and the machinery of `write!` takes several times as long.
+    fn decimal(&mut self, mut value: u64) -> io::Result<()> {
+        let mut digits = [0; 20];
+        let mut start = digits.len();
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (value % 10) as u8;
+            value /= 10;
+            if value == 0 {
+                return self.out.write_all(&digits[start..]);
+            }
+        }
+    }
+
+    fn string(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(b"\"")?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let plain = rest.iter().take_while(|byte| is_plain(**byte)).count();
+            let (now, later) = rest.split_at(plain);
+            self.out.write_all(now)?;
+            rest = later;
+            let Some((byte, later)) = rest.split_first() else {
+                break;
+            };
+            rest = later;
+            self.escape(*byte)?;
+        }
+        self.out.write_all(b"\"")
+    }
+
+    fn escape(&mut self, byte: u8) -> io::Result<()> {
+        let letter = match byte {
+            0x07 => b'a',
+            0x08 => b'b',
+            b'\t' => b't',
+            b'\n' => b'n',
+            0x0b => b'v',
+            0x0c => b'f',
+            b'\r' => b'r',
+            b'"' | b'\'' | b'\\' => byte,
+            // Three digits always, lest one that follows is taken for part of it.
+            _ => {
+                let [high, middle, low] = [byte >> 6, byte >> 3 & 7, byte & 7].map(|digit| b'0' + digit);
+                return self.out.write_all(&[b'\\', high, middle, low]);
+            }
+        };
+        self.out.write_all(&[b'\\', letter])
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\'' | b'\\')
+}
+
+/// A value as its field has it.
+enum Scalar {
+    Unsigned(u64),
+    Signed(i64),
+    Bool(bool),
+    Double(f64),
+    Float(f32),
+    Enum(EnumId, i32),
+}
+
+impl Scalar {
+    /// `None` if the wire type is not that of the field.
+    fn new(kind: Kind, value: Value<'_>) -> Option<Scalar> {
+        Some(match (kind, value) {
+            (Kind::Integer(integer), value) => return Scalar::integer(integer, value),
+            (Kind::Bool, Value::Varint(value)) => Scalar::Bool(value != 0),
+            (Kind::Enum(id), Value::Varint(value)) => Scalar::Enum(id, value as i32),
+            (Kind::Double, Value::Fixed64(bits)) => Scalar::Double(f64::from_bits(bits)),
+            (Kind::Float, Value::Fixed32(bits)) => Scalar::Float(f32::from_bits(bits)),
+            _ => return None,
+        })
+    }
+
+    fn integer(integer: Integer, value: Value<'_>) -> Option<Scalar> {
+        let is_signed = integer.min < 0;
+        let is_short = integer.max <= u32::MAX.into();
+        Some(match (integer.encoding, value) {
+            // Parsers drop the upper half of what is too long.
+            (Encoding::Varint, Value::Varint(value)) => match (is_signed, is_short) {
+                (true, true) => Scalar::Signed((value as i32).into()),
+                (true, false) => Scalar::Signed(value as i64),
+                (false, true) => Scalar::Unsigned((value as u32).into()),
+                (false, false) => Scalar::Unsigned(value),
+            },
+            (Encoding::Zigzag, Value::Varint(value)) if is_short => {
+                Scalar::Signed((unzigzag(value as u32 as u64) as i32).into())
+            }
+            (Encoding::Zigzag, Value::Varint(value)) => Scalar::Signed(unzigzag(value)),
+            (Encoding::Fixed32, Value::Fixed32(value)) if is_signed => Scalar::Signed((value as i32).into()),
+            (Encoding::Fixed32, Value::Fixed32(value)) => Scalar::Unsigned(value.into()),
+            (Encoding::Fixed64, Value::Fixed64(value)) if is_signed => Scalar::Signed(value as i64),
+            (Encoding::Fixed64, Value::Fixed64(value)) => Scalar::Unsigned(value),
+            _ => return None,
+        })
+    }
+}
+
+/// Takes the next value of a packed field off `bytes`; `None` if there is none.
+fn next_packed(kind: Kind, bytes: &mut &[u8]) -> Option<Value<'static>> {
+    let encoding = match kind {
+        Kind::Integer(integer) => integer.encoding,
+        Kind::Bool | Kind::Enum(_) => Encoding::Varint,
+        Kind::Double => Encoding::Fixed64,
+        Kind::Float => Encoding::Fixed32,
+        Kind::Text | Kind::Bytes | Kind::Message(_) => return None,
+    };
+    Some(match encoding {
+        Encoding::Varint | Encoding::Zigzag => Value::Varint(take_varint(bytes)?),
+        Encoding::Fixed32 => Value::Fixed32(u32::from_le_bytes(take_array(bytes)?)),
+        Encoding::Fixed64 => Value::Fixed64(u64::from_le_bytes(take_array(bytes)?)),
+    })
+}
+
+fn take_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (array, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*array)
+}
+
+fn double(value: f64, out: &mut impl Write) -> io::Result<()> {
+    let usual = format!("{value:.6}");
+    if value.is_nan() {
+        out.write_all(b"nan")
+    } else if usual.parse() == Ok(value) {
+        out.write_all(usual.as_bytes())
+    } else {
+        write!(out, "{value:?}")
+    }
+}
+
+fn float(value: f32, out: &mut impl Write) -> io::Result<()> {
+    let usual = format!("{value:.6}");
+    if value.is_nan() {
+        out.write_all(b"nan")
+    } else if usual.parse() == Ok(value) {
+        out.write_all(usual.as_bytes())
+    } else {
+        write!(out, "{value:?}")
+    }
+}
