@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::{Arg, Command};
 
 use crate::perfetto::{self, Program};
-use crate::{autostart, doctor, open, traced, traced_probes, trigger_perfetto, websocket_bridge};
+use crate::{autostart, doctor, open, text, traced, traced_probes, trigger_perfetto, websocket_bridge};
 
 /// A program.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +81,13 @@ const OPEN: Applet = Applet {
     run: open::run,
 };
 
+/// Prints a trace file as text.
+const TEXT: Applet = Applet {
+    name: "text",
+    command: text::command,
+    run: text::run,
+};
+
 /// The bridge that starts the service that it leads to.
 const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
     name: "websocket_bridge",
@@ -89,7 +96,7 @@ const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
 };
 
 /// Those that are the first word of `ferretto` only, or another program there than under a name of their own.
-const WORDS: &[Applet] = &[DOCTOR, OPEN, WEBSOCKET_BRIDGE_OF_FERRETTO];
+const WORDS: &[Applet] = &[DOCTOR, OPEN, TEXT, WEBSOCKET_BRIDGE_OF_FERRETTO];
 
 /// What the binary is without a name of these.
 const DEFAULT: Applet = Applet {

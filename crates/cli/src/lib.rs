@@ -13,6 +13,8 @@ mod inherited;
 mod log;
 mod open;
 pub mod perfetto;
+mod text;
+mod trace_reader;
 mod traced;
 mod traced_probes;
 mod trigger_perfetto;

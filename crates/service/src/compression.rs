@@ -261,11 +261,37 @@ impl fmt::Display for ExpandError {
 
 impl std::error::Error for ExpandError {}
 
-/// The packets inside a compressed packet, as they stand in a trace file; `None` if the packet is not a compressed one.
+/// What is inside a compressed packet, as it stands in a trace file, expanded as it is read: however much that is, no more is
+/// in memory than the codec needs.
+pub struct Expander<'a> {
+    field: u32,
+    compressed: usize,
+    decoder: Box<dyn Read + 'a>,
+}
+
+impl Expander<'_> {
+    /// The field of `TracePacket` that it is in, which tells the codec.
+    pub fn field(&self) -> u32 {
+        self.field
+    }
+
+    /// Bytes before they are expanded.
+    pub fn compressed_bytes(&self) -> usize {
+        self.compressed
+    }
+}
+
+impl Read for Expander<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(into)
+    }
+}
+
+/// The contents of a compressed packet; `None` if the packet is not one. Damage inside shows when they are read.
 ///
 /// # Errors
-/// If it is damaged, or holds more than `limit` bytes: a small packet can hold a lot.
-pub fn expand(packet: &[u8], limit: usize) -> Result<Option<Vec<u8>>, ExpandError> {
+/// If they cannot be read at all.
+pub fn expander(packet: &[u8]) -> Result<Option<Expander<'_>>, ExpandError> {
     let compressed = Reader::new(packet).map_while(Result::ok).find_map(|field| {
         let kind = match field.number {
             COMPRESSED_PACKETS => Codec::Deflate,
@@ -281,7 +307,22 @@ pub fn expand(packet: &[u8], limit: usize) -> Result<Option<Vec<u8>>, ExpandErro
         return Ok(None);
     };
     let decoder = codecs::decoder(kind, bytes).map_err(ExpandError::Damaged)?;
-    read_up_to(decoder.ok_or(ExpandError::UnknownCodec)?, limit)
+    Ok(Some(Expander {
+        field: kind.field(),
+        compressed: bytes.len(),
+        decoder: decoder.ok_or(ExpandError::UnknownCodec)?,
+    }))
+}
+
+/// The packets inside a compressed packet, as they stand in a trace file; `None` if the packet is not a compressed one.
+///
+/// # Errors
+/// If it is damaged, or holds more than `limit` bytes: a small packet can hold a lot.
+pub fn expand(packet: &[u8], limit: usize) -> Result<Option<Vec<u8>>, ExpandError> {
+    match expander(packet)? {
+        Some(contents) => read_up_to(contents, limit),
+        None => Ok(None),
+    }
 }
 
 fn read_up_to(decoder: impl Read, limit: usize) -> Result<Option<Vec<u8>>, ExpandError> {

@@ -1,0 +1,262 @@
+//! `ferretto text`: a whole trace as protobuf text, packet by packet.
+//!
+//! Called by [`applet`](crate::applet). The text is that of upstream's `traceconv text`, with the differences that
+//! [`Printer`] names; compressed packets are printed expanded, inside `compressed_packets { … }`. What is no packet becomes a
+//! comment in its place, and a line on stderr. Exit codes: 0 when all was printed, also if the file ends inside a packet (it
+//! may still be growing), or the reader of the text went away; 1 if the file is damaged, no trace, or cannot be read, or
+//! the text not written; 2 for a wrong command line.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::{CommandFactory, Parser};
+use ferretto_proto::text::{Printer, TRACE_PACKET};
+
+use crate::trace_reader::{self, Damage, End, Input, Piece, foreign_format};
+
+#[cfg(test)]
+mod tests;
+
+const NAME: &str = "ferretto text";
+/// Text that is collected before it is written.
+const BUFFER: usize = 256 << 10;
+/// So many damaged places are told one by one.
+const TOLD: usize = 10;
+
+/// Print a whole trace as protobuf text.
+///
+/// Prints what `traceconv text` does, packet by packet as `packet { … }`, in the order of the file. Takes files of any size
+/// and little memory. Damaged places become comments, and what can be read around them is printed.
+///
+/// Exits with 0 when all is printed, also if the file ends inside a packet, as one that is still being written does; with 1 if
+/// it is damaged or no trace.
+#[derive(Debug, Parser)]
+#[command(name = "text", bin_name = NAME, disable_version_flag = true)]
+struct Args {
+    /// The trace; - is stdin
+    #[arg(value_name = "TRACE")]
+    trace: OsString,
+    /// Write the text into this file instead of stdout
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// The definition of all flags.
+pub(crate) fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Runs with the words after the program's name; gives the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let words = std::iter::once(NAME.into()).chain(words);
+    let arguments = match Args::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            // A reader that is gone is no failure.
+            let _ = message.print();
+            return message.exit_code() as u8;
+        }
+    };
+    let failed = |problem: TextError| {
+        eprintln!("{NAME}: {problem}");
+        1
+    };
+    let input = match open(&arguments) {
+        Ok(input) => input,
+        Err(problem) => return failed(problem),
+    };
+    let out: Box<dyn Write> = match &arguments.out {
+        None => Box::new(io::stdout().lock()),
+        Some(path) => match create(path, &input) {
+            Ok(file) => Box::new(file),
+            Err(problem) => return failed(problem),
+        },
+    };
+    match print(input.source, out) {
+        Ok(outcome) => tell(&input.name, &outcome),
+        Err(PrintError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(PrintError::Write(source)) => failed(TextError::Write {
+            path: arguments.out.unwrap_or_else(|| "stdout".into()),
+            source,
+        }),
+        Err(PrintError::Read(source)) => failed(TextError::Read {
+            name: input.name,
+            source,
+        }),
+    }
+}
+
+/// Why nothing, or not all, was printed.
+#[derive(Debug, thiserror::Error)]
+enum TextError {
+    #[error("cannot open {}: {source}", name.display())]
+    Open { name: OsString, source: io::Error },
+    #[error("cannot read {name}: {source}; what comes before is printed")]
+    Read { name: String, source: io::Error },
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{} is the trace itself; name another file for its text", .0.display())]
+    SameFile(PathBuf),
+}
+
+fn open(arguments: &Args) -> Result<Input, TextError> {
+    Input::open(&arguments.trace).map_err(|source| TextError::Open {
+        name: arguments.trace.clone(),
+        source,
+    })
+}
+
+/// Makes or empties the file for the text, unless that is the trace.
+fn create(path: &Path, input: &Input) -> Result<File, TextError> {
+    let failed = |source| TextError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(failed)?;
+    let there = file.metadata().map_err(failed)?;
+    if let Some(trace) = &input.file {
+        let trace = trace.metadata().map_err(failed)?;
+        if (trace.dev(), trace.ino()) == (there.dev(), there.ino()) {
+            return Err(TextError::SameFile(path.to_owned()));
+        }
+    }
+    // Devices and pipes cannot be emptied.
+    if there.is_file() {
+        file.set_len(0).map_err(failed)?;
+    }
+    Ok(file)
+}
+
+/// Says on stderr what was not printed, and why; gives the exit code.
+fn tell(name: &str, outcome: &Outcome) -> u8 {
+    if let Some(cut) = outcome.end.cut {
+        eprintln!("{NAME}: {name} {cut}");
+    }
+    if outcome.damaged == 0 {
+        if outcome.end.size == 0 {
+            eprintln!("{NAME}: {name} is empty");
+        }
+        return 0;
+    }
+    if let (0, Some(first)) = (outcome.packets, outcome.damages.first()) {
+        let explanation = foreign_format(first).map(|explanation| format!(": {explanation}"));
+        eprintln!(
+            "{NAME}: {name} is no Perfetto trace{}",
+            explanation.unwrap_or_default()
+        );
+        return 1;
+    }
+    for damage in &outcome.damages {
+        eprintln!("{NAME}: {name} is {damage}");
+    }
+    let untold = outcome.damaged - outcome.damages.len() as u64;
+    if untold > 0 {
+        eprintln!("{NAME}: {name} has {untold} more damaged places");
+    }
+    1
+}
+
+/// What was printed.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    packets: u64,
+    /// How many places are damaged, and the first [`TOLD`] of them.
+    damaged: u64,
+    damages: Vec<Damage>,
+    end: End,
+}
+
+/// Why printing ended early.
+#[derive(Debug)]
+enum PrintError {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+/// Prints all packets of `trace`.
+fn print(trace: impl Read, out: impl Write) -> Result<Outcome, PrintError> {
+    let mut text = TraceText {
+        printer: Printer::new(TRACE_PACKET).expect("our schema has it, as every test here shows"),
+        out: BufWriter::with_capacity(BUFFER, out),
+        level: 0,
+        packets: 0,
+        damaged: 0,
+        damages: Vec::new(),
+    };
+    let read = trace_reader::read(trace, |piece| match text.piece(piece) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(error),
+    });
+    match read {
+        Ok(ControlFlow::Continue(end)) => {
+            text.out.flush().map_err(PrintError::Write)?;
+            Ok(Outcome {
+                packets: text.packets,
+                damaged: text.damaged,
+                damages: text.damages,
+                end,
+            })
+        }
+        Ok(ControlFlow::Break(error)) => Err(PrintError::Write(error)),
+        Err(error) => {
+            text.out.flush().map_err(PrintError::Write)?;
+            Err(PrintError::Read(error))
+        }
+    }
+}
+
+struct TraceText<W: Write> {
+    printer: Printer,
+    out: BufWriter<W>,
+    /// 1 inside a compressed packet.
+    level: usize,
+    packets: u64,
+    damaged: u64,
+    damages: Vec<Damage>,
+}
+
+impl<W: Write> TraceText<W> {
+    fn piece(&mut self, piece: Piece<'_>) -> io::Result<()> {
+        match piece {
+            Piece::Packet(packet) => self.packet(packet),
+            Piece::CompressedStart(compressed) => {
+                self.level = 1;
+                let name = self.printer.field_name(compressed.field).unwrap_or_default();
+                writeln!(self.out, "{name} {{")
+            }
+            Piece::CompressedEnd => {
+                self.level = 0;
+                self.out.write_all(b"}\n")
+            }
+            Piece::Damage(damage) => {
+                writeln!(self.out, "{:1$}# {damage}", "", 2 * self.level)?;
+                self.damaged += 1;
+                if self.damages.len() < TOLD {
+                    self.damages.push(damage);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn packet(&mut self, packet: &[u8]) -> io::Result<()> {
+        self.packets += 1;
+        let margin = if self.level == 0 { "" } else { "  " };
+        writeln!(self.out, "{margin}packet {{")?;
+        if packet.is_empty() {
+            // As upstream has it.
+            self.out.write_all(b"\n")?;
+        }
+        self.printer.print(packet, self.level + 1, &mut self.out)?;
+        writeln!(self.out, "{margin}}}")
+    }
+}

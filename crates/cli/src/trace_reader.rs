@@ -1,0 +1,519 @@
+//! Reads trace files of any size, packet by packet, whatever is in them.
+//!
+//! Called by `ferretto info` and `ferretto text`, and by the recording for its summary. A trace file is one encoded
+//! `perfetto.protos.Trace`: each packet is its field 1, length-delimited. Packets inside compressed ones come as if they stood
+//! in their place, between [`Piece::CompressedStart`] and [`Piece::CompressedEnd`].
+//!
+//! In memory is one packet at a time, [`MAX_PACKET`] at most. Damage is told with its place in the file, and reading goes on
+//! with the next packet that can be told for one: the service puts the same fields into all of them
+//! ([`is_packet`]). A file that ends inside a packet is still being written, or who wrote it was killed: that is no damage.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+
+use ferretto_proto::write::TracePacket;
+use ferretto_service::compression::{ExpandError, Expander, expander};
+use ferretto_wire::{Reader, Value, take_varint};
+
+#[cfg(test)]
+mod tests;
+
+/// A larger packet is taken for damage: what services and producers write is far below.
+pub(crate) const MAX_PACKET: usize = 64 << 20;
+/// A compressed packet may hold so much. Services compress about 1 MB at once, or one larger packet.
+const MAX_EXPANDED: u64 = 64 << 20;
+/// The tag of `Trace.packet`: field 1, length-delimited.
+const PACKET_TAG: u8 = 0x0a;
+/// So many bytes are told of what is no packet: enough to recognize another format by.
+const HEAD: usize = 16;
+/// A tag and the longest varint.
+const MAX_PREAMBLE: usize = 1 + 10;
+/// What is read at once.
+const BUFFER: usize = 256 << 10;
+/// After damage, packets up to this size are looked for, which bounds the work for each byte that could begin one.
+const MAX_RECOGNIZED: usize = 64 << 10;
+
+/// What a trace consists of.
+#[derive(Debug)]
+pub(crate) enum Piece<'a> {
+    /// An encoded `TracePacket`.
+    Packet(&'a [u8]),
+    /// The packets from here to [`Piece::CompressedEnd`] were compressed together.
+    CompressedStart(Compressed),
+    /// See there.
+    CompressedEnd,
+    /// Something that is no packet.
+    Damage(Damage),
+}
+
+/// A compressed packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Compressed {
+    /// The field of `TracePacket` that it is in, which tells the codec.
+    pub(crate) field: u32,
+    /// What it takes in the file.
+    pub(crate) bytes: u64,
+}
+
+/// Bytes that are no packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// Where they begin in the file; for what is inside a compressed packet, where that begins.
+    pub(crate) offset: u64,
+    /// Bytes that were passed over until the next packet. 0 for what is inside a compressed packet.
+    pub(crate) skipped: u64,
+    /// What is wrong with them.
+    pub(crate) reason: Reason,
+}
+
+/// Why bytes are no packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A packet begins with another byte than the first of these. Up to [`HEAD`] bytes from there on.
+    NotAPacket(Vec<u8>),
+    /// The length is no number.
+    NoLength,
+    /// The length is above [`MAX_PACKET`].
+    TooLarge(u64),
+    /// The file ends before the packet does, and yet others begin in it.
+    RunsIntoOthers(u64),
+    /// A compressed packet cannot be expanded, or not to its end.
+    Compressed(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NotAPacket(head) => {
+                write!(f, "no packet begins with {:#04x}", head.first().unwrap_or(&0))
+            }
+            Reason::NoLength => f.write_str("a packet's length is no number"),
+            Reason::TooLarge(length) => write!(f, "a packet claims to have {length} bytes"),
+            Reason::RunsIntoOthers(length) => {
+                write!(
+                    f,
+                    "a packet claims to have {length} bytes, of which others are part"
+                )
+            }
+            Reason::Compressed(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "damaged at byte {}: {}", self.offset, self.reason)?;
+        match self.skipped {
+            0 => Ok(()),
+            skipped => write!(f, "; {skipped} bytes are passed over"),
+        }
+    }
+}
+
+/// How a trace ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct End {
+    /// What was read, in bytes.
+    pub(crate) size: u64,
+    /// If it ends inside a packet.
+    pub(crate) cut: Option<Cut>,
+}
+
+/// The beginning of a packet at the end of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Where it begins.
+    pub(crate) offset: u64,
+    /// So much of it is there.
+    pub(crate) bytes: u64,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "ends inside the packet at byte {} ({} bytes of it are there): still being written, or its writer was killed",
+            self.offset, self.bytes
+        )
+    }
+}
+
+/// Where a trace comes from.
+pub(crate) struct Input {
+    /// What to call it.
+    pub(crate) name: String,
+    /// Its bytes.
+    pub(crate) source: Box<dyn Read>,
+    /// The file, unless it is stdin.
+    pub(crate) file: Option<File>,
+}
+
+impl Input {
+    /// Opens a file; `-` is stdin.
+    ///
+    /// # Errors
+    /// If there is no such file that may be read.
+    pub(crate) fn open(path: &OsStr) -> io::Result<Input> {
+        if path == "-" {
+            return Ok(Input {
+                name: "stdin".to_owned(),
+                source: Box::new(io::stdin().lock()),
+                file: None,
+            });
+        }
+        let file = File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(Input {
+            name: path.display().to_string(),
+            source: Box::new(file.try_clone()?),
+            file: Some(file),
+        })
+    }
+}
+
+/// What a file is that has no packet, if its beginning tells.
+pub(crate) fn foreign_format(first: &Damage) -> Option<&'static str> {
+    const FORMATS: [(&[u8], &str); 7] = [
+        (
+            b"\x1f\x8b",
+            "it is compressed with gzip; expand it first: `gzip -dc FILE | ferretto … -`",
+        ),
+        (
+            b"\x28\xb5\x2f\xfd",
+            "it is compressed with zstd; expand it first: `zstd -dc FILE | ferretto … -`",
+        ),
+        (b"PK\x03\x04", "it is a zip archive; unpack it first"),
+        (b"{", "it is JSON, Chrome's older format perhaps"),
+        (b"[", "it is JSON, Chrome's older format perhaps"),
+        (b"<", "it is HTML, from systrace perhaps"),
+        (b"# tracer:", "it is the text of the kernel's own trace file"),
+    ];
+    let Damage {
+        offset: 0,
+        reason: Reason::NotAPacket(head),
+        ..
+    } = first
+    else {
+        return None;
+    };
+    let found = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
+    found.map(|(_, explanation)| *explanation)
+}
+
+/// Hands all of a trace to `visit`, in the order of the file, until that breaks it off.
+///
+/// # Errors
+/// If the source cannot be read. What was read until then has been handed over.
+pub(crate) fn read<B>(
+    source: impl Read,
+    mut visit: impl FnMut(Piece<'_>) -> ControlFlow<B>,
+) -> io::Result<ControlFlow<B, End>> {
+    let mut packets = Splitter::new(source, Vec::new());
+    let mut spare = Vec::new();
+    loop {
+        let offset = packets.offset;
+        let flow = match packets.next()? {
+            Step::Packet(packet) => look_inside(packet, offset, &mut spare, &mut visit),
+            Step::Bad(reason) => {
+                packets.find_packet()?;
+                let skipped = packets.offset - offset;
+                visit(Piece::Damage(Damage {
+                    offset,
+                    skipped,
+                    reason,
+                }))
+            }
+            Step::Cut { claimed } => {
+                let end = packets.offset_of_end();
+                packets.find_packet()?;
+                if packets.is_empty() {
+                    let cut = Cut {
+                        offset,
+                        bytes: end - offset,
+                    };
+                    return Ok(ControlFlow::Continue(End {
+                        size: end,
+                        cut: Some(cut),
+                    }));
+                }
+                visit(Piece::Damage(Damage {
+                    offset,
+                    skipped: packets.offset - offset,
+                    reason: Reason::RunsIntoOthers(claimed),
+                }))
+            }
+            Step::End => {
+                return Ok(ControlFlow::Continue(End {
+                    size: offset,
+                    cut: None,
+                }));
+            }
+        };
+        if let ControlFlow::Break(value) = flow {
+            return Ok(ControlFlow::Break(value));
+        }
+    }
+}
+
+/// Hands over a packet, or the packets inside it if it is a compressed one. It stands at `offset`; `spare` is memory that is
+/// kept between calls.
+pub(crate) fn look_inside<B>(
+    packet: &[u8],
+    offset: u64,
+    spare: &mut Vec<u8>,
+    visit: &mut impl FnMut(Piece<'_>) -> ControlFlow<B>,
+) -> ControlFlow<B> {
+    let damage = |reason: String| {
+        Piece::Damage(Damage {
+            offset,
+            skipped: 0,
+            reason: Reason::Compressed(reason),
+        })
+    };
+    let contents = match expander(packet) {
+        Ok(None) => return visit(Piece::Packet(packet)),
+        Ok(Some(contents)) => contents,
+        Err(error) => return visit(damage(error.to_string())),
+    };
+    visit(Piece::CompressedStart(Compressed {
+        field: contents.field(),
+        bytes: contents.compressed_bytes() as u64,
+    }))?;
+    let (problem, flow) = visit_contents(contents, spare, visit);
+    flow?;
+    if let Some(problem) = problem {
+        visit(damage(problem))?;
+    }
+    visit(Piece::CompressedEnd)
+}
+
+/// Hands over the packets inside a compressed one, up to the first thing that is none: after that nothing there can be trusted.
+fn visit_contents<B>(
+    contents: Expander<'_>,
+    spare: &mut Vec<u8>,
+    visit: &mut impl FnMut(Piece<'_>) -> ControlFlow<B>,
+) -> (Option<String>, ControlFlow<B>) {
+    let mut packets = Splitter::new(contents.take(MAX_EXPANDED + 1), std::mem::take(spare));
+    let (mut problem, mut flow) = (None, ControlFlow::Continue(()));
+    while problem.is_none() && flow.is_continue() {
+        if packets.offset_of_end() > MAX_EXPANDED {
+            problem = Some(ExpandError::TooLarge(MAX_EXPANDED as usize).to_string());
+            break;
+        }
+        match packets.next() {
+            Ok(Step::Packet(packet)) => flow = visit(Piece::Packet(packet)),
+            Ok(Step::End) => break,
+            Ok(Step::Bad(reason)) => problem = Some(format!("inside a compressed packet {reason}")),
+            Ok(Step::Cut { .. }) => {
+                problem = Some("the contents of a compressed packet end too early".to_owned())
+            }
+            Err(error) => problem = Some(ExpandError::Damaged(error).to_string()),
+        }
+    }
+    *spare = packets.into_buffer();
+    (problem, flow)
+}
+
+/// Cuts bytes into packets, by their preambles.
+struct Splitter<R> {
+    source: R,
+    buffer: Vec<u8>,
+    /// What of the buffer has been read and not yet handed out.
+    start: usize,
+    end: usize,
+    /// Where `start` is, in bytes from the beginning of the source.
+    offset: u64,
+    /// Nothing comes any more.
+    is_over: bool,
+}
+
+/// What comes next.
+enum Step<'a> {
+    Packet(&'a [u8]),
+    /// No packet; nothing has been passed over yet.
+    Bad(Reason),
+    /// A packet of which the end is missing; nothing has been passed over yet.
+    Cut {
+        claimed: u64,
+    },
+    End,
+}
+
+/// The beginning of a packet.
+enum Preamble {
+    /// How long it is itself, and the packet after it.
+    Whole(usize, u64),
+    /// More bytes are needed.
+    Cut,
+    Bad(Reason),
+}
+
+impl<R: Read> Splitter<R> {
+    fn new(source: R, buffer: Vec<u8>) -> Splitter<R> {
+        Splitter {
+            source,
+            buffer,
+            start: 0,
+            end: 0,
+            offset: 0,
+            is_over: false,
+        }
+    }
+
+    fn into_buffer(self) -> Vec<u8> {
+        self.buffer
+    }
+
+    fn available(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Where the bytes end that have been read so far.
+    fn offset_of_end(&self) -> u64 {
+        self.offset + (self.end - self.start) as u64
+    }
+
+    /// Reads until so many bytes are there, or all that come. The buffer grows with what is there, and not with what is claimed.
+    fn fill(&mut self, wanted: usize) -> io::Result<()> {
+        while self.end - self.start < wanted && !self.is_over {
+            if self.end == self.buffer.len() {
+                if self.start > 0 {
+                    self.buffer.copy_within(self.start..self.end, 0);
+                    self.end -= self.start;
+                    self.start = 0;
+                } else {
+                    let larger = (2 * self.buffer.len()).max(BUFFER);
+                    self.buffer.resize(larger, 0);
+                }
+            }
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(0) => self.is_over = true,
+                Ok(count) => self.end += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        self.offset += bytes as u64;
+    }
+
+    fn next(&mut self) -> io::Result<Step<'_>> {
+        self.fill(HEAD.max(MAX_PREAMBLE))?;
+        if self.is_empty() {
+            return Ok(Step::End);
+        }
+        let (preamble, length) = match preamble(self.available()) {
+            Preamble::Whole(preamble, length) => (preamble, length),
+            Preamble::Cut => return Ok(Step::Cut { claimed: 0 }),
+            Preamble::Bad(reason) => return Ok(Step::Bad(reason)),
+        };
+        if length > MAX_PACKET as u64 {
+            return Ok(Step::Bad(Reason::TooLarge(length)));
+        }
+        let whole = preamble + length as usize;
+        self.fill(whole)?;
+        if self.available().len() < whole {
+            return Ok(Step::Cut { claimed: length });
+        }
+        self.consume(whole);
+        Ok(Step::Packet(
+            &self.buffer[self.start - whole + preamble..self.start],
+        ))
+    }
+
+    /// Passes over at least one byte, up to the next packet or the end.
+    fn find_packet(&mut self) -> io::Result<()> {
+        let mut skip = 1;
+        loop {
+            self.consume(skip.min(self.end - self.start));
+            self.fill(MAX_PREAMBLE + MAX_RECOGNIZED + 1)?;
+            let available = self.available();
+            match available.iter().position(|byte| *byte == PACKET_TAG) {
+                None if available.is_empty() => return Ok(()),
+                None => skip = available.len(),
+                Some(0) if is_packet(available, self.is_over) => return Ok(()),
+                Some(0) => skip = 1,
+                Some(at) => skip = at,
+            }
+        }
+    }
+}
+
+fn preamble(bytes: &[u8]) -> Preamble {
+    let Some((tag, mut rest)) = bytes.split_first() else {
+        return Preamble::Cut;
+    };
+    if *tag != PACKET_TAG {
+        return Preamble::Bad(Reason::NotAPacket(bytes[..bytes.len().min(HEAD)].to_vec()));
+    }
+    let before = rest.len();
+    match take_varint(&mut rest) {
+        Some(length) => Preamble::Whole(1 + before - rest.len(), length),
+        None if before < MAX_PREAMBLE - 1 && rest.iter().all(|byte| byte & 0x80 != 0) => Preamble::Cut,
+        None => Preamble::Bad(Reason::NoLength),
+    }
+}
+
+/// Whether a packet stands at the beginning of `bytes`, for all that can be told: it consists of fields, the service's word on
+/// who wrote it is among them, and another packet follows or, if the bytes are the last ones, nothing. Or it is a compressed
+/// packet and no more than that.
+fn is_packet(bytes: &[u8], are_last: bool) -> bool {
+    let Preamble::Whole(preamble, length) = preamble(bytes) else {
+        return false;
+    };
+    let Ok(length) = usize::try_from(length) else {
+        return false;
+    };
+    let contents = &bytes[preamble..];
+    if length <= MAX_PACKET && is_all_compressed(contents, length) {
+        return true;
+    }
+    let Some((packet, after)) = contents.split_at_checked(length) else {
+        return false;
+    };
+    let follows = match after.first() {
+        Some(byte) => *byte == PACKET_TAG,
+        None => are_last,
+    };
+    let (mut uid, mut sequence) = (false, false);
+    follows
+        && length <= MAX_RECOGNIZED
+        && Reader::new(packet).all(|field| match field {
+            Ok(field) => {
+                let is_varint = matches!(field.value, Value::Varint(_));
+                uid |= is_varint && field.number == TracePacket::TRUSTED_UID;
+                sequence |= is_varint && field.number == TracePacket::TRUSTED_PACKET_SEQUENCE_ID;
+                true
+            }
+            Err(_) => false,
+        })
+        && uid
+        && sequence
+}
+
+/// Whether `length` bytes from the beginning of `contents` on are a field of compressed packets.
+fn is_all_compressed(contents: &[u8], length: usize) -> bool {
+    let tags = [
+        TracePacket::COMPRESSED_PACKETS,
+        TracePacket::ZSTD_COMPRESSED_PACKETS,
+    ];
+    let mut rest = contents;
+    let tag = take_varint(&mut rest);
+    let compressed = take_varint(&mut rest);
+    let header = (contents.len() - rest.len()) as u64;
+    tags.iter().any(|field| tag == Some(u64::from(*field) << 3 | 2))
+        && compressed.and_then(|compressed| compressed.checked_add(header)) == Some(length as u64)
+}
