@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::{Arg, Command};
 
 use crate::perfetto::{self, Program};
-use crate::{autostart, doctor, open, text, traced, traced_probes, trigger_perfetto, websocket_bridge};
+use crate::{autostart, doctor, info, open, text, traced, traced_probes, trigger_perfetto, websocket_bridge};
 
 /// A program.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +81,13 @@ const OPEN: Applet = Applet {
     run: open::run,
 };
 
+/// Tells what is in a trace file.
+const INFO: Applet = Applet {
+    name: "info",
+    command: info::command,
+    run: info::run,
+};
+
 /// Prints a trace file as text.
 const TEXT: Applet = Applet {
     name: "text",
@@ -96,7 +103,7 @@ const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
 };
 
 /// Those that are the first word of `ferretto` only, or another program there than under a name of their own.
-const WORDS: &[Applet] = &[DOCTOR, OPEN, TEXT, WEBSOCKET_BRIDGE_OF_FERRETTO];
+const WORDS: &[Applet] = &[DOCTOR, INFO, OPEN, TEXT, WEBSOCKET_BRIDGE_OF_FERRETTO];
 
 /// What the binary is without a name of these.
 const DEFAULT: Applet = Applet {

@@ -9,6 +9,7 @@ mod autostart;
 mod background;
 mod daemon;
 mod doctor;
+mod info;
 mod inherited;
 mod log;
 mod open;

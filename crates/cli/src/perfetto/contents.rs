@@ -3,14 +3,13 @@
 //!
 //! Called by the recording, for each packet that it writes or that it finds in the file that the service wrote.
 
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+
 use ferretto_proto::messages::TraceConfig;
-use ferretto_service::compression::expand;
-use ferretto_wire::{Reader, Value};
 
 use super::kernel_report::KernelReport;
-
-/// What a compressed packet may hold for us to look into it. Services compress about 1 MB at once, or one larger packet.
-const MAX_EXPANDED: usize = 64 << 20;
+use crate::trace_reader::{Piece, look_inside};
 
 /// A count of packets, and a report on what they are.
 #[derive(Debug)]
@@ -19,6 +18,8 @@ pub(super) struct Contents {
     kernel: KernelReport,
     /// A packet could not be looked into: what is known of the trace is not all there is to know.
     opaque: bool,
+    /// For what is in compressed packets.
+    spare: Vec<u8>,
 }
 
 impl Contents {
@@ -28,29 +29,25 @@ impl Contents {
             packets: 0,
             kernel: KernelReport::of(config),
             opaque: false,
+            spare: Vec::new(),
         }
     }
 
     /// Looks at the next packet.
     pub(super) fn observe(&mut self, packet: &[u8]) {
-        match expand(packet, MAX_EXPANDED) {
-            Ok(None) => {
-                self.packets += 1;
-                self.kernel.observe(packet);
-            }
-            Ok(Some(trace)) => {
-                for field in Reader::new(&trace) {
-                    match field.map(|field| field.value) {
-                        Ok(Value::Bytes(packet)) => {
-                            self.packets += 1;
-                            self.kernel.observe(packet);
-                        }
-                        _ => self.opaque = true,
-                    }
+        let mut spare = std::mem::take(&mut self.spare);
+        let ControlFlow::Continue(()) = look_inside(packet, 0, &mut spare, &mut |piece| {
+            match piece {
+                Piece::Packet(packet) => {
+                    self.packets += 1;
+                    self.kernel.observe(packet);
                 }
+                Piece::Damage(_) => self.opaque = true,
+                Piece::CompressedStart(_) | Piece::CompressedEnd => {}
             }
-            Err(_) => self.opaque = true,
-        }
+            ControlFlow::<Infallible>::Continue(())
+        });
+        self.spare = spare;
     }
 
     /// How many packets there are, if that is known.
@@ -71,6 +68,7 @@ mod tests {
     use ferretto_wire::Writer;
 
     use super::*;
+    use crate::trace_reader::MAX_PACKET;
 
     const FTRACE_STATS: u32 = 34;
 
@@ -118,7 +116,7 @@ mod tests {
     fn of_a_trace_that_cannot_be_looked_into_nothing_is_claimed() {
         let mut damaged = Writer::new();
         damaged.bytes_field(50, b"nonsense");
-        let bomb = compressed(Codec::Zstd { level: 3 }, &[vec![0; MAX_EXPANDED]]);
+        let bomb = compressed(Codec::Zstd { level: 3 }, &[vec![0; MAX_PACKET]]);
         for packet in [damaged.as_slice(), &bomb] {
             let mut contents = Contents::of(&TraceConfig::default());
             contents.observe(packet);

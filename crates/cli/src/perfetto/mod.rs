@@ -15,7 +15,7 @@ mod config_source;
 mod console;
 mod contents;
 pub(crate) mod figures;
-mod kernel_report;
+pub(crate) mod kernel_report;
 mod light_config;
 mod losses;
 mod output;

@@ -1,0 +1,396 @@
+use ferretto_proto::messages::trace_config::{BufferConfig, DataSource, ProducerConfig};
+use ferretto_proto::messages::{DataSourceConfig, FtraceConfig, TraceConfig};
+use ferretto_proto::write;
+use ferretto_wire::Writer;
+
+use super::*;
+use crate::trace_reader::{Cut, Damage, Piece, Reason};
+
+const END: End = End {
+    size: 1000,
+    cut: None,
+};
+
+/// A trace of a config with one buffer of 4 MB, named `main`.
+fn summary(change: impl FnOnce(&mut TraceConfig), stats: BufferStats) -> Summary {
+    let mut config = TraceConfig {
+        buffers: vec![BufferConfig {
+            size_kb: Some(4096),
+            name: Some("main".to_owned()),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    change(&mut config);
+    let mut summary = Summary::default();
+    summary.config = Some(config);
+    summary.stats = Some(TraceStats {
+        buffer_stats: vec![stats],
+        ..Default::default()
+    });
+    summary
+}
+
+/// Those of `summary` with this cause: what, and the advice.
+fn found(summary: &Summary, cause: &str) -> Vec<(String, String)> {
+    findings(summary, &END)
+        .into_iter()
+        .filter(|finding| finding.cause == cause)
+        .map(|finding| (finding.what, finding.advice.unwrap_or_default()))
+        .collect()
+}
+
+/// A packet of a sequence that process 77, called `app`, writes.
+fn observe(summary: &mut Summary, sequence: u32, dropped: u32, flags: u32) {
+    let mut packet = Writer::new();
+    write::TracePacket::new(&mut packet)
+        .timestamp(5)
+        .sequence_flags(flags)
+        .trusted_packet_sequence_id(sequence)
+        .trusted_pid(77)
+        .previous_packet_dropped(dropped)
+        .process_descriptor(|process| {
+            process.pid(77).process_name("/usr/bin/app");
+        });
+    summary.piece(Piece::Packet(packet.as_slice()));
+}
+
+#[test]
+fn a_clean_trace_has_no_findings() {
+    let clean = BufferStats {
+        buffer_size: Some(4 << 20),
+        bytes_written: Some(100),
+        chunks_overwritten: Some(0),
+        readaheads_failed: Some(7),
+        ..Default::default()
+    };
+    assert_eq!(findings(&summary(|_| {}, clean), &END), []);
+    assert_eq!(findings(&Summary::default(), &END), []);
+}
+
+#[test]
+fn an_overwritten_buffer_is_told_how_large_it_would_have_to_be() {
+    let overwritten = |bytes| BufferStats {
+        chunks_overwritten: Some(820),
+        bytes_overwritten: Some(bytes),
+        ..Default::default()
+    };
+    let found_in = |summary| found(&summary, "buffer_overwritten").remove(0);
+    let (what, advice) = found_in(summary(|_| {}, overwritten(3_300_000)));
+    assert_eq!(what, "820 chunks (3.1 MiB) of buffer 0 \"main\"");
+    assert_eq!(
+        advice,
+        "to keep all of it raise buffers[0].size_kb from 4096 to 8192, record shorter, or stream into a file (write_into_file: true)"
+    );
+    let (_, advice) = found_in(summary(|_| {}, overwritten(9 << 30)));
+    assert_eq!(
+        advice,
+        "to keep all of it, which takes 12.0 GiB, stream into a file (write_into_file: true) or record shorter"
+    );
+    let streaming = |config: &mut TraceConfig| config.write_into_file = Some(true);
+    let (_, advice) = found_in(summary(streaming, overwritten(1)));
+    assert_eq!(
+        advice,
+        "lower file_write_period_ms from 5000 to 2500, or raise buffers[0].size_kb from 4096 to 8192"
+    );
+    let fastest = |config: &mut TraceConfig| {
+        config.write_into_file = Some(true);
+        config.file_write_period_ms = Some(MIN_FILE_WRITE_PERIOD_MS);
+    };
+    let (_, advice) = found_in(summary(fastest, overwritten(1)));
+    assert_eq!(advice, "raise buffers[0].size_kb from 4096 to 8192");
+}
+
+#[test]
+fn every_counter_of_a_buffer_has_a_finding_of_its_own() {
+    let all = BufferStats {
+        chunks_overwritten: Some(1),
+        chunks_discarded: Some(2),
+        trace_writer_packet_loss: Some(3),
+        patches_failed: Some(4),
+        oversized_packets_dropped: Some(5),
+        abi_violations: Some(6),
+        ..Default::default()
+    };
+    let causes: Vec<_> = findings(&summary(|_| {}, all), &END)
+        .into_iter()
+        .map(|finding| (finding.cause, finding.what))
+        .collect();
+    let expected = [
+        ("buffer_overwritten", "1 chunk of buffer 0 \"main\""),
+        ("buffer_full", "2 chunks of buffer 0 \"main\""),
+        ("shared_memory_full", "3 gaps in buffer 0 \"main\""),
+        ("patch_too_late", "4 patches for buffer 0 \"main\""),
+        ("packet_too_large", "5 packets for buffer 0 \"main\""),
+        ("malformed_chunk", "6 chunks of buffer 0 \"main\""),
+    ];
+    assert_eq!(causes, expected.map(|(cause, what)| (cause, what.to_owned())));
+}
+
+#[test]
+fn every_counter_of_the_session_has_one_too() {
+    let mut lossy = summary(
+        |config| config.flush_timeout_ms = Some(300),
+        BufferStats::default(),
+    );
+    lossy.late_to_flush.push(Late {
+        source: "linux.ftrace".to_owned(),
+        producer: "perfetto.traced_probes".to_owned(),
+    });
+    lossy.stats = Some(TraceStats {
+        chunks_discarded: Some(1),
+        patches_discarded: Some(2),
+        invalid_packets: Some(3),
+        filter_stats: ferretto_proto::messages::trace_stats::FilterStats {
+            errors: Some(4),
+            input_bytes: Some(2048),
+            output_bytes: Some(1024),
+            ..Default::default()
+        }
+        .into(),
+        flushes_requested: Some(9),
+        flushes_failed: Some(5),
+        final_flush_outcome: Some(FinalFlushOutcome::FINAL_FLUSH_FAILED),
+        ..Default::default()
+    });
+    let findings = findings(&lossy, &END);
+    let causes: Vec<_> = findings
+        .iter()
+        .map(|finding| (finding.severity, finding.cause, &*finding.what))
+        .collect();
+    let loss = |cause, what| (Severity::Loss, cause, what);
+    assert_eq!(
+        causes,
+        [
+            loss("chunk_for_wrong_buffer", "1 chunk"),
+            loss("patch_for_wrong_buffer", "2 patches"),
+            loss("malformed_packet", "3 packets"),
+            loss("filter_error", "4 packets"),
+            loss("flush_failed", "5 flushes of 9, the last one among them"),
+            (Severity::Note, "filtered", "1.0 KiB of 2.0 KiB"),
+        ]
+    );
+    let flush = findings
+        .iter()
+        .find(|finding| finding.cause == "flush_failed")
+        .unwrap();
+    assert!(
+        flush.why.contains("linux.ftrace of perfetto.traced_probes"),
+        "{}",
+        flush.why
+    );
+    assert_eq!(
+        flush.advice.as_deref(),
+        Some("raise flush_timeout_ms from 300 to 600")
+    );
+}
+
+#[test]
+fn who_ran_out_of_shared_memory_is_named_in_the_config_to_write() {
+    let lossy = || BufferStats {
+        trace_writer_packet_loss: Some(1),
+        ..Default::default()
+    };
+    let advice = |summary: &Summary| found(summary, "shared_memory_full").remove(0).1;
+    let mut unnamed = summary(|_| {}, lossy());
+    assert!(advice(&unnamed).contains("producer_name: \"PRODUCER\" shm_size_kb: 4096 page_size_kb: 32"));
+    observe(&mut unnamed, 5, 0, 0);
+    observe(&mut unnamed, 5, 1 | 256, 0);
+    assert!(
+        advice(&unnamed).contains("producer_name: \"app\" shm_size_kb: 4096"),
+        "{}",
+        advice(&unnamed)
+    );
+    for (now, expected) in [
+        (1024, "shm_size_kb: 4096 page_size_kb: 32 } (now 1024)"),
+        (32 << 10, "let it write less"),
+    ] {
+        let configured = |config: &mut TraceConfig| {
+            config.producers = vec![ProducerConfig {
+                producer_name: Some("app".to_owned()),
+                shm_size_kb: Some(now),
+                ..Default::default()
+            }];
+        };
+        let mut summary = summary(configured, lossy());
+        observe(&mut summary, 5, 0, 0);
+        observe(&mut summary, 5, 1 | 256, 0);
+        assert!(advice(&summary).contains(expected), "{}", advice(&summary));
+    }
+}
+
+#[test]
+fn gaps_are_told_by_reason_with_the_sequences_that_have_most() {
+    let mut marked = summary(|_| {}, BufferStats::default());
+    for (sequence, dropped) in [
+        (5, 0),
+        (5, 1 | 64),
+        (6, 0),
+        (6, 1 | 64),
+        (6, 1 | 64),
+        (6, 1),
+        (7, 1),
+    ] {
+        observe(&mut marked, sequence, dropped, 0);
+    }
+    assert_eq!(
+        found(&marked, "gap_overwritten")[0].0,
+        "3 gaps in 2 sequences: 6 (app, pid 77), 5 (app, pid 77)"
+    );
+    assert_eq!(found(&marked, "gap")[0].0, "1 gap in 1 sequence: 6 (app, pid 77)");
+    assert_eq!(found(&marked, "state_lost"), []);
+}
+
+#[test]
+fn packets_that_lost_their_state_are_counted() {
+    const NEEDS_STATE: u32 = 2;
+    let mut summary = summary(|_| {}, BufferStats::default());
+    observe(&mut summary, 5, 1, NEEDS_STATE);
+    observe(&mut summary, 5, 0, NEEDS_STATE);
+    let (what, advice) = found(&summary, "state_lost").remove(0);
+    assert_eq!(what, "2 packets in 1 sequence: 5 (app, pid 77)");
+    assert!(advice.contains("incremental_state_config { clear_period_ms: 5000 }"));
+    summary
+        .config
+        .as_mut()
+        .unwrap()
+        .incremental_state_config
+        .get_or_insert_default()
+        .clear_period_ms = Some(8000);
+    assert!(found(&summary, "state_lost")[0].1.ends_with("to 4000"));
+}
+
+#[test]
+fn kernel_losses_come_with_the_sizes_of_the_config() {
+    let with_config = |buffer_size_kb, drain_period_ms| {
+        let mut summary = summary(
+            |config| {
+                config.data_sources = vec![DataSource {
+                    config: DataSourceConfig {
+                        name: Some("linux.ftrace".to_owned()),
+                        ftrace_config: FtraceConfig {
+                            buffer_size_kb,
+                            drain_period_ms,
+                            ..Default::default()
+                        }
+                        .into(),
+                        ..Default::default()
+                    }
+                    .into(),
+                    ..Default::default()
+                }];
+            },
+            BufferStats::default(),
+        );
+        let mut packet = Writer::new();
+        write::TracePacket::new(&mut packet).ftrace_events(|bundle| {
+            bundle.cpu(0).lost_events(true);
+        });
+        summary.piece(Piece::Packet(packet.as_slice()));
+        found(&summary, "kernel_buffer_overrun").remove(0)
+    };
+    let (what, advice) = with_config(Some(2048), Some(250));
+    assert_eq!(what, "kernel events, 1 time");
+    assert_eq!(
+        advice,
+        "raise ftrace_config.buffer_size_kb from 2048 to 4096, or lower ftrace_config.drain_period_ms from 250 to 125"
+    );
+    let (_, advice) = with_config(None, None);
+    assert_eq!(
+        advice,
+        "set ftrace_config.buffer_size_kb: 8192 (per CPU), or ask for fewer events"
+    );
+}
+
+#[test]
+fn what_was_asked_for_and_is_not_there_is_noted() {
+    let source = |name: &str| DataSource {
+        config: DataSourceConfig {
+            name: Some(name.to_owned()),
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    let mut summary = summary(
+        |config| config.data_sources = ["linux.sys_stats", "track_event", "my.own"].map(source).into(),
+        BufferStats::default(),
+    );
+    let mut packet = Writer::new();
+    write::TracePacket::new(&mut packet).track_event(|_| {});
+    summary.piece(Piece::Packet(packet.as_slice()));
+    let silent = found(&summary, "data_source_silent");
+    assert_eq!(silent.len(), 1, "{silent:?}");
+    assert_eq!(silent[0].0, "nothing of the data source linux.sys_stats");
+    assert!(silent[0].1.contains("ferretto doctor"));
+}
+
+#[test]
+fn the_state_of_the_file_is_told_before_all_else() {
+    let mut damaged = summary(
+        |_| {},
+        BufferStats {
+            chunks_overwritten: Some(1),
+            ..Default::default()
+        },
+    );
+    damaged.piece(Piece::Damage(Damage {
+        offset: 70,
+        skipped: 2048,
+        reason: Reason::NoLength,
+    }));
+    let cut = End {
+        size: 900,
+        cut: Some(Cut {
+            offset: 880,
+            bytes: 20,
+        }),
+    };
+    let findings = findings(&damaged, &cut);
+    let causes: Vec<_> = findings.iter().map(|finding| finding.cause).collect();
+    assert_eq!(causes, ["file_damaged", "file_cut", "buffer_overwritten"]);
+    assert_eq!(findings[0].what, "1 damaged place (2.0 KiB) of the file");
+    assert!(findings[0].why.contains("byte 70"), "{}", findings[0].why);
+    assert!(findings[1].why.contains("byte 880"), "{}", findings[1].why);
+}
+
+#[test]
+fn a_file_that_reached_its_limit_is_noted() {
+    let limited = |limit| {
+        summary(
+            |config| {
+                config.write_into_file = Some(true);
+                config.max_file_size_bytes = Some(limit);
+            },
+            BufferStats::default(),
+        )
+    };
+    assert_eq!(found(&limited(1030), "file_full").len(), 1);
+    assert_eq!(found(&limited(5000), "file_full"), []);
+}
+
+#[test]
+fn sizes_to_choose_are_round_and_large_enough() {
+    for (needed, size) in [
+        (0, 4),
+        (4, 4),
+        (5, 6),
+        (7, 8),
+        (4096, 4096),
+        (4097, 6144),
+        (6145, 8192),
+        (7373, 8192),
+    ] {
+        assert_eq!(roomy(needed), size, "{needed}");
+    }
+    assert!(roomy(u64::MAX) >= 1 << 63);
+}
+
+#[test]
+fn long_lists_are_cut() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let name = |name: &&str| (*name).to_owned();
+    assert_eq!(listed(&names, name).as_deref(), Some("a, b, c, d, 2 more"));
+    assert_eq!(listed(&names[..2], name).as_deref(), Some("a, b"));
+    assert_eq!(listed(&names[..0], name), None);
+}

@@ -1,0 +1,162 @@
+//! `ferretto info`: what is in a trace, on a screen, and what is lost of it and why.
+//!
+//! Called by [`applet`](crate::applet). The path of a file: [`trace_reader`] → [`summary`] (with [`sequences`] and [`timeline`]) →
+//! [`findings`] → [`report`] or [`json`]. Exit codes: 0 when the file was read to its end, whatever the trace has lost, and also if the file
+//! ends inside a packet (it may still be growing); 1 if it is damaged, no trace, or cannot be read; 2 for a wrong command line.
+
+mod findings;
+mod json;
+mod report;
+mod sequences;
+mod summary;
+mod timeline;
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
+
+use clap::{CommandFactory, Parser};
+
+use crate::trace_reader::{self, End, Input, foreign_format};
+use summary::Summary;
+
+const NAME: &str = "ferretto info";
+
+/// Tell what is in a trace and what is missing.
+///
+/// Prints when and where the trace was recorded, its config, how many packets of which kind it has and who wrote them, and
+/// everything that was lost, by cause, with what to change in the config about it.
+///
+/// Exits with 0 whatever the trace has lost, also if the file ends inside a packet, as one that is still being written does;
+/// with 1 if the file is damaged or no trace.
+#[derive(Debug, Parser)]
+#[command(name = "info", bin_name = NAME, disable_version_flag = true)]
+struct Args {
+    /// The trace; - is stdin
+    #[arg(value_name = "TRACE")]
+    trace: OsString,
+    /// Print JSON, for scripts: sizes in bytes, times in ns
+    #[arg(long)]
+    json: bool,
+    /// List all rows of each table
+    #[arg(long)]
+    all: bool,
+}
+
+/// The definition of all flags.
+pub(crate) fn command() -> clap::Command {
+    Args::command()
+}
+
+/// How long tables may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    /// What fits a screen.
+    Screen,
+    All,
+}
+
+/// A trace that was read.
+struct Trace<'a> {
+    name: &'a str,
+    summary: &'a Summary,
+    end: End,
+}
+
+/// Runs with the words after the program's name; gives the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let words = std::iter::once(NAME.into()).chain(words);
+    let arguments = match Args::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            // A reader that is gone is no failure.
+            let _ = message.print();
+            return message.exit_code() as u8;
+        }
+    };
+    let input = match Input::open(&arguments.trace) {
+        Ok(input) => input,
+        Err(error) => {
+            eprintln!("{NAME}: cannot open {}: {error}", arguments.trace.display());
+            return 1;
+        }
+    };
+    let mut summary = Summary::default();
+    let (end, unread) = match gather(input.source, &mut summary) {
+        Ok(end) => (end, None),
+        // What was read until then is worth telling.
+        Err((end, error)) => (end, Some(error)),
+    };
+    if let Some(error) = &unread {
+        eprintln!("{NAME}: cannot read {}: {error}", input.name);
+    }
+    if summary.all.packets == 0 && unread.is_none() {
+        let explanation = match summary.damages.first() {
+            Some(first) => foreign_format(first).map_or("is no Perfetto trace".to_owned(), |explanation| {
+                format!("is no Perfetto trace: {explanation}")
+            }),
+            None if end.size == 0 => "is empty".to_owned(),
+            None => end.cut.map(|cut| cut.to_string()).unwrap_or_default(),
+        };
+        eprintln!("{NAME}: {} {explanation}", input.name);
+        return 1;
+    }
+    let trace = Trace {
+        name: &input.name,
+        summary: &summary,
+        end,
+    };
+    let findings = findings::findings(&summary, &end);
+    let text = if arguments.json {
+        format!("{:#}\n", json::json(&trace, &findings))
+    } else {
+        let detail = if arguments.all {
+            Detail::All
+        } else {
+            Detail::Screen
+        };
+        report::report(&trace, &findings, detail)
+    };
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("{NAME}: cannot write: {error}");
+            1
+        }
+        _ => u8::from(unread.is_some() || summary.damaged > 0),
+    }
+}
+
+/// Reads all of a trace. If that fails in the middle, gives how far it came.
+fn gather(source: impl Read, summary: &mut Summary) -> Result<End, (End, io::Error)> {
+    let mut source = Counting { source, bytes: 0 };
+    let read = trace_reader::read(&mut source, |piece| {
+        summary.piece(piece);
+        ControlFlow::<std::convert::Infallible>::Continue(())
+    });
+    match read {
+        Ok(ControlFlow::Continue(end)) => Ok(end),
+        Ok(ControlFlow::Break(never)) => match never {},
+        Err(error) => {
+            let end = End {
+                size: source.bytes,
+                cut: None,
+            };
+            Err((end, error))
+        }
+    }
+}
+
+/// Knows how much was read.
+struct Counting<R> {
+    source: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(into)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}

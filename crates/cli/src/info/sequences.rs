@@ -1,0 +1,244 @@
+//! The sequences of a trace: who wrote each, how much, and what of it is missing.
+//!
+//! Called by [`summary`](super::summary). A sequence is what one writer of one producer wrote. Its packets build on one another
+//! (interned strings, defaults): after a loss readers pass over those that need what is gone, until the writer starts over.
+
+use std::collections::HashMap;
+
+/// Of so many sequences each is remembered; what more there are count as one, under [`OTHERS`].
+const MAX_SEQUENCES: usize = 1 << 16;
+/// The id of no sequence.
+pub(super) const OTHERS: u32 = u32::MAX;
+/// Of so many kinds of packets it is known how many there are in a sequence.
+const MAX_KINDS: usize = 32;
+
+/// `TracePacket.SequenceFlags`.
+const STATE_CLEARED: u64 = 1;
+const NEEDS_STATE: u64 = 2;
+
+/// What bits of `previous_packet_dropped` say of the reason. The lowest bit is set for each loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum GapReason {
+    /// No bit but the lowest: services before v58, and producers.
+    Unknown,
+    ReadGap,
+    CorruptedChunk,
+    Fragments,
+    Overwritten,
+    GivenUp,
+    SharedMemoryFull,
+}
+
+impl GapReason {
+    const BITS: [(u64, GapReason); 8] = [
+        (2, GapReason::ReadGap),
+        (4, GapReason::CorruptedChunk),
+        (8, GapReason::Fragments),
+        (16, GapReason::Fragments),
+        (32, GapReason::Fragments),
+        (64, GapReason::Overwritten),
+        (128, GapReason::GivenUp),
+        (256, GapReason::SharedMemoryFull),
+    ];
+
+    /// The most telling reason: a gap has often several bits, of which the later ones are the more specific.
+    fn of(bits: u64) -> GapReason {
+        let found = Self::BITS.iter().rev().find(|(bit, _)| bits & bit != 0);
+        found.map_or(GapReason::Unknown, |(_, reason)| *reason)
+    }
+}
+
+/// What of a packet concerns its sequence.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Header {
+    pub(super) sequence: u32,
+    pub(super) pid: Option<i32>,
+    pub(super) uid: Option<i32>,
+    pub(super) machine: u32,
+    /// `sequence_flags`, and `incremental_state_cleared` as the flag that it became.
+    pub(super) flags: u64,
+    /// `previous_packet_dropped`.
+    pub(super) dropped: u64,
+    /// The field that the packet is about.
+    pub(super) kind: u32,
+    pub(super) bytes: u64,
+}
+
+impl Header {
+    /// The older way to say that the state is cleared.
+    pub(super) fn clear_state(&mut self) {
+        self.flags |= STATE_CLEARED;
+    }
+}
+
+/// What one writer wrote.
+#[derive(Debug, Default)]
+pub(super) struct Sequence {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) pid: Option<i32>,
+    pub(super) uid: Option<i32>,
+    pub(super) machine: u32,
+    /// Losses by reason.
+    pub(super) gaps: Vec<(GapReason, u64)>,
+    /// Packets that readers pass over for want of what was lost.
+    pub(super) useless: u64,
+    /// Clock of timestamps that do not say, by `trace_packet_defaults`.
+    pub(super) default_clock: Option<u32>,
+    has_state: bool,
+    kinds: Vec<(u32, u64)>,
+}
+
+/// Whether a packet can be made sense of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Whole,
+    /// It needs state that was lost.
+    Useless,
+}
+
+impl Sequence {
+    fn take(&mut self, header: &Header) -> Use {
+        let is_first = self.packets == 0;
+        self.packets += 1;
+        self.bytes += header.bytes;
+        self.pid = self.pid.or(header.pid);
+        self.uid = self.uid.or(header.uid);
+        self.machine = header.machine;
+        let is_room = self.kinds.len() < MAX_KINDS;
+        match self.kinds.iter_mut().find(|(kind, _)| *kind == header.kind) {
+            Some((_, count)) => *count += 1,
+            None if is_room => self.kinds.push((header.kind, 1)),
+            None => {}
+        }
+        if header.dropped != 0 {
+            self.has_state = false;
+            let reason = GapReason::of(header.dropped);
+            // On the first packet of a sequence older services set it always.
+            if !is_first || reason != GapReason::Unknown {
+                match self.gaps.iter_mut().find(|(known, _)| *known == reason) {
+                    Some((_, count)) => *count += 1,
+                    None => self.gaps.push((reason, 1)),
+                }
+            }
+        }
+        if header.flags & STATE_CLEARED != 0 {
+            self.has_state = true;
+            self.default_clock = None;
+        }
+        if header.flags & NEEDS_STATE != 0 && !self.has_state {
+            self.useless += 1;
+            return Use::Useless;
+        }
+        Use::Whole
+    }
+
+    /// The kind of packets of which there are most.
+    pub(super) fn main_kind(&self) -> Option<u32> {
+        let most = self.kinds.iter().max_by_key(|(_, count)| *count);
+        most.map(|(kind, _)| *kind)
+    }
+
+    /// Losses of all reasons.
+    pub(super) fn all_gaps(&self) -> u64 {
+        self.gaps.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// All sequences.
+#[derive(Debug, Default)]
+pub(super) struct Sequences(HashMap<u32, Sequence>);
+
+impl Sequences {
+    /// Counts a packet.
+    pub(super) fn take(&mut self, header: &Header) -> (&mut Sequence, Use) {
+        let known = self.0.len() < MAX_SEQUENCES || self.0.contains_key(&header.sequence);
+        let id = if known { header.sequence } else { OTHERS };
+        let sequence = self.0.entry(id).or_default();
+        let usable = sequence.take(header);
+        (sequence, usable)
+    }
+
+    /// All of them, the one with the most bytes first.
+    pub(super) fn largest_first(&self) -> Vec<(u32, &Sequence)> {
+        let mut all: Vec<_> = self.0.iter().map(|(id, sequence)| (*id, sequence)).collect();
+        all.sort_by_key(|(id, sequence)| (std::cmp::Reverse(sequence.bytes), *id));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(flags: u64, dropped: u64) -> Header {
+        Header {
+            sequence: 3,
+            flags,
+            dropped,
+            bytes: 10,
+            ..Header::default()
+        }
+    }
+
+    #[test]
+    fn after_a_loss_packets_are_useless_until_the_writer_starts_over() {
+        let mut sequences = Sequences::default();
+        let uses: Vec<Use> = [
+            header(NEEDS_STATE, 1),
+            header(STATE_CLEARED | NEEDS_STATE, 0),
+            header(NEEDS_STATE, 0),
+            header(0, 1),
+            header(NEEDS_STATE, 0),
+            header(0, 0),
+            header(STATE_CLEARED, 0),
+            header(NEEDS_STATE, 0),
+        ]
+        .iter()
+        .map(|header| sequences.take(header).1)
+        .collect();
+        let useless: Vec<usize> = (0..uses.len()).filter(|at| uses[*at] == Use::Useless).collect();
+        assert_eq!(useless, [0, 4]);
+        let (_, sequence) = sequences.largest_first()[0];
+        assert_eq!((sequence.packets, sequence.bytes, sequence.useless), (8, 80, 2));
+        assert_eq!(
+            sequence.gaps,
+            [(GapReason::Unknown, 1)],
+            "the first packet's mark says nothing"
+        );
+    }
+
+    #[test]
+    fn the_most_telling_reason_of_a_gap_counts() {
+        let cases = [
+            (1, GapReason::Unknown),
+            (1 | 2, GapReason::ReadGap),
+            (1 | 2 | 64, GapReason::Overwritten),
+            (1 | 2 | 256, GapReason::SharedMemoryFull),
+            (1 | 8, GapReason::Fragments),
+            (1 | 4, GapReason::CorruptedChunk),
+            (1 | 16 | 128, GapReason::GivenUp),
+            (1 | 1 << 40, GapReason::Unknown),
+        ];
+        for (bits, reason) in cases {
+            assert_eq!(GapReason::of(bits), reason, "{bits}");
+        }
+    }
+
+    #[test]
+    fn no_file_makes_them_take_all_memory() {
+        let mut sequences = Sequences::default();
+        for sequence in 0..2 * MAX_SEQUENCES as u32 {
+            let kind = sequence;
+            sequences.take(&Header {
+                sequence,
+                kind,
+                bytes: 1,
+                ..Header::default()
+            });
+        }
+        assert_eq!(sequences.0.len(), MAX_SEQUENCES + 1);
+        assert_eq!(sequences.0[&OTHERS].packets, MAX_SEQUENCES as u64);
+        assert_eq!(sequences.0[&OTHERS].kinds.len(), MAX_KINDS);
+    }
+}

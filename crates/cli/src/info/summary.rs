@@ -1,0 +1,495 @@
+//! What a trace says of itself, gathered packet by packet.
+//!
+//! Called by [`run`](super::run) with each piece of the file; what comes of it is put into words by
+//! [`report`](super::report) and [`findings`](super::findings). Most packets are passed over after a look at the tags of
+//! their fields. What is kept does not grow with the file: all that is remembered by name or id is bounded.
+
+use std::collections::{BTreeMap, HashMap};
+
+use ferretto_proto::messages::tracing_service_event::EventType;
+use ferretto_proto::messages::{
+    ClockSnapshot, CpuInfo, Message, SystemInfo, TraceConfig, TraceProvenance, TraceStats, TraceUuid,
+    TracingServiceEvent, Trigger, cpu_info,
+};
+use ferretto_proto::write::{FtraceEventBundle, TracePacket};
+use ferretto_wire::{Reader, Value, take_varint};
+
+use super::sequences::{Header, Sequences, Use};
+use super::timeline::Timeline;
+use crate::perfetto::kernel_report::KernelReport;
+use crate::trace_reader::{Damage, Piece};
+
+#[cfg(test)]
+mod tests;
+
+/// Names of more processes are not remembered.
+const MAX_PROCESSES: usize = 1 << 16;
+/// Longer names are cut.
+const MAX_NAME: usize = 64;
+/// More damaged places, triggers, late data sources and kinds of packets are counted at most.
+const MAX_LISTED: usize = 1 << 10;
+
+/// Packets of one kind, or all of them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) packets: u64,
+    /// Encoded and expanded, without the framing.
+    pub(super) bytes: u64,
+}
+
+impl Tally {
+    fn add(&mut self, bytes: u64) {
+        self.packets += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// The first and the last of many times, in ns since boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) first: u64,
+    pub(super) last: u64,
+}
+
+impl Span {
+    fn include(span: &mut Option<Span>, time: u64) {
+        let span = span.get_or_insert(Span {
+            first: time,
+            last: time,
+        });
+        span.first = span.first.min(time);
+        span.last = span.last.max(time);
+    }
+
+    /// In ns.
+    pub(super) fn length(self) -> u64 {
+        self.last - self.first
+    }
+}
+
+/// The session's life, as the service noted it, in ns since boot.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Life {
+    pub(super) started: Option<u64>,
+    pub(super) disabled: Option<u64>,
+}
+
+/// A data source that others waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Late {
+    pub(super) source: String,
+    pub(super) producer: String,
+}
+
+/// All that is known of a trace.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    pub(super) all: Tally,
+    /// Packets by the field of `TracePacket` that they are about; 0 for those about nothing.
+    pub(super) kinds: BTreeMap<u32, Tally>,
+    /// Compressed packets, by the field that they are in, with their bytes in the file.
+    pub(super) compressed: BTreeMap<u32, Tally>,
+    /// Kernel events, by the field of `FtraceEvent` that they are about.
+    pub(super) kernel_events: BTreeMap<u32, u64>,
+    pub(super) sequences: Sequences,
+    /// Which buffer a sequence was in, and which producer wrote it, where the trace tells.
+    pub(super) buffer_of: HashMap<u32, u32>,
+    pub(super) producer_of: HashMap<u32, i32>,
+    processes: HashMap<i32, String>,
+    pub(super) timeline: Timeline,
+    /// Times of what producers wrote.
+    pub(super) data: Option<Span>,
+    /// Packets whose times are on clocks that no snapshot tells of.
+    pub(super) timeless: u64,
+    pub(super) life: Life,
+    pub(super) config: Option<TraceConfig>,
+    /// Further configs, of traces that were put together.
+    pub(super) more_configs: u64,
+    pub(super) stats: Option<TraceStats>,
+    pub(super) system: Option<SystemInfo>,
+    pub(super) cpus: Vec<cpu_info::Cpu>,
+    pub(super) uuid: Option<(u64, u64)>,
+    /// Names of triggers that were activated, and of the one that made the trace if it is a clone.
+    pub(super) triggers: Vec<String>,
+    pub(super) cloned_by: Option<String>,
+    pub(super) late_to_start: Vec<Late>,
+    pub(super) late_to_flush: Vec<Late>,
+    pub(super) kernel: KernelReport,
+    /// Bundles of kernel events that say that events before them are lost.
+    pub(super) bundles_after_a_loss: u64,
+    /// Pages of the kernel's buffer that could not be read whole.
+    pub(super) kernel_page_errors: u64,
+    pub(super) damages: Vec<Damage>,
+    /// All of them, listed or not.
+    pub(super) damaged: u64,
+}
+
+impl Summary {
+    /// Takes in the next piece of the file.
+    pub(super) fn piece(&mut self, piece: Piece<'_>) {
+        match piece {
+            Piece::Packet(packet) => self.packet(packet),
+            Piece::CompressedStart(compressed) => {
+                self.compressed
+                    .entry(compressed.field)
+                    .or_default()
+                    .add(compressed.bytes);
+            }
+            Piece::CompressedEnd => {}
+            Piece::Damage(damage) => {
+                self.damaged += 1;
+                if self.damages.len() < MAX_LISTED {
+                    self.damages.push(damage);
+                }
+            }
+        }
+    }
+
+    fn packet(&mut self, packet: &[u8]) {
+        let bytes = packet.len() as u64;
+        self.all.add(bytes);
+        let mut header = Header {
+            bytes,
+            ..Header::default()
+        };
+        let (mut timestamp, mut clock, mut defaults, mut content) = (None, None, None, None);
+        for field in Reader::new(packet) {
+            // What is damaged within its frame is damaged for readers as well: what comes before counts.
+            let Ok(field) = field else { break };
+            match (field.number, field.value) {
+                (TracePacket::TIMESTAMP, Value::Varint(value)) => timestamp = Some(value),
+                (TracePacket::TIMESTAMP_CLOCK_ID, Value::Varint(value)) => clock = Some(value as u32),
+                (TracePacket::TRUSTED_PACKET_SEQUENCE_ID, Value::Varint(value)) => {
+                    header.sequence = value as u32;
+                }
+                (TracePacket::TRUSTED_PID, Value::Varint(value)) => header.pid = Some(value as i32),
+                (TracePacket::TRUSTED_UID, Value::Varint(value)) => header.uid = Some(value as i32),
+                (TracePacket::MACHINE_ID, Value::Varint(value)) => header.machine = value as u32,
+                (TracePacket::SEQUENCE_FLAGS, Value::Varint(value)) => header.flags |= value,
+                (TracePacket::INCREMENTAL_STATE_CLEARED, Value::Varint(1..)) => header.clear_state(),
+                (TracePacket::PREVIOUS_PACKET_DROPPED, Value::Varint(value)) => header.dropped = value,
+                (TracePacket::TRACE_PACKET_DEFAULTS, Value::Bytes(value)) => defaults = Some(value),
+                (TracePacket::FIRST_PACKET_ON_SEQUENCE, _) => {}
+                // What is only there to be referred to is not what a packet is about, unless nothing else is.
+                (TracePacket::INTERNED_DATA, _) if header.kind != 0 => {}
+                (number, value) => {
+                    if header.kind == 0 || header.kind == TracePacket::INTERNED_DATA {
+                        header.kind = number;
+                        content = value.as_bytes();
+                    }
+                }
+            }
+        }
+        if self.kinds.len() < MAX_LISTED || self.kinds.contains_key(&header.kind) {
+            self.kinds.entry(header.kind).or_default().add(bytes);
+        }
+        let (sequence, usable) = self.sequences.take(&header);
+        if let Some(clock) = defaults.and_then(|defaults| varint(defaults, TracePacket::TIMESTAMP_CLOCK_ID)) {
+            sequence.default_clock = Some(clock as u32);
+        }
+        let clock = clock.or(sequence.default_clock);
+        if let Some(content) = content {
+            self.content(&header, content, packet);
+        }
+        // Of a clock that counts from its last value nothing is known after a loss.
+        if let (Some(timestamp), Use::Whole) = (timestamp, usable) {
+            match self.timeline.boot_time(header.sequence, clock, timestamp) {
+                Some(time) => self.happened(&header, content, time),
+                None => self.timeless += 1,
+            }
+        }
+    }
+
+    /// Something was at this time.
+    fn happened(&mut self, header: &Header, content: Option<&[u8]>, time: u64) {
+        if header.kind == TracePacket::SERVICE_EVENT {
+            let event = content.map(TracingServiceEvent::decode_from_slice);
+            match event.and_then(Result::ok).and_then(|event| event.event_type) {
+                Some(EventType::TracingStarted(_)) => self.life.started = self.life.started.or(Some(time)),
+                Some(EventType::TracingDisabled(_)) => self.life.disabled = Some(time),
+                _ => {}
+            }
+        } else if !is_by_the_service(header.kind) {
+            Span::include(&mut self.data, time);
+        }
+    }
+
+    /// Looks into what a packet is about, where there is something to learn from it.
+    fn content(&mut self, header: &Header, content: &[u8], packet: &[u8]) {
+        match header.kind {
+            TracePacket::FTRACE_EVENTS => self.bundle(content),
+            TracePacket::FTRACE_STATS => self.kernel.observe(packet),
+            TracePacket::CLOCK_SNAPSHOT => {
+                if let Ok(snapshot) = ClockSnapshot::decode_from_slice(content) {
+                    self.timeline.snapshot(header.sequence, &snapshot);
+                }
+            }
+            TracePacket::TRACE_CONFIG => {
+                let config = TraceConfig::decode_from_slice(content);
+                match (&self.config, config) {
+                    (None, Ok(config)) => self.config = Some(config),
+                    (Some(_), Ok(_)) => self.more_configs += 1,
+                    (_, Err(_)) => {}
+                }
+            }
+            // Counters go on: the last ones have all in them.
+            TracePacket::TRACE_STATS => self.stats = decoded(content).or(self.stats.take()),
+            TracePacket::SYSTEM_INFO => self.system = self.system.take().or_else(|| decoded(content)),
+            TracePacket::CPU_INFO => {
+                if let (true, Some(info)) = (self.cpus.is_empty(), decoded::<CpuInfo>(content)) {
+                    self.cpus = info.cpus;
+                }
+            }
+            TracePacket::TRACE_UUID => {
+                if let (None, Some(uuid)) = (self.uuid, decoded::<TraceUuid>(content)) {
+                    self.uuid = Some((uuid.msb.unwrap_or(0) as u64, uuid.lsb.unwrap_or(0) as u64));
+                }
+            }
+            TracePacket::TRACE_PROVENANCE => self.provenance(content),
+            TracePacket::TRIGGER => {
+                if let (true, Some(trigger)) = (self.triggers.len() < MAX_LISTED, decoded::<Trigger>(content))
+                {
+                    self.triggers.push(trigger.trigger_name.unwrap_or_default());
+                }
+            }
+            TracePacket::CLONE_SNAPSHOT_TRIGGER => {
+                self.cloned_by = decoded::<Trigger>(content).and_then(|trigger| trigger.trigger_name);
+            }
+            TracePacket::SERVICE_EVENT => self.service_event(content),
+            TracePacket::PROCESS_TREE => self.process_tree(content),
+            TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content),
+            TracePacket::TRACK_DESCRIPTOR => {
+                const PROCESS: u32 = 3;
+                if let Some(process) = bytes(content, PROCESS) {
+                    self.process_descriptor(process);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn provenance(&mut self, content: &[u8]) {
+        let Some(provenance) = decoded::<TraceProvenance>(content) else {
+            return;
+        };
+        for (buffer, sequences) in (0..).zip(&provenance.buffers) {
+            for sequence in &sequences.sequences {
+                let Some(id) = sequence.id else { continue };
+                if self.buffer_of.len() < MAX_PROCESSES {
+                    self.buffer_of.insert(id, buffer);
+                    self.producer_of
+                        .extend(sequence.producer_id.map(|producer| (id, producer)));
+                }
+            }
+        }
+    }
+
+    fn service_event(&mut self, content: &[u8]) {
+        let Some(event) = decoded::<TracingServiceEvent>(content) else {
+            return;
+        };
+        let (late, sources) = match event.event_type {
+            Some(EventType::SlowStartingDataSources(sources)) => (&mut self.late_to_start, sources),
+            Some(EventType::LastFlushSlowDataSources(sources)) => (&mut self.late_to_flush, sources),
+            _ => return,
+        };
+        let room = MAX_LISTED.saturating_sub(late.len());
+        late.extend(sources.data_source.into_iter().take(room).map(|source| Late {
+            source: source.data_source_name.unwrap_or_default(),
+            producer: source.producer_name.unwrap_or_default(),
+        }));
+    }
+
+    fn process_tree(&mut self, content: &[u8]) {
+        const PROCESSES: u32 = 1;
+        const PID: u32 = 1;
+        const CMDLINE: u32 = 3;
+        for field in Reader::new(content).map_while(Result::ok) {
+            if let (PROCESSES, Value::Bytes(process)) = (field.number, field.value)
+                && let (Some(pid), Some(name)) = (varint(process, PID), bytes(process, CMDLINE))
+            {
+                self.name_process(pid as i32, name);
+            }
+        }
+    }
+
+    /// A `ProcessDescriptor`.
+    fn process_descriptor(&mut self, content: &[u8]) {
+        const PID: u32 = 1;
+        const PROCESS_NAME: u32 = 6;
+        if let (Some(pid), Some(name)) = (varint(content, PID), bytes(content, PROCESS_NAME)) {
+            self.name_process(pid as i32, name);
+        }
+    }
+
+    fn name_process(&mut self, pid: i32, name: &[u8]) {
+        // A path tells less than its end, which comes last.
+        let name = String::from_utf8_lossy(name);
+        let name = name.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default();
+        if !name.is_empty() && (self.processes.len() < MAX_PROCESSES || self.processes.contains_key(&pid)) {
+            let name = name
+                .chars()
+                .take(MAX_NAME)
+                .filter(|letter| !letter.is_control())
+                .collect();
+            self.processes.insert(pid, name);
+        }
+    }
+
+    /// The name of a process that a packet of the trace tells.
+    pub(super) fn process_name(&self, pid: i32) -> Option<&str> {
+        self.processes.get(&pid).map(String::as_str)
+    }
+
+    /// Kernel events: their times and kinds.
+    fn bundle(&mut self, content: &[u8]) {
+        let mut clock = BundleClock::default();
+        for field in Reader::new(content).map_while(Result::ok) {
+            match (field.number, field.value) {
+                (FtraceEventBundle::FTRACE_CLOCK, Value::Varint(value)) => clock.id = value,
+                (FtraceEventBundle::FTRACE_TIMESTAMP, Value::Varint(value)) => clock.kernel = Some(value),
+                (FtraceEventBundle::BOOT_TIMESTAMP, Value::Varint(value)) => clock.boot = Some(value),
+                (FtraceEventBundle::LOST_EVENTS, Value::Varint(1..)) => self.bundles_after_a_loss += 1,
+                (FtraceEventBundle::ERROR, _) => self.kernel_page_errors += 1,
+                _ => {}
+            }
+        }
+        for field in Reader::new(content).map_while(Result::ok) {
+            match (field.number, field.value) {
+                (FtraceEventBundle::EVENT, Value::Bytes(event)) => self.kernel_event(event, &clock),
+                (FtraceEventBundle::COMPACT_SCHED, Value::Bytes(compact)) => {
+                    self.compact_sched(compact, &clock);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn kernel_event(&mut self, event: &[u8], clock: &BundleClock) {
+        const TIMESTAMP: u32 = 1;
+        const PID: u32 = 2;
+        const COMMON_FLAGS: u32 = 5;
+        let mut kind = 0;
+        for field in Reader::new(event).map_while(Result::ok) {
+            match (field.number, field.value) {
+                (TIMESTAMP, Value::Varint(time)) => self.kernel_time(time, clock),
+                (PID | COMMON_FLAGS, _) => {}
+                (number, _) => kind = number,
+            }
+        }
+        self.count_kernel_events(kind, 1);
+    }
+
+    /// `sched_switch` and `sched_waking` in columns.
+    fn compact_sched(&mut self, compact: &[u8], clock: &BundleClock) {
+        const SWITCH_TIMESTAMP: u32 = 1;
+        const WAKING_TIMESTAMP: u32 = 7;
+        const SCHED_SWITCH: u32 = 4;
+        const SCHED_WAKING: u32 = 20;
+        for field in Reader::new(compact).map_while(Result::ok) {
+            let kind = match field.number {
+                SWITCH_TIMESTAMP => SCHED_SWITCH,
+                WAKING_TIMESTAMP => SCHED_WAKING,
+                _ => continue,
+            };
+            let Value::Bytes(mut deltas) = field.value else {
+                continue;
+            };
+            let (mut time, mut count) = (0_u64, 0);
+            while let Some(delta) = take_varint(&mut deltas) {
+                time = time.saturating_add(delta);
+                // They ascend: the first and the last are all that matters.
+                if count == 0 || deltas.is_empty() {
+                    self.kernel_time(time, clock);
+                }
+                count += 1;
+            }
+            self.count_kernel_events(kind, count);
+        }
+    }
+
+    fn count_kernel_events(&mut self, kind: u32, count: u64) {
+        if self.kernel_events.len() < MAX_LISTED || self.kernel_events.contains_key(&kind) {
+            *self.kernel_events.entry(kind).or_default() += count;
+        }
+    }
+
+    fn kernel_time(&mut self, time: u64, clock: &BundleClock) {
+        if let Some(time) = clock.boot_time(time) {
+            Span::include(&mut self.data, time);
+        }
+    }
+
+    /// How long was recorded, in ns: from start to stop by the service's word, else from the first to the last of the data.
+    pub(super) fn duration(&self) -> Option<u64> {
+        match self.life {
+            Life {
+                started: Some(started),
+                disabled: Some(disabled),
+            } => Some(disabled.saturating_sub(started)),
+            _ => self.data.map(Span::length),
+        }
+    }
+
+    /// When it began, in ns since boot.
+    pub(super) fn start(&self) -> Option<u64> {
+        self.life.started.or(self.data.map(|data| data.first))
+    }
+}
+
+/// On which clock the times of a bundle are.
+#[derive(Debug, Default)]
+struct BundleClock {
+    /// `FtraceClock`; 0 is boot time.
+    id: u64,
+    /// What it and boot time showed at one moment.
+    kernel: Option<u64>,
+    boot: Option<u64>,
+}
+
+impl BundleClock {
+    fn boot_time(&self, time: u64) -> Option<u64> {
+        if self.id == 0 {
+            return Some(time);
+        }
+        let (kernel, boot) = self.kernel.zip(self.boot)?;
+        Some(boot.wrapping_add(time.wrapping_sub(kernel)))
+    }
+}
+
+/// Packets about the recording and the machine: their times say nothing of how far the data reach.
+fn is_by_the_service(kind: u32) -> bool {
+    matches!(
+        kind,
+        0 | TracePacket::CLOCK_SNAPSHOT
+            | TracePacket::TRACE_CONFIG
+            | TracePacket::TRACE_STATS
+            | TracePacket::TRACE_UUID
+            | TracePacket::TRACE_PROVENANCE
+            | TracePacket::SYSTEM_INFO
+            | TracePacket::SERVICE_EVENT
+            | TracePacket::SYNCHRONIZATION_MARKER
+            | TracePacket::EXTENSION_DESCRIPTOR
+            | TracePacket::TRIGGER
+            | TracePacket::CLONE_SNAPSHOT_TRIGGER
+            | TracePacket::CONCURRENT_SESSION_EVENT
+            | TracePacket::REMOTE_CLOCK_SYNC
+            | TracePacket::FTRACE_STATS
+    )
+}
+
+fn decoded<M: Message>(bytes: &[u8]) -> Option<M> {
+    M::decode_from_slice(bytes).ok()
+}
+
+/// The first varint of this number.
+fn varint(message: &[u8], number: u32) -> Option<u64> {
+    let mut fields = Reader::new(message).map_while(Result::ok);
+    fields.find(|field| field.number == number)?.value.as_varint()
+}
+
+/// The first length-delimited field of this number.
+fn bytes(message: &[u8], number: u32) -> Option<&[u8]> {
+    let mut fields = Reader::new(message).map_while(Result::ok);
+    fields.find(|field| field.number == number)?.value.as_bytes()
+}
