@@ -19,9 +19,6 @@ use crate::perfetto::figures::{Bytes, Count, Counted, Elapsed};
 #[cfg(test)]
 mod tests;
 
-#[cfg(test)]
-mod tests;
-
 /// Rows of a table that are shown, unless all are asked for.
 const ROWS: usize = 6;
 
