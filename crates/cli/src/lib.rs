@@ -9,6 +9,8 @@ mod autostart;
 mod background;
 mod daemon;
 mod doctor;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod info;
 mod inherited;
 mod log;

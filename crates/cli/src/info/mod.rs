@@ -127,6 +127,35 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
 }
 
+/// What is said of a trace in memory.
+#[cfg(any(test, fuzzing))]
+pub(crate) struct Description {
+    pub(crate) packets: u64,
+    pub(crate) damaged: u64,
+    pub(crate) report: String,
+    pub(crate) json: String,
+}
+
+/// Says all of it.
+#[cfg(any(test, fuzzing))]
+#[allow(clippy::unwrap_used)]
+pub(crate) fn describe(trace: &[u8]) -> Description {
+    let mut summary = Summary::default();
+    let end = gather(trace, &mut summary).unwrap();
+    let findings = findings::findings(&summary, &end);
+    let trace = Trace {
+        name: "trace",
+        summary: &summary,
+        end,
+    };
+    Description {
+        packets: summary.all.packets,
+        damaged: summary.damaged,
+        report: report::report(&trace, &findings, Detail::All),
+        json: json::json(&trace, &findings).to_string(),
+    }
+}
+
 /// Reads all of a trace. If that fails in the middle, gives how far it came.
 fn gather(source: impl Read, summary: &mut Summary) -> Result<End, (End, io::Error)> {
     let mut source = Counting { source, bytes: 0 };

@@ -167,23 +167,23 @@ fn tell(name: &str, outcome: &Outcome) -> u8 {
 
 /// What was printed.
 #[derive(Debug, PartialEq, Eq)]
-struct Outcome {
-    packets: u64,
+pub(crate) struct Outcome {
+    pub(crate) packets: u64,
     /// How many places are damaged, and the first [`TOLD`] of them.
-    damaged: u64,
+    pub(crate) damaged: u64,
     damages: Vec<Damage>,
-    end: End,
+    pub(crate) end: End,
 }
 
 /// Why printing ended early.
 #[derive(Debug)]
-enum PrintError {
+pub(crate) enum PrintError {
     Read(io::Error),
     Write(io::Error),
 }
 
 /// Prints all packets of `trace`.
-fn print(trace: impl Read, out: impl Write) -> Result<Outcome, PrintError> {
+pub(crate) fn print(trace: impl Read, out: impl Write) -> Result<Outcome, PrintError> {
     let mut text = TraceText {
         printer: Printer::new(TRACE_PACKET).expect("our schema has it, as every test here shows"),
         out: BufWriter::with_capacity(BUFFER, out),

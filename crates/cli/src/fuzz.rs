@@ -1,0 +1,39 @@
+//! Arbitrary bytes as a trace file: `ferretto info` and `ferretto text` read them to their end, agree on what is there, and say
+//! nothing that a terminal would heed. Called by the tests of [`trace_reader`](crate::trace_reader) with random bytes and by the target
+//! `trace_reader` in `fuzz/` at the root of the repository with those that reach new code; not part of the crate otherwise.
+
+use crate::{info, text};
+
+/// Reads `data` as a trace file.
+///
+/// # Panics
+/// If one of the promises above does not hold.
+#[allow(clippy::unwrap_used)]
+pub fn trace_file(data: &[u8]) {
+    let mut out = Vec::new();
+    let outcome = text::print(data, &mut out).unwrap();
+    assert_eq!(outcome.end.size, data.len() as u64);
+    let printed = String::from_utf8(out).unwrap();
+    assert!(printed.bytes().all(|byte| matches!(byte, b'\n' | b' '..=b'~')));
+    let (mut packets, mut open) = (0, 0_u64);
+    for line in printed.lines().map(str::trim_start) {
+        packets += u64::from(line == "packet {" && open <= 1);
+        // In a string there is no line's end, and before a comment's nothing but spaces.
+        if !line.starts_with('#') {
+            open += u64::from(line.ends_with('{'));
+            open -= u64::from(line == "}");
+        }
+    }
+    assert_eq!(open, 0, "what is opened is closed");
+    // A field of a packet may be called like that as well, but none is.
+    assert_eq!(packets, outcome.packets);
+    let described = info::describe(data);
+    assert_eq!(
+        (described.packets, described.damaged),
+        (outcome.packets, outcome.damaged)
+    );
+    let terminal = |letter: char| letter.is_control() && letter != '\n';
+    assert!(!described.report.contains(terminal), "{:?}", described.report);
+    let json: serde_json::Value = serde_json::from_str(&described.json).unwrap();
+    assert_eq!(json["packets"], outcome.packets);
+}
