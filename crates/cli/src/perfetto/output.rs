@@ -9,7 +9,8 @@
 //! are ever written, so a file cut off between two of them is still a trace.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use super::pipe::{Interrupted, Pipe};
 use super::plan::{ExistingFile, Sink};
 use super::session::Writer;
+use crate::trace_reader::{self, End, Piece};
 
 /// The tag of `Trace.packet`: field 1, length-delimited.
 const PACKET_TAG: u8 = 0x0a;
@@ -213,9 +215,24 @@ impl Output {
         }
     }
 
-    /// Hands the packets of a file that the service wrote to `look`. Fails at anything that is no packet.
-    pub(crate) fn read_back(&mut self, look: impl FnMut(&[u8])) -> io::Result<()> {
-        read_packets(self.stream.get_ref().file(), look)
+    /// Hands the packets of a file that the service wrote to `look`, those inside compressed ones as well. Fails at anything that
+    /// is no packet, and if the file ends inside one with [`io::ErrorKind::UnexpectedEof`].
+    pub(crate) fn read_back(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut file = self.stream.get_ref().file();
+        file.seek(SeekFrom::Start(0))?;
+        let read = trace_reader::read(file, |piece| {
+            match piece {
+                Piece::Packet(packet) => look(packet),
+                Piece::Damage(damage) => return ControlFlow::Break(damage),
+                Piece::CompressedStart(_) | Piece::CompressedEnd => {}
+            }
+            ControlFlow::Continue(())
+        })?;
+        match read {
+            ControlFlow::Continue(End { cut: None, .. }) => Ok(()),
+            ControlFlow::Continue(End { cut: Some(_), .. }) => Err(io::ErrorKind::UnexpectedEof.into()),
+            ControlFlow::Break(damage) => Err(io::Error::new(io::ErrorKind::InvalidData, damage.to_string())),
+        }
     }
 
     /// After a recording that failed: keeps what data there are and tells how many bytes, or discards an output without any.
@@ -289,45 +306,6 @@ fn packet_preamble(mut length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
             return &buffer[..end];
         }
     }
-}
-
-/// Walks the packets of a trace file, from its start. The position of `file` moves.
-fn read_packets(mut file: &File, mut look: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut left = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(0))?;
-    let mut reader = BufReader::with_capacity(BUFFER, file);
-    let mut packet = Vec::new();
-    while left > 0 {
-        let mut tag = [0];
-        reader.read_exact(&mut tag)?;
-        let (length, preamble) = read_varint(&mut reader)?;
-        left = left
-            .checked_sub(preamble + 1)
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
-        // Checked before it is allocated.
-        left = left.checked_sub(length).ok_or(io::ErrorKind::UnexpectedEof)?;
-        if tag[0] != PACKET_TAG {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        packet.resize(length as usize, 0);
-        reader.read_exact(&mut packet)?;
-        look(&packet);
-    }
-    Ok(())
-}
-
-/// A varint and how many bytes it takes.
-fn read_varint(reader: &mut impl Read) -> io::Result<(u64, u64)> {
-    let mut value = 0;
-    for (index, shift) in (0..64).step_by(7).enumerate() {
-        let mut byte = [0];
-        reader.read_exact(&mut byte)?;
-        value |= u64::from(byte[0] & 0x7f) << shift;
-        if byte[0] & 0x80 == 0 {
-            return Ok((value, index as u64 + 1));
-        }
-    }
-    Err(io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What may be relied on: the file format, and which files survive what.
 
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
