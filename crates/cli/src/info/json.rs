@@ -48,7 +48,7 @@ pub(super) fn json(trace: &Trace<'_>, findings: &[Finding]) -> Value {
             "kind": kind_name(*field), "field": field, "packets": tally.packets, "bytes": tally.bytes,
         })).collect::<Vec<_>>(),
         "kernel_events": summary.kernel_events.iter().map(|(field, count)| json!({
-            "event": event_name(*field), "field": field, "count": count,
+            "event": event_name(summary, *field), "field": field, "count": count,
         })).collect::<Vec<_>>(),
         "sequences": sequences(summary),
         "losses": listed(findings, Severity::Loss),

@@ -290,7 +290,7 @@ impl Report<'_> {
         events.sort_by_key(|(field, count)| (std::cmp::Reverse(**count), **field));
         let rows = events
             .into_iter()
-            .map(|(field, count)| vec![event_name(*field), Count(*count).to_string()]);
+            .map(|(field, count)| vec![event_name(self.summary, *field), Count(*count).to_string()]);
         let columns = [Column::left("KERNEL EVENTS OF"), Column::right("COUNT")];
         self.table(&columns, rows.collect(), out)
     }
@@ -460,9 +460,12 @@ pub(super) fn kind_name(field: u32) -> String {
     name_of(ferretto_proto::text::TRACE_PACKET, field, "(nothing)")
 }
 
-/// What the schema calls kernel events about this field.
-pub(super) fn event_name(field: u32) -> String {
-    name_of("perfetto.protos.FtraceEvent", field, "(nothing)")
+/// What the trace, or else the schema, calls kernel events about this field.
+pub(super) fn event_name(summary: &Summary, field: u32) -> String {
+    match summary.described_event(field) {
+        Some(name) => clean(name),
+        None => name_of("perfetto.protos.FtraceEvent", field, "(nothing)"),
+    }
 }
 
 fn name_of(message: &str, field: u32, none: &str) -> String {

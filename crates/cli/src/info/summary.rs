@@ -28,6 +28,8 @@ const MAX_PROCESSES: usize = 1 << 16;
 const MAX_NAME: usize = 64;
 /// More damaged places, triggers, late data sources and kinds of packets are counted at most.
 const MAX_LISTED: usize = 1 << 10;
+/// Bytes of a name that is kept. The kernel's are shorter.
+const MAX_EVENT_NAME: usize = 256;
 
 /// Packets of one kind, or all of them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +93,8 @@ pub(super) struct Summary {
     pub(super) compressed: BTreeMap<u32, Tally>,
     /// Kernel events, by the field of `FtraceEvent` that they are about.
     pub(super) kernel_events: BTreeMap<u32, u64>,
+    /// Names of kernel events that the trace itself describes, by that field.
+    described_events: BTreeMap<u32, String>,
     pub(super) sequences: Sequences,
     /// Which buffer a sequence was in, and which producer wrote it, where the trace tells.
     pub(super) buffer_of: HashMap<u32, u32>,
@@ -351,6 +355,9 @@ impl Summary {
                 (FtraceEventBundle::BOOT_TIMESTAMP, Value::Varint(value)) => clock.boot = Some(value),
                 (FtraceEventBundle::LOST_EVENTS, Value::Varint(1..)) => self.bundles_after_a_loss += 1,
                 (FtraceEventBundle::ERROR, _) => self.kernel_page_errors += 1,
+                (FtraceEventBundle::GENERIC_EVENT_DESCRIPTORS, Value::Bytes(described)) => {
+                    self.describe_event(described)
+                }
                 _ => {}
             }
         }
@@ -363,6 +370,38 @@ impl Summary {
                 _ => {}
             }
         }
+    }
+
+    /// Takes the name of a `GenericEventDescriptor`.
+    fn describe_event(&mut self, described: &[u8]) {
+        const FIELD_ID: u32 = 1;
+        const EVENT_DESCRIPTOR: u32 = 2;
+        /// Of `DescriptorProto`.
+        const NAME: u32 = 1;
+        let (mut id, mut name) = (0, None);
+        for field in Reader::new(described).map_while(Result::ok) {
+            match (field.number, field.value) {
+                (FIELD_ID, Value::Varint(number)) => id = u32::try_from(number).unwrap_or(0),
+                (EVENT_DESCRIPTOR, Value::Bytes(descriptor)) => {
+                    name = Reader::new(descriptor)
+                        .map_while(Result::ok)
+                        .find(|field| field.number == NAME)
+                        .and_then(|field| field.value.as_bytes());
+                }
+                _ => {}
+            }
+        }
+        if let Some(name) = name.filter(|name| name.len() <= MAX_EVENT_NAME)
+            && self.described_events.len() < MAX_LISTED
+        {
+            let name = String::from_utf8_lossy(name).into_owned();
+            self.described_events.insert(id, name);
+        }
+    }
+
+    /// What the trace itself calls kernel events about this field of `FtraceEvent`, if it does.
+    pub(super) fn described_event(&self, field: u32) -> Option<&str> {
+        self.described_events.get(&field).map(String::as_str)
     }
 
     fn kernel_event(&mut self, event: &[u8], clock: &BundleClock) {

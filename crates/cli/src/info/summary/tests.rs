@@ -51,6 +51,28 @@ fn packets_are_counted_by_what_they_are_about() {
 }
 
 #[test]
+fn kernel_events_have_the_names_that_the_trace_gives_them() {
+    let mut summary = Summary::default();
+    observe(&mut summary, |packet| {
+        packet.ftrace_events(|bundle| {
+            let writer = bundle.writer();
+            writer.nested(FtraceEventBundle::GENERIC_EVENT_DESCRIPTORS, |described| {
+                described.varint_field(1, 65_537);
+                described.nested(2, |descriptor| descriptor.bytes_field(1, b"oven_door"));
+                described.bytes_field(3, b"kitchen");
+            });
+            writer.nested(FtraceEventBundle::EVENT, |event| event.nested(65_537, |_| {}));
+        });
+    });
+    let named: Vec<_> = summary
+        .kernel_events
+        .keys()
+        .map(|field| summary.described_event(*field))
+        .collect();
+    assert_eq!(named, [Some("oven_door")]);
+}
+
+#[test]
 fn the_data_reach_from_the_first_to_the_last_time_of_what_producers_wrote() {
     let mut summary = Summary::default();
     observe(&mut summary, |packet| {
