@@ -107,6 +107,14 @@ impl Address {
         }
     }
 
+    /// The same socket for a process that will change its folder.
+    pub fn absolute(self) -> Address {
+        match self {
+            Address::Unix(path) => Address::Unix(std::path::absolute(&path).unwrap_or(path)),
+            other => other,
+        }
+    }
+
     /// Whether the kernel vouches for the peer and passes descriptors (and so whether memory can be shared).
     pub fn is_unix(&self) -> bool {
         matches!(self, Address::Unix(_) | Address::Abstract(_))

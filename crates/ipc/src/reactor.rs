@@ -115,7 +115,8 @@ impl Signal {
         Signal::WindowChange,
     ];
 
-    fn number(self) -> i32 {
+    /// Its number, as the kernel and `kill` know it.
+    pub fn number(self) -> i32 {
         use signal_hook::consts::signal;
         match self {
             Signal::Interrupt => signal::SIGINT,

@@ -5,17 +5,16 @@
 //! raises `SIGPIPE`. All descriptors are close-on-exec, received ones too.
 
 mod permissions;
+mod socket_file;
 mod sys;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -28,6 +27,7 @@ use rustix::net::{
 use crate::address::Address;
 use crate::outgoing::OutgoingQueue;
 pub use permissions::{PermissionsError, SocketPermissions};
+use socket_file::SocketFile;
 
 /// Descriptors accepted beside one read; no frame of the protocol carries more than one.
 const MAX_FDS_PER_READ: usize = 4;
@@ -56,6 +56,24 @@ pub enum TransportError {
     },
     /// The path is taken by something that is no socket; it is left alone.
     NotASocket(Address),
+    /// The path is the socket of somebody who listens there; it is left alone.
+    Occupied {
+        /// Where.
+        address: Address,
+        /// Its process, if there is a connection to ask the kernel about.
+        pid: Option<i32>,
+    },
+    /// The path is a socket, and whether somebody listens there cannot be told; it is left alone.
+    MaybeOccupied {
+        /// Where.
+        address: Address,
+        /// What kept us from finding out.
+        source: Errno,
+    },
+    /// Group and mode were asked for, and the socket has no file.
+    NoFile(Address),
+    /// The socket file did not get its group and mode.
+    Permissions(PermissionsError),
     /// The name of a TCP host could not be looked up.
     Lookup {
         /// The address.
@@ -94,6 +112,23 @@ impl fmt::Display for TransportError {
                 f,
                 "cannot listen on {address}: a file that is not a socket is in the way; remove it or choose another name"
             ),
+            TransportError::Occupied { address, pid } => {
+                write!(f, "cannot listen on {address}: another service")?;
+                if let Some(pid) = pid {
+                    write!(f, ", process {pid},")?;
+                }
+                f.write_str(" listens there; stop it, or choose another name")
+            }
+            TransportError::MaybeOccupied { address, source } => write!(
+                f,
+                "cannot listen on {address}: a socket is there, and whether somebody listens on it cannot be told: {source}; \
+         remove it, or choose another name"
+            ),
+            TransportError::NoFile(address) => write!(
+                f,
+                "{address} can have no group and mode: only sockets that are files have; give it a path, or ask for none"
+            ),
+            TransportError::Permissions(error) => error.fmt(f),
             TransportError::Lookup { address, reason } => {
                 write!(f, "cannot look up the host of {address}: {reason}")
             }
@@ -123,7 +158,10 @@ impl fmt::Display for TransportError {
 impl std::error::Error for TransportError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            TransportError::Listen { source, .. } => Some(source),
+            TransportError::Listen { source, .. } | TransportError::MaybeOccupied { source, .. } => {
+                Some(source)
+            }
+            TransportError::Permissions(error) => Some(error),
             TransportError::Connect { source, .. } => Some(source),
             _ => None,
         }
@@ -178,35 +216,74 @@ enum Kind {
 pub struct Listener {
     fd: OwnedFd,
     kind: Kind,
+    /// Of sockets that we bound to a path.
+    file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Listens on `address`. A socket file left there, by a dead service or a live one, is replaced, as
-    /// upstream does; any other file is an error. The mode of the new file is left to the umask.
+    /// Listens on `address`. A socket file that a dead service left there is replaced. Where somebody listens it is an error, and
+    /// so is a file of another kind; upstream takes the name in either case. The mode of the new file is left to the umask.
     pub fn bind(address: &Address) -> Result<Listener, TransportError> {
+        Listener::listen(address, None)
+    }
+
+    /// Likewise, with this group and mode for the socket file, which it has before anybody can connect.
+    pub fn bind_with(address: &Address, permissions: &SocketPermissions) -> Result<Listener, TransportError> {
+        Listener::listen(address, Some(permissions))
+    }
+
+    fn listen(
+        address: &Address,
+        permissions: Option<&SocketPermissions>,
+    ) -> Result<Listener, TransportError> {
         let failed = |source| TransportError::Listen {
             address: address.clone(),
             source,
         };
+        if permissions.is_some() && address.path().is_none() {
+            return Err(TransportError::NoFile(address.clone()));
+        }
         if let Address::Unix(path) = address {
-            remove_stale_socket(path, address)?;
+            socket_file::make_way(path, address)?;
         }
         let kind = kind_of(address);
         let fd = on_each_endpoint(address, failed, |fd, endpoint| {
             if kind == Kind::Network {
                 sockopt::set_socket_reuseaddr(fd, true)?;
             }
-            endpoint.bind(fd)?;
-            rustix::net::listen(fd, BACKLOG)
+            endpoint.bind(fd)
         })?;
-        Ok(Listener { fd, kind })
+        let listener = Listener {
+            fd,
+            kind,
+            file: address.path().map(SocketFile::at).transpose().map_err(failed)?,
+        };
+        let permitted = match (permissions, address.path()) {
+            (Some(permissions), Some(path)) => permissions.apply(path).map_err(TransportError::Permissions),
+            _ => Ok(()),
+        };
+        match permitted.and_then(|()| rustix::net::listen(&listener.fd, BACKLOG).map_err(failed)) {
+            Ok(()) => Ok(listener),
+            Err(error) => {
+                listener.close();
+                Err(error)
+            }
+        }
     }
 
-    /// Takes over a socket that is already bound, for example by systemd.
+    /// Stops listening, and removes the socket file, if that was ours and is still the same. Dropping a listener leaves the file,
+    /// as a process that dies does.
+    pub fn close(self) {
+        if let Some(file) = self.file {
+            file.remove();
+        }
+    }
+
+    /// Takes over a socket that is already bound, for example by systemd. Its file, if it has one, belongs to whoever bound it.
     pub fn from_fd(fd: OwnedFd) -> Result<Listener, TransportError> {
         let kind = adopt(&fd)?;
         rustix::net::listen(&fd, BACKLOG).map_err(TransportError::Adopt)?;
-        Ok(Listener { fd, kind })
+        Ok(Listener { fd, kind, file: None })
     }
 
     /// The next connection, or `None` when no more are waiting.
@@ -578,21 +655,6 @@ fn disable_nagle(fd: &OwnedFd, kind: Kind) {
     if kind == Kind::Network {
         // Vsock has no such option and needs none.
         let _ = sockopt::set_tcp_nodelay(fd, true);
-    }
-}
-
-fn remove_stale_socket(path: &Path, address: &Address) -> Result<(), TransportError> {
-    let outcome = match path.symlink_metadata() {
-        Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path),
-        Ok(_) => return Err(TransportError::NotASocket(address.clone())),
-        Err(error) => Err(error),
-    };
-    match outcome {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(TransportError::Listen {
-            address: address.clone(),
-            source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        }),
-        _ => Ok(()),
     }
 }
 

@@ -1,18 +1,26 @@
 //! Group and mode of a socket file, as `traced --set-socket-permissions group:mode:…` asks for.
 //!
-//! Called by daemons right after they listen. Upstream never changes modes unasked: without this, the umask
-//! decides.
+//! Called by [`Listener`](super::Listener) between binding and listening: nobody connects before. Upstream never changes modes
+//! unasked: without this, the umask decides.
 
+use std::ffi::CString;
 use std::fmt;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::str::FromStr;
 
+use rustix::io::Errno;
+
+use super::sys;
+
 /// A group and mode bits for one socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketPermissions {
+    /// As it was named.
     group: String,
+    /// `None`: the socket keeps the group that it was made with.
+    gid: Option<u32>,
     /// Its bits.
     mode: u32,
 }
@@ -22,14 +30,18 @@ pub struct SocketPermissions {
 pub enum PermissionsError {
     /// The text is not `group:mode`.
     Syntax(String),
+    /// The text is for two kinds of sockets, and has so many parts instead of four.
+    Parts(usize),
+    /// The mode is not of four octal digits.
+    Mode(String),
     /// No such group.
     NoSuchGroup(String),
-    /// `/etc/group` cannot be read.
+    /// The groups cannot be read.
     Groups {
         /// The group looked for.
         group: String,
         /// Why.
-        source: std::io::Error,
+        source: Errno,
     },
     /// `chown` failed.
     ChangeGroup {
@@ -58,17 +70,26 @@ impl fmt::Display for PermissionsError {
                 f,
                 "{value:?} are no socket permissions: write <group>:<octal mode>, for example traced-consumer:0660"
             ),
+            PermissionsError::Parts(count) => write!(
+                f,
+                "there are {count} parts where four are expected: <group of the producer sockets>:<mode>:<group of the consumer \
+         socket>:<mode>, for example traced-producer:0660:traced-consumer:0660"
+            ),
+            PermissionsError::Mode(value) => write!(
+                f,
+                "{value:?} is no mode: write four octal digits, for example 0660"
+            ),
             PermissionsError::NoSuchGroup(value) => write!(
                 f,
-                "the group {value:?} is not in /etc/group; create it or name another"
+                "there is no group {value:?}; create it (groupadd), or give another name or a number"
             ),
-            PermissionsError::Groups { group, source } => write!(
-                f,
-                "cannot look up the group {group:?}: reading /etc/group failed: {source}"
-            ),
-            PermissionsError::ChangeGroup { path, group, source } => {
-                write!(f, "cannot give {path} to the group {group:?}: {source}")
+            PermissionsError::Groups { group, source } => {
+                write!(f, "cannot look up the group {group:?}: {source}")
             }
+            PermissionsError::ChangeGroup { path, group, source } => write!(
+                f,
+                "cannot give {path} to the group {group:?}: {source}; only root may choose a group that the daemon is not in"
+            ),
             PermissionsError::ChangeMode { path, mode, source } => {
                 write!(f, "cannot change the mode of {path} to {mode:#o}: {source}")
             }
@@ -90,17 +111,20 @@ impl std::error::Error for PermissionsError {
 impl FromStr for SocketPermissions {
     type Err = PermissionsError;
 
-    /// Parses `group:mode`, the mode in octal.
+    /// Parses `group:mode`. The group is a name, a number, or -1 for the one that the socket is made with; the mode is four octal
+    /// digits. All as upstream.
     fn from_str(text: &str) -> Result<Self, PermissionsError> {
         let syntax = || PermissionsError::Syntax(text.to_owned());
         let (group, mode) = text.split_once(':').ok_or_else(syntax)?;
-        let bits = u32::from_str_radix(mode, 8).map_err(|_| syntax())?;
-        if group.is_empty() || bits > 0o7777 {
+        if group.is_empty() || mode.is_empty() {
             return Err(syntax());
         }
+        let digits = mode.len() == 4 && mode.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+        let bits = u32::from_str_radix(mode, 8).ok().filter(|_| digits);
         Ok(SocketPermissions {
             group: group.to_owned(),
-            mode: bits,
+            gid: group_id(group)?,
+            mode: bits.ok_or_else(|| PermissionsError::Mode(mode.to_owned()))?,
         })
     }
 }
@@ -108,8 +132,7 @@ impl FromStr for SocketPermissions {
 impl SocketPermissions {
     /// Gives the socket file `path` this group and mode.
     pub fn apply(&self, path: &Path) -> Result<(), PermissionsError> {
-        let gid = self.group_id()?;
-        std::os::unix::fs::chown(path, None, Some(gid)).map_err(|source| PermissionsError::ChangeGroup {
+        std::os::unix::fs::chown(path, None, self.gid).map_err(|source| PermissionsError::ChangeGroup {
             path: path.display().to_string(),
             group: self.group.clone(),
             source,
@@ -121,20 +144,28 @@ impl SocketPermissions {
             source,
         })
     }
-
-    fn group_id(&self) -> Result<u32, PermissionsError> {
-        let groups = std::fs::read_to_string("/etc/group").map_err(|source| PermissionsError::Groups {
-            group: self.group.clone(),
-            source,
-        })?;
-        find_group(&groups, &self.group).ok_or_else(|| PermissionsError::NoSuchGroup(self.group.clone()))
-    }
 }
 
-/// Finds a group in the text of `/etc/group` (`name:password:id:members`).
-fn find_group(groups: &str, name: &str) -> Option<u32> {
-    let line = groups.lines().find(|line| line.split(':').next() == Some(name))?;
-    line.split(':').nth(2)?.parse().ok()
+fn group_id(group: &str) -> Result<Option<u32>, PermissionsError> {
+    if group == "-1" {
+        return Ok(None);
+    }
+    let no_such_group = || PermissionsError::NoSuchGroup(group.to_owned());
+    let found = match group.parse() {
+        Ok(number) => Some(number),
+        Err(_) => {
+            let name = CString::new(group).map_err(|_| no_such_group())?;
+            sys::group_id(&name).map_err(|source| PermissionsError::Groups {
+                group: group.to_owned(),
+                source,
+            })?
+        }
+    };
+    // The kernel's word for "as it is".
+    found
+        .filter(|id| *id != u32::MAX)
+        .map(Some)
+        .ok_or_else(no_such_group)
 }
 
 #[cfg(test)]
@@ -142,25 +173,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permissions_are_a_group_and_an_octal_mode() {
-        let parsed: SocketPermissions = "traced:0660".parse().unwrap();
-        assert_eq!(
-            parsed,
-            SocketPermissions {
-                group: "traced".into(),
-                mode: 0o660
-            }
-        );
-        for wrong in ["", "traced", ":0660", "traced:", "traced:0998", "traced:777777"] {
-            assert!(wrong.parse::<SocketPermissions>().is_err(), "{wrong}");
+    fn permissions_are_a_group_and_four_octal_digits() {
+        let parsed = |text: &str| {
+            text.parse::<SocketPermissions>()
+                .map(|permissions| (permissions.gid, permissions.mode))
+        };
+        assert_eq!(parsed("root:0660").unwrap(), (Some(0), 0o660));
+        assert_eq!(parsed("1234:7777").unwrap(), (Some(1234), 0o7777));
+        assert_eq!(parsed("-1:0600").unwrap(), (None, 0o600));
+        for wrong in ["", "root", ":0660", "root:"] {
+            assert!(
+                matches!(parsed(wrong), Err(PermissionsError::Syntax(_))),
+                "{wrong}"
+            );
         }
-    }
-
-    #[test]
-    fn groups_are_found_by_their_whole_name() {
-        let text = "root:x:0:\ntraced-consumer:x:991:a,b\ntraced:x:990:\n";
-        assert_eq!(find_group(text, "traced"), Some(990));
-        assert_eq!(find_group(text, "traced-consumer"), Some(991));
-        assert_eq!(find_group(text, "trace"), None);
+        for wrong in ["root:660", "root:0998", "root:00660", "root:+660", "root:-660"] {
+            assert!(matches!(parsed(wrong), Err(PermissionsError::Mode(_))), "{wrong}");
+        }
+        for wrong in [
+            "no such group:0660",
+            "4294967295:0660",
+            "5000000000:0660",
+            "-2:0660",
+            "a\0b:0660",
+        ] {
+            assert!(
+                matches!(parsed(wrong), Err(PermissionsError::NoSuchGroup(_))),
+                "{wrong}"
+            );
+        }
     }
 }

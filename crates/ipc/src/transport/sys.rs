@@ -1,7 +1,8 @@
-//! The two things about sockets that `rustix` cannot say safely: vsock addresses, and the credentials of a
-//! peer whose process id does not exist here. Called by [`super`] only.
+//! What `rustix` cannot say safely about sockets: vsock addresses, the credentials of a peer whose process id does not exist here,
+//! and groups by name. Called by [`super`] and its modules only.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -67,4 +68,34 @@ pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> Result<PeerCredentials
         uid: credentials.uid,
         pid: (credentials.pid > 0).then_some(credentials.pid),
     })
+}
+
+/// The id of the group of this name, from wherever this system keeps its groups.
+pub(super) fn group_id(name: &CStr) -> Result<Option<u32>, Errno> {
+    /// A group may have many members, whose names are put there as well.
+    const ENOUGH: usize = 1 << 24;
+    let mut names = vec![0_u8; 1 << 10];
+    loop {
+        // SAFETY: `group` consists of pointers and integers, for which all zeroes is a value.
+        let mut group: libc::group = unsafe { std::mem::zeroed() };
+        let mut found = std::ptr::null_mut();
+        // SAFETY: the name ends with a NUL byte, the pointers are to live locals, and the buffer is as long as it is said to be.
+        let error = unsafe {
+            libc::getgrnam_r(
+                name.as_ptr(),
+                &raw mut group,
+                names.as_mut_ptr().cast(),
+                names.len(),
+                &raw mut found,
+            )
+        };
+        match error {
+            0 => return Ok((!found.is_null()).then_some(group.gr_gid)),
+            libc::EINTR => {}
+            libc::ERANGE if names.len() < ENOUGH => names.resize(names.len() * 2, 0),
+            // Several systems say so of a name that they do not know.
+            libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
+            error => return Err(Errno::from_raw_os_error(error)),
+        }
+    }
 }

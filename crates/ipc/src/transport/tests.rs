@@ -145,16 +145,67 @@ fn unix_sockets_replace_stale_ones_know_their_peer_and_take_permissions() {
     assert_eq!(server.peer_credentials().unwrap(), Some(expected));
     assert_eq!(client.peer_credentials().unwrap(), Some(expected));
 
-    let permissions: SocketPermissions = "root:0640".parse().unwrap();
-    if rustix::process::geteuid().is_root() {
-        permissions.apply(&path).unwrap();
-        assert_eq!(
-            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o640
-        );
-    } else {
-        println!("skipped: changing the group of a socket needs root");
+    listener.close();
+    let permissions: SocketPermissions = "-1:0640".parse().unwrap();
+    let _listener = Listener::bind_with(&address, &permissions).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o640);
+}
+
+#[test]
+fn only_files_have_permissions() {
+    let permissions: SocketPermissions = "-1:0640".parse().unwrap();
+    for name in ["@ferretto-test-permissions", "127.0.0.1:0"] {
+        let error = Listener::bind_with(&name.parse().unwrap(), &permissions).unwrap_err();
+        assert!(matches!(error, TransportError::NoFile(_)), "{error}");
     }
+}
+
+#[test]
+fn a_socket_that_somebody_listens_on_is_left_to_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = Address::Unix(directory.path().join("socket"));
+    let listener = Listener::bind(&address).unwrap();
+    let error = Listener::bind(&address).unwrap_err();
+    let us = rustix::process::getpid().as_raw_nonzero().get();
+    assert!(
+        matches!(error, TransportError::Occupied { pid: Some(pid), .. } if pid == us),
+        "{error}"
+    );
+    assert!(error.to_string().contains(&us.to_string()), "{error}");
+    // It was a connection like any other, and is over.
+    let mut asked = accept(&listener);
+    assert_eq!(asked.recv(&mut [0; 10], &mut None).unwrap(), Received::Closed);
+    Stream::connect(&address).unwrap();
+}
+
+#[test]
+fn a_socket_of_another_kind_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let _datagrams = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let error = Listener::bind(&Address::Unix(path.clone())).unwrap_err();
+    assert!(
+        matches!(error, TransportError::Occupied { pid: None, .. }),
+        "{error}"
+    );
+    assert!(path.exists());
+}
+
+#[test]
+fn a_listener_that_is_closed_removes_its_own_file_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let address = Address::Unix(path.clone());
+    Listener::bind(&address).unwrap().close();
+    assert!(!path.exists());
+
+    let first = Listener::bind(&address).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _second = Listener::bind(&address).unwrap();
+    first.close();
+    assert!(path.exists(), "the name is the other's now");
+    Stream::connect(&address).unwrap();
 }
 
 #[test]
