@@ -106,6 +106,8 @@ impl Launcher<'_> {
             .env(STARTED_BY, std::process::id().to_string())
             .env(MOUNT_TRACEFS, OsStr::new("1"))
             .env(crate::log::LEVEL, "warning")
+            // Whoever started this process waits for its word, not for theirs.
+            .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // Ctrl-C is for the command line alone, which ends the recording and then its children.

@@ -1,7 +1,7 @@
 //! Going on in the background: the fork behind `perfetto -d` and the daemons' `--background`.
 #![allow(unsafe_code)]
 
-use std::io::{self, Write};
+use std::io;
 
 use rustix::io::Errno;
 
@@ -33,16 +33,4 @@ pub(crate) fn leave_terminal() -> Result<(), Errno> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)
-}
-
-/// Goes on as a daemon, while the process that was started prints the daemon's id and ends.
-pub(crate) fn become_daemon() -> io::Result<()> {
-    match fork()? {
-        Forked::Child => Ok(leave_terminal()?),
-        Forked::Parent(child) => {
-            println!("{child}");
-            io::stdout().flush()?;
-            std::process::exit(0);
-        }
-    }
 }

@@ -1,9 +1,16 @@
-//! Descriptors that were inherited from whoever started this process, known by their number only.
+//! What a process has from whoever started it: descriptors that are known by their number only, and a service manager that waits
+//! to hear of it.
+//!
+//! Called by the start-up code of applets.
 #![allow(unsafe_code)]
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Takes the descriptor of this number, which the environment or a flag names as meant for us.
 ///
@@ -25,22 +32,71 @@ pub(crate) fn take(number: i32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Tells whoever started this process that it is ready, over the descriptor that this variable of the environment names: one
-/// byte, then it is closed. Nothing if the variable is not set.
+/// Takes the descriptor whose number this variable of the environment holds; `None` if it is not set.
+///
+/// Standard output and error can be named, too, as `TRACED_NOTIFY_FD=1 traced | …` does. They lead nowhere afterwards, so that the reader
+/// sees the end when the descriptor is closed.
 ///
 /// # Errors
-/// If it names no descriptor that can be written to.
-pub(crate) fn notify(variable: &str) -> Result<(), String> {
+/// If it holds no number of an open descriptor.
+pub(crate) fn named_by(variable: &'static str) -> Result<Option<OwnedFd>, InheritedError> {
     let Some(value) = std::env::var_os(variable) else {
-        return Ok(());
+        return Ok(None);
     };
-    let refused = |reason: &dyn std::fmt::Display| {
-        format!(
-            "{variable}={} names no descriptor that can be written to: {reason}",
-            value.to_string_lossy()
-        )
+    let refused = |reason: String| InheritedError {
+        variable,
+        value: value.to_string_lossy().into_owned(),
+        reason,
     };
-    let number: i32 = value.to_string_lossy().parse().map_err(|error| refused(&error))?;
-    let written = take(number).and_then(|fd| File::from(fd).write_all(b"1"));
-    written.map_err(|error| refused(&error))
+    let number: i32 = value
+        .to_string_lossy()
+        .parse()
+        .map_err(|_| refused("it is no number".into()))?;
+    let taken = match number {
+        1 => replaced(rustix::stdio::stdout(), rustix::stdio::dup2_stdout),
+        2 => replaced(rustix::stdio::stderr(), rustix::stdio::dup2_stderr),
+        number => take(number),
+    };
+    taken.map(Some).map_err(|error| refused(error.to_string()))
+}
+
+/// A variable of the environment that names no descriptor.
+#[derive(Debug, thiserror::Error)]
+#[error("{variable}={value} names no descriptor that was handed over: {reason}")]
+pub(crate) struct InheritedError {
+    variable: &'static str,
+    value: String,
+    reason: String,
+}
+
+/// Moves a standard stream elsewhere and puts `/dev/null` in its place.
+fn replaced(stream: BorrowedFd<'_>, replace: fn(OwnedFd) -> rustix::io::Result<()>) -> io::Result<OwnedFd> {
+    let moved = rustix::io::fcntl_dupfd_cloexec(stream, 3)?;
+    replace(File::options().write(true).open("/dev/null")?.into())?;
+    Ok(moved)
+}
+
+/// systemd, if it started this process and waits to hear that it is ready (`Type=notify`).
+#[derive(Debug)]
+pub(crate) struct ServiceManager {
+    socket: OsString,
+}
+
+impl ServiceManager {
+    /// As `NOTIFY_SOCKET` names it.
+    pub(crate) fn of_this_process() -> Option<ServiceManager> {
+        let socket = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty())?;
+        Some(ServiceManager { socket })
+    }
+
+    /// Says that this process is ready, and what it is doing: the protocol of sd_notify(3), one datagram of lines.
+    pub(crate) fn ready(&self, status: &str) -> io::Result<()> {
+        let address = match self.socket.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&self.socket)?,
+        };
+        let message = format!("READY=1\nSTATUS={}\n", status.replace('\n', " "));
+        UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address)?;
+        Ok(())
+    }
 }

@@ -151,6 +151,9 @@ fn probes_that_wait_for_a_service_that_dies_find_its_successor() {
     let Some((mut system, _recording)) = System::with_stalled_probes() else {
         return;
     };
+    // One that is stuck listens all the same, and its successor would not take its place.
+    system.traced.0.kill().unwrap();
+    system.traced.0.wait().unwrap();
     system.traced = start(system.dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
     system.await_probes();
 }

@@ -10,6 +10,7 @@ mod consumer_port;
 mod descriptors;
 mod files;
 mod freed_memory;
+mod listeners;
 mod priority;
 mod producer_port;
 mod repair;
@@ -18,51 +19,107 @@ mod system;
 mod trace_file;
 mod tsc;
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
-use ferretto_ipc::transport::SocketPermissions;
-use ferretto_ipc::{Address, Listener, socket_names};
+use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
 use signal_hook::consts::SIGXFSZ;
 
-use crate::daemon;
-use shell::{Port, Shell};
+use crate::daemon::{self, Daemon, Startup};
+use crate::log;
+use listeners::{Handed, Permissions};
+use shell::Shell;
 
 /// The tracing service: buffers and sessions, between producers and consumers.
 ///
-/// Listens on the sockets that PERFETTO_PRODUCER_SOCK_NAME (a comma-separated list) and PERFETTO_CONSUMER_SOCK_NAME
-/// name, else on upstream's usual ones. FERRETTO_EXTENSION_DESCRIPTORS lists files with descriptors of extensions, which
-/// go into every trace.
+/// Ends in good order on SIGINT, SIGTERM and SIGHUP: sessions are stopped, what they write into files is completed, and the sockets are
+/// removed.
 #[derive(Debug, Parser)]
-#[command(name = "traced", disable_version_flag = true)]
+#[command(name = "traced", version = crate::VERSION, disable_version_flag = true, args_override_self = true)]
+#[command(infer_long_args = true, after_long_help = environment())]
 struct Args {
-    /// Go into the background and print the process id of the daemon.
+    #[command(flatten)]
+    common: daemon::Flags,
+    /// Groups and modes of the sockets, for example traced-producer:0660:traced-consumer:0660
+    ///
+    /// Nobody can connect before the sockets have them. A group is a name or a number, a mode four octal digits. Without this,
+    /// sockets have the daemon's group, and the umask decides about the mode.
+    #[arg(long, value_name = "GROUP:MODE:GROUP:MODE", allow_hyphen_values = true)]
+    set_socket_permissions: Option<Permissions>,
+    /// Not supported: the daemon says so and ends
+    ///
+    /// Upstream's service lets the relays of other machines connect, for recordings that span several machines.
     #[arg(long)]
-    background: bool,
-    /// Print the version and exit.
-    #[arg(long)]
-    version: bool,
-    /// Group and mode of the sockets: <producer group>:<mode>:<consumer group>:<mode>, modes in octal.
-    #[arg(long, value_name = "PERMISSIONS", value_parser = parse_permissions)]
-    set_socket_permissions: Option<(SocketPermissions, SocketPermissions)>,
+    enable_relay_endpoint: bool,
+    /// Not supported: likewise, for this socket only
+    #[arg(long, value_name = "SOCKET", allow_hyphen_values = true)]
+    enable_relay_endpoint_on: Vec<String>,
 }
 
-fn parse_permissions(text: &str) -> Result<(SocketPermissions, SocketPermissions), String> {
-    let parts: Vec<&str> = text.split(':').collect();
-    let &[producer_group, producer_mode, consumer_group, consumer_mode] = parts.as_slice() else {
-        return Err("expected four parts, for example traced-producer:0660:traced-consumer:0660".into());
-    };
-    let parse = |group: &str, mode: &str| {
-        format!("{group}:{mode}")
-            .parse::<SocketPermissions>()
-            .map_err(|error| error.to_string())
-    };
-    Ok((
-        parse(producer_group, producer_mode)?,
-        parse(consumer_group, consumer_mode)?,
-    ))
+fn environment() -> String {
+    daemon::environment(&[
+        (
+            PRODUCER_SOCK_NAME,
+            "Where to listen for producers: /a/path, @abstract-name, host:port or vsock://cid:port,\n          \
+             or several of them, separated by commas",
+        ),
+        (
+            CONSUMER_SOCK_NAME,
+            "Where to listen for consumers. Without these, sockets are in /run/perfetto if there is\n          \
+             such a folder, else in /tmp",
+        ),
+        (
+            Args::NOTIFY,
+            "Number of a descriptor that gets the byte \"1\" once the sockets listen",
+        ),
+        (
+            "LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES",
+            "Sockets that systemd hands over, named \"producer\" and \"consumer\"",
+        ),
+        (
+            "FERRETTO_EXTENSION_DESCRIPTORS",
+            "Files with descriptors of extensions, which go into every trace",
+        ),
+    ])
 }
+
+impl Daemon for Args {
+    const NAME: &'static str = "traced";
+    const NOTIFY: &'static str = "TRACED_NOTIFY_FD";
+
+    fn flags(&self) -> &daemon::Flags {
+        &self.common
+    }
+
+    fn serve(&self, mut startup: Startup) -> Result<(), Box<dyn Error>> {
+        if self.enable_relay_endpoint || !self.enable_relay_endpoint_on.is_empty() {
+            return Err(NoRelay.into());
+        }
+        crate::autostart::end_with_starter()?;
+        let handed = Handed::take()?;
+        startup.go_into_background(&self.common)?;
+        let listeners = listeners::listen(handed, self.set_socket_permissions.as_ref())?;
+        // A trace file that may not grow any more (RLIMIT_FSIZE) is an error of a write then, not the end of the daemon.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
+        let shell = Shell::new(listeners.sockets)?;
+        let status = format!("listening on {}", listeners.names.join(" "));
+        startup.started()?;
+        log::info(format_args!("traced is {status}"));
+        startup.ready(&status);
+        Ok(shell.run()?)
+    }
+}
+
+/// `RelayPort` is missing.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this service does not record from several machines at once, so it has no endpoint for relays (--enable-relay-endpoint). Leave \
+     the flag away: producers of other machines can connect themselves, to a host:port or vsock://cid:port in {}",
+    PRODUCER_SOCK_NAME
+)]
+struct NoRelay;
 
 /// The definition of all flags.
 pub(crate) fn command() -> clap::Command {
@@ -71,38 +128,5 @@ pub(crate) fn command() -> clap::Command {
 
 /// Runs the applet with the words after its name; gives the exit code, upstream's.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    daemon::run("traced", words, |args: &Args| args.version, serve)
-}
-
-fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
-    crate::autostart::end_with_starter()?;
-    let producers = socket_names::producer_addresses()?;
-    let consumers = socket_names::consumer_address()?;
-    let mut listeners = Vec::new();
-    for address in &producers {
-        listeners.push((Listener::bind(address)?, Port::Producer));
-    }
-    listeners.push((Listener::bind(&consumers)?, Port::Consumer));
-    if let Some((for_producers, for_consumers)) = &args.set_socket_permissions {
-        for path in producers.iter().filter_map(Address::path) {
-            for_producers.apply(path)?;
-        }
-        if let Some(path) = consumers.path() {
-            for_consumers.apply(path)?;
-        }
-    }
-    if args.background {
-        crate::background::become_daemon()?;
-    }
-    // A trace file that may not grow any more (RLIMIT_FSIZE) is an error of a write then, not the end of the daemon.
-    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-    let shell = Shell::new(listeners)?;
-    crate::inherited::notify("TRACED_NOTIFY_FD")?;
-    let names: Vec<String> = producers
-        .iter()
-        .chain([&consumers])
-        .map(ToString::to_string)
-        .collect();
-    crate::log::info(format_args!("traced is listening on {}", names.join(" ")));
-    Ok(shell.run()?)
+    daemon::run::<Args>(words)
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::host::{HostConnection, HostLimits, PeerIdentitySource, Reply};
 use ferretto_ipc::ports::{CONSUMER_PORT, ConsumerMethod, PRODUCER_PORT, ProducerMethod, ServiceDescriptor};
-use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Interest, ReactorError, Signal, Token};
+use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Interest, ReactorError, Token};
 use ferretto_ipc::transport::PeerCredentials;
 use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_service::compression::Fit;
@@ -80,7 +80,7 @@ pub(super) struct Shell {
 impl Shell {
     pub(super) fn new(listeners: Vec<(Listener, Port)>) -> Result<Shell, ReactorError> {
         let mut reactor = Reactor::new()?;
-        reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
+        reactor.watch_signals(&crate::daemon::ending_signals())?;
         let waker = reactor.waker();
         let priority = ThreadPriority::of_this_thread();
         let mut shell = Shell {
@@ -544,8 +544,13 @@ impl Shell {
         }
     }
 
-    /// Ends all sessions: what is due for files is still written, as far as they take it, and consumers are told.
+    /// Ends all sessions: what is due for files is still written, as far as they take it, and consumers are told. Who comes now finds
+    /// no service, or its successor.
     fn end(&mut self) {
+        for (token, (listener, _)) in std::mem::take(&mut self.listeners) {
+            let _ = self.reactor.deregister(&listener, token);
+            listener.close();
+        }
         let now = clocks::now();
         self.service.end_all_sessions(&now);
         self.carry_out(&now);

@@ -3,42 +3,55 @@
 //! Connects to the service, waits for one if there is none, and connects again when it goes away. What the data sources
 //! do is in `ferretto-probes`; here are flags, the event loop and the care for tracefs at start and end.
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, Parser};
-use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Signal, Token, boot_now};
-use ferretto_ipc::{Reactor, socket_names};
+use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, boot_now};
+use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
+use ferretto_ipc::{Address, Reactor, socket_names};
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
 use ferretto_probes::producer::{Backoff, Ended, Log, Probes, Progress, Setup, TracefsPolicy};
-use signal_hook::consts::signal::{SIGINT, SIGTERM};
 
-use crate::{daemon, log};
+use crate::daemon::{self, Daemon, Startup};
+use crate::log;
 
 const SOCKET: Token = Token(0);
 /// Tokens from here on are kernel buffers.
 const FIRST_WATERMARK: u64 = 1;
 
-/// The data sources of this machine: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
+/// The data sources of this machine, for a tracing service: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
 ///
-/// Connects to the service on the socket that PERFETTO_PRODUCER_SOCK_NAME names, else on upstream's usual one.
+/// Waits for the service if there is none, and for its successor if it goes away. Ends in good order on SIGINT, SIGTERM and SIGHUP: what
+/// it has changed in ftrace is put back.
 #[derive(Debug, Parser)]
-#[command(name = "traced_probes", disable_version_flag = true)]
+#[command(name = "traced_probes", version = crate::VERSION, disable_version_flag = true, args_override_self = true)]
+#[command(infer_long_args = true, after_long_help = environment())]
 struct Args {
-    /// Go into the background and print the process id of the daemon.
-    #[arg(long)]
-    background: bool,
-    /// Reset ftrace to an idle state and exit, whatever its state was; for a machine where a tracer has crashed.
+    #[command(flatten)]
+    common: daemon::Flags,
+    /// Reset ftrace to an idle state and exit, whatever its state was; for a machine where a tracer has crashed
     #[arg(long)]
     cleanup_after_crash: bool,
-    /// Reset ftrace to an idle state before anything else.
+    /// Reset ftrace to an idle state before anything else
     #[arg(long)]
     reset_ftrace: bool,
-    /// Print the version and exit.
-    #[arg(long)]
-    version: bool,
+}
+
+fn environment() -> String {
+    daemon::environment(&[
+        (
+            PRODUCER_SOCK_NAME,
+            "Where the service listens: /a/path, @abstract-name, host:port or vsock://cid:port",
+        ),
+        (
+            Args::NOTIFY,
+            "Number of a descriptor that gets the byte \"1\" once the service knows all data sources",
+        ),
+    ])
 }
 
 /// The definition of all flags.
@@ -48,44 +61,79 @@ pub(crate) fn command() -> clap::Command {
 
 /// Runs the applet with the words after its name; gives the exit code, upstream's.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    daemon::run("traced_probes", words, |args: &Args| args.version, serve)
+    daemon::run::<Args>(words)
 }
 
-fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
-    crate::autostart::end_with_starter()?;
-    if args.cleanup_after_crash || args.reset_ftrace {
-        let root = hard_reset()?;
-        log::info(format_args!("reset ftrace at {}", root.display()));
-        if args.cleanup_after_crash {
-            return Ok(());
+impl Daemon for Args {
+    const NAME: &'static str = "traced_probes";
+    const NOTIFY: &'static str = "TRACED_PROBES_NOTIFY_FD";
+
+    fn flags(&self) -> &daemon::Flags {
+        &self.common
+    }
+
+    fn serve(&self, mut startup: Startup) -> Result<(), Box<dyn Error>> {
+        crate::autostart::end_with_starter()?;
+        if self.cleanup_after_crash {
+            return reset();
         }
+        if self.reset_ftrace
+            && let Err(error) = reset()
+        {
+            // As upstream: other data sources need no ftrace.
+            log::error(format_args!("cannot reset ftrace: {error}"));
+        }
+        startup.go_into_background(&self.common)?;
+        // In the background, this process is about to change its folder.
+        let address = socket_names::producer_address()?.absolute();
+        let mut reactor = Reactor::new()?;
+        let signals = daemon::ending_signals();
+        reactor.watch_signals(&signals)?;
+        // The same for whoever is kept from the loop, waiting for the service.
+        let ending = Arc::new(AtomicBool::new(false));
+        for signal in signals {
+            signal_hook::flag::register(signal.number(), Arc::clone(&ending))?;
+        }
+        let journal_dir = journals();
+        startup.started()?;
+        serve_connections(
+            &address,
+            &mut reactor,
+            &ending,
+            journal_dir.as_ref(),
+            &mut startup,
+        )
     }
-    let address = socket_names::producer_address()?;
-    if args.background {
-        crate::background::become_daemon()?;
-    }
-    let journal_dir = journals();
-    let mut reactor = Reactor::new()?;
-    reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate])?;
-    // The same for whoever is kept from the loop, waiting for the service.
-    let ending = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ending))?;
-    }
+}
+
+fn reset() -> Result<(), Box<dyn Error>> {
+    let root = hard_reset()?;
+    log::info(format_args!("reset ftrace at {}", root.display()));
+    Ok(())
+}
+
+/// Serves one connection after another, until a signal comes.
+fn serve_connections(
+    address: &Address,
+    reactor: &mut Reactor,
+    ending: &Arc<AtomicBool>,
+    journal_dir: Option<&JournalDir>,
+    startup: &mut Startup,
+) -> Result<(), Box<dyn Error>> {
     let mut backoff = Backoff::default();
     loop {
         let setup = Setup {
             sdk_version: crate::VERSION,
-            journal_dir: journal_dir.clone(),
+            journal_dir: journal_dir.cloned(),
             tracefs: match std::env::var_os(crate::autostart::MOUNT_TRACEFS) {
                 Some(_) => TracefsPolicy::MountIfMissing,
                 None => TracefsPolicy::AsFound,
             },
             log: Box::new(DaemonLog),
-            ending: Arc::clone(&ending),
+            ending: Arc::clone(ending),
         };
-        match Probes::connect(&address, setup) {
-            Ok(probes) => match serve_connection(&mut reactor, probes)? {
+        match Probes::connect(address, setup) {
+            Ok(probes) => match serve_connection(reactor, probes, startup)? {
                 Over::Signal => return Ok(()),
                 Over::Connection(reason) => {
                     log::warning(format_args!("disconnected from the service: {reason}"));
@@ -183,11 +231,15 @@ impl Watched {
 }
 
 /// Serves one connection until it ends.
-fn serve_connection(reactor: &mut Reactor, mut probes: Probes) -> Result<Over, Box<dyn std::error::Error>> {
+fn serve_connection(
+    reactor: &mut Reactor,
+    mut probes: Probes,
+    startup: &mut Startup,
+) -> Result<Over, Box<dyn Error>> {
     let socket = probes.socket()?;
     reactor.register(&socket, SOCKET, probes.interest())?;
     let mut watched = Watched::default();
-    let over = serve_until_over(reactor, &mut probes, &socket, &mut watched);
+    let over = serve_until_over(reactor, &mut probes, &socket, &mut watched, startup);
     watched.clear(reactor)?;
     reactor.deregister(&socket, SOCKET)?;
     // With the probes go the settings that they have changed in tracefs.
@@ -200,7 +252,8 @@ fn serve_until_over(
     probes: &mut Probes,
     socket: &OwnedFd,
     watched: &mut Watched,
-) -> Result<Over, Box<dyn std::error::Error>> {
+    startup: &mut Startup,
+) -> Result<Over, Box<dyn Error>> {
     let mut events = Events::new();
     let mut interest = probes.interest();
     loop {
@@ -213,7 +266,7 @@ fn serve_until_over(
             if event.token == SOCKET {
                 match probes.on_socket(now) {
                     Ok(Progress::Served) => {}
-                    Ok(Progress::Registered) => crate::inherited::notify("TRACED_PROBES_NOTIFY_FD")?,
+                    Ok(Progress::Registered) => startup.ready("the service knows all data sources"),
                     Err(ended) => return Ok(Over::Connection(ended)),
                 }
             } else {

@@ -8,33 +8,34 @@ pub(crate) mod sender;
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Command};
+use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 
 const NAME: &str = "trigger_perfetto";
-
-const USAGE: &str = "
-Usage: trigger_perfetto TRIGGER...
-  -h|--help  Show this message
-";
 
 /// The definition of all flags. [`parse`] reads them its own way.
 pub(crate) fn command() -> Command {
     Command::new(NAME)
-        .about("Activates triggers, for recordings that wait for them.")
+        .about("Activates triggers, and so starts, stops or snapshots the recordings that wait for them")
+        .override_usage(format!("{NAME} TRIGGER..."))
         .disable_help_flag(true)
         .arg(
             Arg::new("help")
                 .short('h')
                 .long("help")
                 .action(ArgAction::SetTrue)
-                .help("Print help"),
+                .help("Print help, and fail as upstream does"),
         )
         .arg(
             Arg::new("trigger")
                 .value_name("TRIGGER")
                 .action(ArgAction::Append)
                 .required(true)
-                .help("Name of a trigger"),
+                .help("Name of a trigger, as in a recording's trigger_config"),
         )
+        .after_help(format!(
+            "Flags that are not known are ignored: apps call this program on systems older than they are.\n\n\
+             Environment:\n  {PRODUCER_SOCK_NAME}\n          Where the service listens: /a/path, @abstract-name, host:port or vsock://cid:port"
+        ))
 }
 
 /// What a command line asks for.
@@ -50,7 +51,7 @@ struct Arguments {
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let arguments = parse(words);
     if arguments.help {
-        eprint!("{USAGE}");
+        eprint!("{}", command().render_help());
         return 1;
     }
     if arguments.unknown_options {
@@ -58,7 +59,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
     if arguments.triggers.is_empty() {
         eprintln!("{NAME}: At least one trigger must be specified.");
-        eprint!("{USAGE}");
+        eprint!("{}", command().render_help());
         return 1;
     }
     match sender::send(&arguments.triggers) {

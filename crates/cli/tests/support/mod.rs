@@ -208,6 +208,14 @@ impl<'a> System<'a> {
         self.running.retain(|running| running.pid() != pid);
     }
 
+    /// Sends a signal to the daemon with this process id; gives its exit status once it has ended.
+    pub(crate) fn end_with(&mut self, pid: u32, signal: Signal) -> Option<ExitStatus> {
+        let position = self.running.iter().position(|running| running.pid() == pid)?;
+        let mut running = self.running.remove(position);
+        running.signal(signal);
+        running.wait(PATIENCE)
+    }
+
     /// Ends all daemons.
     pub(crate) fn end_all(&mut self) {
         self.running.clear();
