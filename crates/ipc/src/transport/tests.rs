@@ -180,6 +180,28 @@ fn a_socket_that_somebody_listens_on_is_left_to_them() {
 }
 
 #[test]
+fn names_that_are_no_files_have_one_listener_as_well() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = free.local_addr().unwrap().to_string();
+    drop(free);
+    let name = format!(
+        "@ferretto-test-twice-{}",
+        rustix::process::getpid().as_raw_nonzero()
+    );
+    for name in [tcp, name] {
+        let address: Address = name.parse().unwrap();
+        let listener = Listener::bind(&address).unwrap();
+        let error = Listener::bind(&address).unwrap_err();
+        assert!(
+            error.to_string().contains("another service listens there"),
+            "{error}"
+        );
+        listener.close();
+        Listener::bind(&address).unwrap();
+    }
+}
+
+#[test]
 fn a_socket_of_another_kind_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
