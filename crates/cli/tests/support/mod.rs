@@ -186,7 +186,10 @@ impl<'a> System<'a> {
     /// A copy of a program in the folder, which others may run.
     pub(crate) fn copy_of(&self, side: Side, program: Program) -> PathBuf {
         let copy = self.path(program.name());
-        std::fs::copy(self.programs.path(side, program), &copy).unwrap();
+        // Not by this process: what another thread starts meanwhile would have the file open for writing, and so nobody could run it.
+        let mut cp = Command::new("cp");
+        let copied = cp.arg(self.programs.path(side, program)).arg(&copy).status();
+        assert!(copied.unwrap().success());
         copy
     }
 
