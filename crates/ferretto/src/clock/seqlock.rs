@@ -38,13 +38,23 @@ impl<const N: usize, W: AtomicWord> SeqLock<N, W> {
         (version.is_multiple_of(2) && unchanged).then_some((Version(version), words))
     }
 
-    /// Replaces the words by what `write` makes, if they are still in the state that was read.
+    /// Replaces the words by what `write` makes, if they are still in the state that was read. If it panics they stay in that.
     pub(super) fn replace<T>(&self, read: Version, write: impl FnOnce() -> ([u64; N], T)) -> Option<T> {
+        /// Makes the version even again.
+        struct Unwritten<'a, W: AtomicWord>(&'a W, u64);
+        impl<W: AtomicWord> Drop for Unwritten<'_, W> {
+            fn drop(&mut self) {
+                // The words are as they were: whoever has read this version may go by them.
+                self.0.store(self.1, Ordering::Release);
+            }
+        }
         let Version(version) = read;
         self.version
             .compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
+        let unwritten = Unwritten(&self.version, version);
         let (words, result) = write();
+        std::mem::forget(unwritten);
         // Whoever sees one of the new words sees the odd version too, or a later one.
         W::fence(Ordering::Release);
         self.store(words);

@@ -56,6 +56,19 @@ fn an_abandoned_write_leaves_zeros() {
 }
 
 #[test]
+fn a_write_that_panics_has_not_happened() {
+    let lock = SeqLock::<1>::new();
+    let (version, _) = lock.read().expect("nobody writes");
+    lock.replace(version, || ([1], ()));
+    let (version, _) = lock.read().expect("nobody writes");
+    let panicking = || lock.replace(version, || -> ([u64; 1], ()) { panic!("for this test") });
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(panicking)).expect_err("it panics");
+    assert_eq!(lock.read().expect("nobody writes any more").1, [1]);
+    assert!(lock.replace(version, || ([2], ())).is_some());
+    assert_eq!(lock.read().expect("nobody writes").1, [2]);
+}
+
+#[test]
 fn words_are_of_one_write_whoever_reads_and_writes() {
     const WRITES_EACH: u64 = 20_000;
     const WRITERS: u64 = 2;
