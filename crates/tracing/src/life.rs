@@ -1,6 +1,6 @@
 //! Lives of spans: one slice each from when it was made until it is closed, on a lane.
 
-use ferretto::private::{EventName, Fill, OpenSlice, Parts, Timestamp, emit};
+use ferretto::private::{EventName, Fill, KeptAnnotations, OpenSlice, Parts, Timestamp, emit};
 use ferretto::track::NamedTrack;
 use ferretto::{EventContext, clock};
 use tracing_core::span::Id;
@@ -18,8 +18,8 @@ pub(crate) struct Life {
     place: Place,
     /// What marks the slices of what the span does on threads as belonging to this.
     pub(crate) correlation: u64,
-    /// Encoded arguments that were recorded since it began.
-    pub(crate) late: Vec<u8>,
+    /// Arguments that were recorded since it began.
+    pub(crate) late: KeptAnnotations,
     /// Whether the life of a child stands on the same lane above this one.
     pub(crate) has_tenant: bool,
 }
@@ -84,7 +84,7 @@ impl Life {
             listeners,
             place,
             correlation,
-            late: Vec::new(),
+            late: KeptAnnotations::default(),
             has_tenant: false,
         }
     }
@@ -106,7 +106,7 @@ impl Life {
             let track = self.place.track();
             let late = self.late;
             let fill = Fill::new(|event: &mut EventContext<'_, '_>| {
-                event.encoded_annotations(&late);
+                event.encoded_annotations(late.as_bytes());
             });
             self.slice.end_with(self.site.end(), Some(&track), &(fill, ()));
         }

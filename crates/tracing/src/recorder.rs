@@ -3,7 +3,7 @@
 //! Of most spans nothing needs to be kept beyond what their thread knows ([`crate::thread`]). A span has an account ([`Account`]), in its
 //! registry's extensions, if it has fields, for those are shown before the slice begins; or if it may be one that is entered more than once.
 
-use ferretto::private::{EventName, Fill, Parts, emit};
+use ferretto::private::{EventName, Fill, KeptAnnotations, Parts, emit};
 use ferretto::track::TrackLike;
 use ferretto::{EventContext, Flow, LogPriority, clock};
 use tracing_core::span::{Attributes, Id, Record};
@@ -52,8 +52,8 @@ struct Account {
     times_entered: u32,
     /// Whether its maker entered it right away.
     entered_at_once: bool,
-    /// Its fields, encoded.
-    annotations: Vec<u8>,
+    /// Its fields.
+    annotations: KeptAnnotations,
     /// Arrows that end where it is entered next.
     flows: Vec<Flow>,
     life: Option<Box<Life>>,
@@ -65,12 +65,15 @@ impl Account {
             made: clock::now(),
             times_entered: 0,
             entered_at_once: false,
-            annotations: Vec::new(),
+            annotations: KeptAnnotations::default(),
             flows: Vec::new(),
             life: None,
         }
     }
 }
+
+/// Arrows that a span is waited for with at most: it may be said to follow from others for as long as nobody enters it.
+const MAX_FLOWS: usize = 64;
 
 /// Marks what belongs together, or is connected.
 fn unique_number() -> u64 {
@@ -100,7 +103,7 @@ impl Recorder {
         // Other processes count too.
         let correlation = Flow::process_scoped(unique_number()).id();
         let beginning = Beginning {
-            annotations: &account.annotations,
+            annotations: account.annotations.as_bytes(),
             flows: &[],
             correlation: Some(correlation),
             location: self.location,
@@ -179,14 +182,14 @@ where
             site,
             |visitor| values.record(visitor),
             |fields| {
-                let annotations = fields.annotations.as_bytes();
+                let annotations = &fields.annotations;
                 let is_open = thread::keep_for_end(self.key(id), annotations);
                 let mut extensions = span.extensions_mut();
                 match extensions.get_mut::<Account>() {
-                    Some(Account { life: Some(life), .. }) => life.late.extend_from_slice(annotations),
+                    Some(Account { life: Some(life), .. }) => life.late.keep(annotations),
                     // It may be entered again.
                     Some(account) if !is_open || account.times_entered > 0 => {
-                        account.annotations.extend_from_slice(annotations);
+                        account.annotations.keep(annotations);
                     }
                     _ => {}
                 }
@@ -201,6 +204,13 @@ where
         let site = SITES.of(span.metadata());
         let listeners = site.instant().recorded_by();
         if listeners == 0 {
+            return;
+        }
+        let waiting = span
+            .extensions()
+            .get::<Account>()
+            .map_or(0, |account| account.flows.len());
+        if waiting >= MAX_FLOWS {
             return;
         }
         // The arrow starts at an instant in the cause's slice: that itself has begun without it.
@@ -276,7 +286,11 @@ impl Recorder {
         let life = account.life.as_ref();
         let is_told = life.is_some_and(|life| life.is_known_to(site.call_site.recorded_by()));
         let beginning = Beginning {
-            annotations: if is_told { &[] } else { &account.annotations },
+            annotations: if is_told {
+                &[]
+            } else {
+                account.annotations.as_bytes()
+            },
             flows: &account.flows,
             correlation: life.map(|life| life.correlation),
             location: self.location,
@@ -328,10 +342,10 @@ impl Recorder {
     {
         let mut account = Account::new();
         if site.has_fields() {
-            account.annotations = fields::read(
+            fields::read(
                 site,
                 |visitor| attributes.record(visitor),
-                |fields| fields.annotations.as_bytes().to_vec(),
+                |fields| account.annotations.keep(&fields.annotations),
             );
         }
         let begins_to_live = match self.spans {

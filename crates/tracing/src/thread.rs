@@ -9,7 +9,9 @@
 
 use std::cell::{Cell, RefCell};
 
-use ferretto::private::{Begun, EventName, Fill, OpenSlice, Parts, emit, emit_plain};
+use ferretto::private::{
+    Begun, EncodedAnnotations, EventName, Fill, KeptAnnotations, OpenSlice, Parts, emit, emit_plain,
+};
 use ferretto::{EventContext, Flow};
 use tracing_core::span::Id;
 
@@ -88,8 +90,8 @@ struct Open {
 #[derive(Default)]
 struct More {
     correlation: Option<u64>,
-    /// Encoded arguments that were recorded since it began.
-    late: Vec<u8>,
+    /// Arguments that were recorded since it began.
+    late: KeptAnnotations,
 }
 
 /// What is known of a span besides what its thread knows.
@@ -201,7 +203,7 @@ pub(crate) fn enter(key: SpanKey, site: &'static Site, kind: Kind, beginning: &B
         more: beginning.correlation.map(|correlation| {
             Box::new(More {
                 correlation: Some(correlation),
-                late: Vec::new(),
+                late: KeptAnnotations::default(),
             })
         }),
     });
@@ -290,7 +292,7 @@ fn end_with_more(slice: OpenSlice, site: &Site, more: &More) {
         return drop(slice);
     }
     let fill = Fill::new(|event: &mut EventContext<'_, '_>| {
-        event.encoded_annotations(&more.late);
+        event.encoded_annotations(more.late.as_bytes());
     });
     slice.end_with(site.end(), None, &(fill, ()));
 }
@@ -313,13 +315,13 @@ pub(crate) fn is_open(key: SpanKey) -> bool {
 }
 
 /// Keeps arguments for the end of the span's slice; false if the thread is not in it.
-pub(crate) fn keep_for_end(key: SpanKey, annotations: &[u8]) -> bool {
+pub(crate) fn keep_for_end(key: SpanKey, annotations: &EncodedAnnotations) -> bool {
     let kept = OPEN.try_with(|stack| {
         let stack = &mut stack.borrow_mut().0;
         let open = stack.iter_mut().rev().find(|open| open.key == key);
         open.map(|open| {
             let more = open.more.get_or_insert_default();
-            more.late.extend_from_slice(annotations);
+            more.late.keep(annotations);
         })
         .is_some()
     });

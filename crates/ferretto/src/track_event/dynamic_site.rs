@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use ferretto_proto::write::{DebugAnnotation as Field, TrackEvent};
-use ferretto_wire::Writer;
+use ferretto_wire::{Reader, Writer};
 
 use super::call_site::{CallSite, UNREGISTERED};
 use super::category::Category;
@@ -159,6 +159,51 @@ impl EncodedAnnotations {
     pub fn clear(&mut self) {
         self.0.clear();
     }
+}
+
+/// Annotations that are added one after the other, long before their event: of each name there is the last one, so there are no more of
+/// them than there are names.
+#[derive(Debug, Default)]
+pub struct KeptAnnotations(Vec<u8>);
+
+impl KeptAnnotations {
+    /// Adds these, in the place of what there was of their names.
+    pub fn keep(&mut self, new: &EncodedAnnotations) {
+        if !self.0.is_empty() {
+            let replaced: Vec<u64> = split(new.as_bytes()).map(|(name, _)| name).collect();
+            let mut left = Vec::with_capacity(self.0.len() + new.as_bytes().len());
+            for (name, annotation) in split(&self.0) {
+                if !replaced.contains(&name) {
+                    left.extend_from_slice(annotation);
+                }
+            }
+            self.0 = left;
+        }
+        self.0.extend_from_slice(new.as_bytes());
+    }
+
+    /// The bytes, for [`EventContext::encoded_annotations`].
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Takes annotations apart that [`EncodedAnnotations`] has put together: the ids of their names, and their bytes.
+fn split(annotations: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut fields = Reader::new(annotations);
+    let mut rest = annotations;
+    std::iter::from_fn(move || {
+        let mut annotation = Reader::new(fields.next()?.ok()?.value.as_bytes()?);
+        let name = annotation.next()?.ok()?.value.as_varint()?;
+        let (bytes, after) = rest.split_at(rest.len() - fields.remaining().len());
+        rest = after;
+        Some((name, bytes))
+    })
 }
 
 impl EventContext<'_, '_> {

@@ -55,7 +55,9 @@ pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
 #[doc(hidden)]
 pub mod private {
     pub use super::call_site::{CallSite, EventCategory};
-    pub use super::dynamic_site::{Begun, EncodedAnnotations, anyone_listens, observe_sessions};
+    pub use super::dynamic_site::{
+        Begun, EncodedAnnotations, KeptAnnotations, anyone_listens, observe_sessions,
+    };
     pub use super::emit::{EventName, IntoEventName, OpenSlice, Parts, emit, emit_plain};
     pub use super::event::{Annotation, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField};
     pub use super::sequence::Timestamp;

@@ -71,6 +71,67 @@ fn fields_are_arguments_whenever_they_are_recorded() {
 }
 
 #[test]
+fn a_field_that_is_recorded_again_and_again_is_told_as_it_was_last() {
+    const TIMES: u64 = 1000;
+    for style in [SpanStyle::Threads, SpanStyle::Lives] {
+        let recording = Recording::start();
+        with(ferretto_tracing::layer().spans(style), || {
+            let again = |span: &tracing::Span| {
+                for step in 1..=TIMES {
+                    span.record("step", step);
+                    span.record("text", "x".repeat(step as usize % 7));
+                }
+            };
+            let early = info_span!("early", kept = 1, step = 0, text = field::Empty);
+            again(&early);
+            early.in_scope(|| {});
+            let late = info_span!("late", kept = 1, step = 0, text = field::Empty);
+            late.in_scope(|| again(&late));
+        });
+        let trace = recording.stop();
+        for name in ["early", "late"] {
+            let slice = trace.slice(name);
+            let expected = [
+                ("kept", Argument::Int(1)),
+                ("step", Argument::Uint(TIMES)),
+                ("text", Argument::Text("x".repeat(TIMES as usize % 7))),
+            ];
+            let expected = expected.map(|(name, value)| (name.to_owned(), value));
+            assert_eq!(slice.arguments, expected.into(), "{style:?} {name}");
+            // At the beginning and at the end.
+            assert!(
+                slice.arguments_told <= 4,
+                "{style:?} {name}: {}",
+                slice.arguments_told
+            );
+        }
+    }
+}
+
+#[test]
+fn arrows_to_where_a_span_is_entered_next_are_not_without_number() {
+    let recording = Recording::start();
+    with_layer(|| {
+        let cause = info_span!("cause").entered();
+        let effect = info_span!("effect");
+        for _ in 0..1000 {
+            effect.follows_from(&*cause);
+        }
+        effect.in_scope(|| {});
+        effect.follows_from(&*cause);
+        effect.in_scope(|| {});
+    });
+    let trace = recording.stop();
+    let (runs, _) = trace.runs_and_lives("effect");
+    assert_eq!(
+        runs.iter().map(|run| run.flows_in.len()).collect::<Vec<_>>(),
+        [64, 1]
+    );
+    // None of them begins without an end.
+    assert_eq!(trace.instants.len(), 65);
+}
+
+#[test]
 fn call_sites_are_off_but_for_sessions_that_record_their_target_and_level() {
     fn enabled() -> [bool; 4] {
         [

@@ -95,6 +95,8 @@ pub(crate) struct Slice {
     /// Index of the enclosing one.
     pub(crate) parent: Option<usize>,
     pub(crate) arguments: BTreeMap<String, Argument>,
+    /// How often an argument is told, of whatever name.
+    pub(crate) arguments_told: usize,
     pub(crate) correlation: Option<u64>,
     pub(crate) flows_in: Vec<u64>,
     pub(crate) line: Option<u32>,
@@ -246,7 +248,7 @@ fn varint(message: &[u8], number: u32) -> Option<u64> {
 /// What happens on tracks.
 enum Happening {
     Begin(Slice),
-    End(BTreeMap<String, Argument>),
+    End(BTreeMap<String, Argument>, usize),
 }
 
 impl Trace {
@@ -299,6 +301,7 @@ impl Trace {
                     category,
                     begin: time,
                     arguments: sequence.arguments(event),
+                    arguments_told: event.debug_annotations.len(),
                     correlation: match event.correlation_id_field {
                         Some(CorrelationIdField::CorrelationId(id)) => Some(id),
                         _ => None,
@@ -310,7 +313,8 @@ impl Trace {
                 happenings.push((time, track, Happening::Begin(slice)));
             }
             Type::TYPE_SLICE_END => {
-                happenings.push((time, track, Happening::End(sequence.arguments(event))));
+                let end = Happening::End(sequence.arguments(event), event.debug_annotations.len());
+                happenings.push((time, track, end));
             }
             Type::TYPE_INSTANT => self.instants.push(Instant {
                 track,
@@ -353,11 +357,12 @@ impl Trace {
                         ..slice
                     });
                 }
-                Happening::End(arguments) => {
+                Happening::End(arguments, told) => {
                     let slice = open
                         .pop()
                         .unwrap_or_else(|| panic!("an end without a beginning on track {track}"));
                     self.slices[slice].end = time;
+                    self.slices[slice].arguments_told += told;
                     self.slices[slice].arguments.extend(arguments);
                 }
             }
