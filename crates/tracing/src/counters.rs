@@ -3,9 +3,10 @@
 //! `counter.NAME` and `gauge.NAME` are values; `monotonic_counter.NAME` is what is added to a sum, which is kept here.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ferretto::private::{CallSite, EventName, EventType, Parts, Sample, emit};
+use ferretto::clock;
+use ferretto::private::{CallSite, EventName, EventType, Parts, Sample, Timestamp, emit};
 use ferretto::track::CounterTrack;
 use tracing_core::Metadata;
 
@@ -17,7 +18,33 @@ pub(crate) struct Counter {
     call_site: &'static CallSite,
     track: CounterTrack<'static>,
     /// What was added so far, by all fields of the name, if that is what is shown.
-    sum: Option<&'static Mutex<Number>>,
+    sum: Option<&'static Sum>,
+}
+
+/// What fields of one name have added up to. The lock is held for as long as it takes to add, and not while anything is recorded: writing an
+/// event may wait for the service, or allocate, and the allocator may be one that counts.
+#[derive(Debug)]
+pub(crate) struct Sum(Mutex<Total>);
+
+#[derive(Debug)]
+pub(crate) struct Total {
+    number: Number,
+    /// When it became that, on the trace clock.
+    since: u64,
+}
+
+impl Sum {
+    /// What there is with this, and since when: no two have the same time, so samples are in the order of their times.
+    fn add(&self, number: Number) -> (Number, u64) {
+        let mut total = self.hold();
+        total.number = total.number.plus(number);
+        total.since = clock::now().max(total.since + 1);
+        (total.number, total.since)
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Total> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A value.
@@ -72,22 +99,20 @@ impl Counter {
             return;
         }
         match self.sum {
-            None => self.write(listeners, number),
+            None => self.write(listeners, number, None),
             Some(sum) => {
-                // Held until it is written, so that sums are in the order of their times.
-                let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
-                *sum = sum.plus(number);
-                self.write(listeners, *sum);
+                let (total, since) = sum.add(number);
+                self.write(listeners, total, Some(Timestamp::TraceTime(since)));
             }
         }
     }
 
-    fn write(&self, listeners: u32, number: Number) {
+    fn write(&self, listeners: u32, number: Number, timestamp: Option<Timestamp>) {
         let parts = Parts {
             category: None,
             name: EventName::OfSite,
             track: Some(&self.track),
-            timestamp: None,
+            timestamp,
         };
         match number {
             Number::Integer(value) => emit(self.call_site, listeners, parts, &(Sample(value), ())),
@@ -96,10 +121,21 @@ impl Counter {
     }
 }
 
+/// Sums by their names.
+pub(crate) type Sums = BTreeMap<&'static str, &'static Sum>;
+
+static SUMS: Mutex<Sums> = Mutex::new(BTreeMap::new());
+
+pub(crate) fn sums() -> MutexGuard<'static, Sums> {
+    SUMS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The sum of this name: one in the process, as the track is.
-fn sum_of(name: &'static str) -> &'static Mutex<Number> {
-    static SUMS: Mutex<BTreeMap<&'static str, &'static Mutex<Number>>> = Mutex::new(BTreeMap::new());
-    let mut sums = SUMS.lock().unwrap_or_else(PoisonError::into_inner);
-    sums.entry(name)
-        .or_insert_with(|| Box::leak(Box::new(Mutex::new(Number::Integer(0)))))
+fn sum_of(name: &'static str) -> &'static Sum {
+    sums().entry(name).or_insert_with(|| {
+        Box::leak(Box::new(Sum(Mutex::new(Total {
+            number: Number::Integer(0),
+            since: 0,
+        }))))
+    })
 }
