@@ -76,7 +76,8 @@ impl Site {
             "log.file" if is_log => Role::LogFile,
             "log.line" if is_log => Role::LogLine,
             "log.module_path" if is_log => Role::LogModule,
-            _ => match Counter::of_field(metadata, name).filter(|_| event) {
+            // Only events are samples.
+            _ => match event.then(|| Counter::of_field(metadata, name)).flatten() {
                 None => Role::Argument,
                 Some(counter) => {
                     counters.push(counter);

@@ -81,8 +81,22 @@ fn fields_have_roles_by_their_names() {
     ];
     assert_eq!(*event.roles, roles);
     assert!(!event.is_named && !event.is_log());
+    let names = &[
+        "message",
+        "counter.c",
+        "monotonic_counter.of_spans",
+        "gauge.g",
+        "counter.",
+        "plain.x",
+        "log.target",
+    ];
     let span = Site::new(metadata("span", Kind::SPAN, names));
     assert_eq!(*span.roles, [Role::Argument; 7]);
     assert!(span.is_named && span.counters.is_empty());
+    let sums = crate::counters::sums();
+    assert!(
+        sums.contains_key("m") && !sums.contains_key("of_spans"),
+        "made for nothing"
+    );
     assert_eq!(span.call_site.annotation_ids().len(), names.len());
 }
