@@ -44,6 +44,9 @@ static INCARNATIONS: [OnceLock<Result<&'static Muxer, String>>; MAX_INCARNATIONS
 /// Which of them is this process's.
 static INCARNATION: AtomicUsize = AtomicUsize::new(0);
 
+/// How many of them were begun to be started, at least.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
     static OWN_THREAD: Cell<bool> = const { Cell::new(false) };
 }
@@ -105,13 +108,22 @@ pub fn initialize(options: Options) {
         memory,
         settings,
     } = options;
-    let Some(place) = INCARNATIONS.get(INCARNATION.load(Ordering::Acquire)) else {
+    let incarnation = INCARNATION.load(Ordering::Acquire);
+    let Some(place) = INCARNATIONS.get(incarnation) else {
         return log_to(
             &settings,
             LogLevel::Warning,
             "no tracing: too many processes were forked from one another with it",
         );
     };
+    if place.get().is_none() {
+        // Before anything is begun that a child, forked in the middle of it, would wait for.
+        if let Err(error) = process_hooks::install(&HOOKS) {
+            let line = format!("tracing will not notice that this process forks or exits: {error}");
+            log_to(&settings, LogLevel::Warning, &line);
+        }
+        BEGUN.fetch_max(incarnation + 1, Ordering::AcqRel);
+    }
     // What went wrong was logged.
     if let Ok(muxer) = place.get_or_init(|| start(settings)) {
         muxer.post(Command::AddBackends(backends, memory));
@@ -251,10 +263,8 @@ fn drain(patience: Duration) {
 /// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized.
 fn forked() {
     let incarnation = INCARNATION.load(Ordering::Acquire);
-    let has_thread = INCARNATIONS
-        .get(incarnation)
-        .is_some_and(|place| place.get().is_some());
-    if has_thread {
+    // A thread that was just about to start it is not here.
+    if BEGUN.load(Ordering::Acquire) > incarnation {
         INCARNATION.store(incarnation + 1, Ordering::Release);
     }
     // The one that forked may have been that.
@@ -274,10 +284,6 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
         track::set_process_uuid(uuid);
     }
     track_event::register();
-    if let Err(error) = process_hooks::install(&HOOKS) {
-        let line = format!("tracing will not notice that this process forks or exits: {error}");
-        log_to(&settings, LogLevel::Warning, &line);
-    }
     let (made, is_made) = channel();
     let for_thread = settings.clone();
     let spawned = std::thread::Builder::new()

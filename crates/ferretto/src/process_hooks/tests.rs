@@ -351,6 +351,45 @@ fn more_descriptors_than_there_is_room_for_do_no_harm() {
 }
 
 #[test]
+fn a_child_forked_while_a_thread_initializes_tracing_can_do_so_itself() {
+    let end = end_of(
+        "a_child_forked_while_a_thread_initializes_tracing_can_do_so_itself",
+        || {
+            let quiet = || crate::Options::system().log(|_, _| ());
+            for delay in 0..60 {
+                let ended = fork(|| {
+                    let (ready, begin) = sync_channel(1);
+                    thread::spawn(move || {
+                        ready.send(()).expect("it is waited for");
+                        crate::initialize(quiet());
+                    });
+                    begin.recv().expect("the thread");
+                    let began = Instant::now();
+                    while began.elapsed() < Duration::from_micros(delay * 5) {}
+                    let child = start_fork(|| {
+                        // SAFETY: has no conditions. One that waits for ever is to end.
+                        unsafe { libc::alarm(10) };
+                        crate::initialize(quiet());
+                    });
+                    let mut status = 0;
+                    // SAFETY: waits for a child of this process's.
+                    unsafe { libc::waitpid(child, &mut status, 0) };
+                    if status != 3 << 8 {
+                        say(format_args!("after {delay}: {status:#x}"));
+                        exit(4);
+                    }
+                });
+                if ended != 3 {
+                    exit(1);
+                }
+            }
+            exit(0);
+        },
+    );
+    assert_eq!((end.code, end.said), (Some(0), Vec::new()));
+}
+
+#[test]
 fn a_child_forked_while_a_thread_made_a_piece_of_trace_time_makes_its_own() {
     let end = end_of(
         "a_child_forked_while_a_thread_made_a_piece_of_trace_time_makes_its_own",
