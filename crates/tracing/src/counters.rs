@@ -42,7 +42,7 @@ impl Sum {
         (total.number, total.since)
     }
 
-    fn hold(&self) -> MutexGuard<'_, Total> {
+    pub(crate) fn hold(&self) -> MutexGuard<'_, Total> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,27 +3,42 @@
 //! Called on the SDK's thread. `tracing` keeps the answers in the call sites themselves: this is why a span costs next to nothing while no
 //! session records it.
 
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing_core::dispatcher::{Dispatch, WeakDispatch, with_default};
 
+use crate::fork;
+
 /// Subscribers that have our layer.
-static DISPATCHES: Mutex<Vec<WeakDispatch>> = Mutex::new(Vec::new());
+static DISPATCHES: Mutex<Dispatches> = Mutex::new(Dispatches {
+    all: Vec::new(),
+    observing: false,
+});
+
+/// See [`DISPATCHES`].
+pub(crate) struct Dispatches {
+    all: Vec<WeakDispatch>,
+    /// The SDK tells of sessions.
+    observing: bool,
+}
+
+pub(crate) fn dispatches() -> MutexGuard<'static, Dispatches> {
+    DISPATCHES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A subscriber has our layer.
 pub(crate) fn register(dispatch: &Dispatch) {
-    static OBSERVING: Once = Once::new();
-    OBSERVING.call_once(|| ferretto::private::observe_sessions(ask_again));
-    let mut dispatches = DISPATCHES.lock().unwrap_or_else(PoisonError::into_inner);
-    dispatches.retain(|dispatch| dispatch.upgrade().is_some());
-    dispatches.push(dispatch.downgrade());
+    let mut dispatches = dispatches();
+    if !std::mem::replace(&mut dispatches.observing, true) {
+        ferretto::private::hold_over_forks(fork::LOCKS);
+        ferretto::private::observe_sessions(ask_again);
+    }
+    dispatches.all.retain(|dispatch| dispatch.upgrade().is_some());
+    dispatches.all.push(dispatch.downgrade());
 }
 
 fn ask_again() {
-    let dispatch = {
-        let dispatches = DISPATCHES.lock().unwrap_or_else(PoisonError::into_inner);
-        dispatches.iter().find_map(WeakDispatch::upgrade)
-    };
+    let dispatch = dispatches().all.iter().find_map(WeakDispatch::upgrade);
     // While there is one subscriber only, `tracing` asks the default one of the thread, which need not be that.
     if let Some(dispatch) = dispatch {
         with_default(&dispatch, tracing_core::callsite::rebuild_interest_cache);

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Nanoseconds for which a lane rests: clocks of two threads may differ by less than that.
 const REST: u64 = 1_000_000;
@@ -16,7 +16,7 @@ pub(crate) struct Lanes(Mutex<VecDeque<Free>>);
 
 /// A lane that nobody is on.
 #[derive(Clone, Copy, Debug)]
-struct Free {
+pub(crate) struct Free {
     lane: u64,
     /// On the trace clock.
     since: u64,
@@ -27,11 +27,16 @@ impl Lanes {
         Self(Mutex::new(VecDeque::new()))
     }
 
+    /// Keeps all others out.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, VecDeque<Free>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A lane on which nothing is at `time` or later. It is the caller's until given back.
     pub(crate) fn take(&self, time: u64) -> u64 {
         // Nobody else's number, if users make tracks of the same name.
         static NEXT: AtomicU64 = AtomicU64::new(0x7ac1_1a9e_0000_0000);
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.hold();
         match free.front() {
             Some(&Free { lane, since }) if since.saturating_add(REST) <= time => {
                 free.pop_front();
@@ -43,7 +48,7 @@ impl Lanes {
 
     /// The lane is free as of `time`.
     pub(crate) fn give_back(&self, lane: u64, time: u64) {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.hold();
         free.push_back(Free { lane, since: time });
     }
 }

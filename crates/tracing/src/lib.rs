@@ -60,6 +60,7 @@
 
 mod counters;
 mod fields;
+mod fork;
 mod interest;
 mod lanes;
 mod layer;

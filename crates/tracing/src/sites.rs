@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferretto::private::{CallSite, EventType};
 use ferretto::track::NamedTrack;
@@ -143,15 +143,29 @@ impl Site {
 
     /// For ends with arguments that were recorded after the beginning.
     pub(crate) fn end(&self) -> &'static CallSite {
-        self.end.get_or_init(|| self.call_site.leak_end())
+        made_once(&self.end, || self.call_site.leak_end())
     }
 
     /// For instants that stand for the span.
     pub(crate) fn instant(&self) -> &'static CallSite {
-        self.instant.get_or_init(|| {
+        made_once(&self.instant, || {
             let (metadata, tags) = (self.metadata, tags(*self.metadata.level()));
             CallSite::leak(EventType::Instant, metadata.target(), tags, metadata.name(), &[])
         })
+    }
+}
+
+/// What is made when it is first asked for, under the lock of whoever makes sites: a fork would leave it half made otherwise.
+fn made_once(
+    place: &OnceLock<&'static CallSite>,
+    make: impl FnOnce() -> &'static CallSite,
+) -> &'static CallSite {
+    match place.get() {
+        Some(site) => site,
+        None => {
+            let _making = SITES.hold();
+            place.get_or_init(make)
+        }
     }
 }
 
@@ -186,11 +200,22 @@ type Place = OnceLock<&'static Site>;
 #[derive(Debug)]
 pub(crate) struct Sites {
     tables: [OnceLock<Box<[Place]>>; TABLES],
-    /// Held by whoever adds one.
+    /// Held by whoever adds one, or to one.
     making: Mutex<()>,
 }
 
 impl Sites {
+    /// Keeps others from adding any.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that there are.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'static Site> {
+        let tables = self.tables.iter().map_while(OnceLock::get);
+        tables.flatten().filter_map(|place| place.get().copied())
+    }
+
     /// The site with this metadata.
     #[inline(always)]
     pub(crate) fn of(&self, metadata: &'static Metadata<'static>) -> &'static Site {
@@ -219,7 +244,7 @@ impl Sites {
     #[cold]
     #[inline(never)]
     fn make(&self, metadata: &'static Metadata<'static>) -> &'static Site {
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.hold();
         if let Some(site) = self.find(metadata) {
             return site;
         }
@@ -258,12 +283,20 @@ pub(crate) static LOG_SITES: LogSites = LogSites(Mutex::new(BTreeMap::new()));
 /// Targets that are kept apart; those that come later are one.
 const MAX_LOG_TARGETS: usize = 4096;
 
-pub(crate) struct LogSites(Mutex<BTreeMap<&'static str, [Option<&'static CallSite>; 5]>>);
+/// By their targets and levels.
+pub(crate) type LogCallSites = BTreeMap<&'static str, [Option<&'static CallSite>; 5]>;
+
+pub(crate) struct LogSites(Mutex<LogCallSites>);
 
 impl LogSites {
+    /// Keeps all others out.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, LogCallSites> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The call site for records of this target and level.
     pub(crate) fn of(&self, target: &str, level: Level) -> &'static CallSite {
-        let mut sites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sites = self.hold();
         let target: &'static str = match sites.get_key_value(target) {
             Some((&target, _)) => target,
             None if sites.len() >= MAX_LOG_TARGETS => "log",
@@ -282,4 +315,4 @@ impl LogSites {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,7 +5,7 @@
 //! Whoever keeps an account of who listens, as `tracing` does, is told when that changes ([`observe_sessions`]).
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferretto_proto::write::{DebugAnnotation as Field, TrackEvent};
 use ferretto_wire::{Reader, Writer};
@@ -19,21 +19,74 @@ use super::wire::EventType;
 use crate::debug_annotation::{AnnotationValue, DebugAnnotation};
 use crate::track::TrackLike;
 
-/// Called on the SDK's thread.
-static OBSERVERS: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
+static OBSERVERS: Mutex<Observers> = Mutex::new(Observers {
+    tell: Vec::new(),
+    locks: Vec::new(),
+});
+
+struct Observers {
+    /// Called on the SDK's thread.
+    tell: Vec<fn()>,
+    locks: Vec<ForkLocks>,
+}
+
+fn observers() -> MutexGuard<'static, Observers> {
+    // Nothing panics while it holds the lock.
+    OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks that a child which is forked should not find held by a thread that it does not have.
+#[derive(Clone, Copy, Debug)]
+pub struct ForkLocks {
+    /// Takes them, on a thread that is about to fork. Under them the SDK may be called, but they are not to be taken where it calls.
+    pub hold: fn(),
+    /// Releases them on the same thread, in the parent and in the child; without having taken them too. Frees no memory.
+    pub release: fn(),
+}
+
+/// Has these held over forks from now on.
+pub fn hold_over_forks(locks: ForkLocks) {
+    observers().locks.push(locks);
+}
+
+/// What is held of others' and of this file's while a thread forks.
+pub(super) struct HeldForFork {
+    observers: MutexGuard<'static, Observers>,
+    /// How many of the locks: others may have been told of meanwhile.
+    locks: usize,
+}
+
+impl HeldForFork {
+    /// To be called before any lock of the SDK's is taken.
+    pub(super) fn hold() -> Self {
+        let locks = observers().locks.clone();
+        for locks in &locks {
+            (locks.hold)();
+        }
+        Self {
+            observers: observers(),
+            locks: locks.len(),
+        }
+    }
+}
+
+impl Drop for HeldForFork {
+    fn drop(&mut self) {
+        for locks in &self.observers.locks[..self.locks] {
+            (locks.release)();
+        }
+    }
+}
 
 /// Has `tell` called after each start and stop of an instance: before the service hears of a start. It runs on the SDK's thread, which
 /// holds no lock then, and may not wait for that thread.
 pub fn observe_sessions(tell: fn()) {
-    OBSERVERS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(tell);
+    observers().tell.push(tell);
 }
 
 pub(super) fn tell_observers() {
-    let observers = OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for tell in observers {
+    let all = observers().tell.clone();
+    for tell in all {
         // What others do there must not end the SDK's thread.
         let _ = std::panic::catch_unwind(tell);
     }
@@ -216,3 +269,6 @@ impl EventContext<'_, '_> {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,7 +56,8 @@ pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
 pub mod private {
     pub use super::call_site::{CallSite, EventCategory};
     pub use super::dynamic_site::{
-        Begun, EncodedAnnotations, KeptAnnotations, anyone_listens, observe_sessions,
+        Begun, EncodedAnnotations, ForkLocks, KeptAnnotations, anyone_listens, hold_over_forks,
+        observe_sessions,
     };
     pub use super::emit::{EventName, IntoEventName, OpenSlice, Parts, emit, emit_plain};
     pub use super::event::{Annotation, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField};

@@ -211,20 +211,32 @@ pub(super) fn clear_incremental_state(slot: Slot) {
     }
 }
 
+/// Released in this order.
+struct HeldForFork {
+    _tables: [Held<'static>; 3],
+    _registry: MutexGuard<'static, Registry>,
+    _others: dynamic_site::HeldForFork,
+}
+
 thread_local! {
     /// What this thread holds while it forks.
-    static HELD_FOR_FORK: RefCell<Option<(MutexGuard<'static, Registry>, [Held<'static>; 3])>> =
-        const { RefCell::new(None) };
+    static HELD_FOR_FORK: RefCell<Option<HeldForFork>> = const { RefCell::new(None) };
 }
 
 /// This thread is about to fork: in the child, no other thread would release these locks, and call sites that were registered before are
 /// to be found there.
 pub(crate) fn hold_for_fork() {
     // In the order in which they are taken elsewhere.
+    let others = dynamic_site::HeldForFork::hold();
     let registry = registry();
     let tables = [&EVENT_NAMES, &CATEGORIES, &ANNOTATION_NAMES].map(Interner::hold);
+    let all = HeldForFork {
+        _tables: tables,
+        _registry: registry,
+        _others: others,
+    };
     // A thread that is past its thread-locals forks as it can.
-    let _ = HELD_FOR_FORK.try_with(|held| *held.borrow_mut() = Some((registry, tables)));
+    let _ = HELD_FOR_FORK.try_with(|held| *held.borrow_mut() = Some(all));
 }
 
 /// This thread has forked, as parent or child.

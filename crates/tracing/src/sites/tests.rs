@@ -16,7 +16,11 @@ impl callsite::Callsite for Nowhere {
     }
 }
 
-fn metadata(name: &'static str, kind: Kind, fields: &'static [&'static str]) -> &'static Metadata<'static> {
+pub(crate) fn metadata(
+    name: &'static str,
+    kind: Kind,
+    fields: &'static [&'static str],
+) -> &'static Metadata<'static> {
     let fields = FieldSet::new(fields, identify_callsite!(&NOWHERE));
     Box::leak(Box::new(Metadata::new(
         name,
