@@ -67,6 +67,12 @@ const NO_BUFFER: BufferId = BufferId(0);
 /// For how many targets there is somebody to tell of losses at a time: no data source has more instances.
 const MAX_TELLERS: usize = 8;
 
+/// For how many targets losses wait to be told of. Those of more have ended sessions among them, which are the oldest.
+const MAX_UNTOLD_TARGETS: usize = 64;
+
+/// How many losses wait to be told of for each. Each takes a chunk, and who reads that there were so many need not know how many more.
+const MAX_UNTOLD_ROWS: u16 = 1000;
+
 /// What a trace writer does when all chunks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferExhaustedPolicy {
@@ -162,12 +168,18 @@ struct Pending {
     returned: Vec<ChunksToMove>,
     /// Bytes of the chunks in `returned`.
     returned_bytes: usize,
-    /// For each row of packets that was lost before its writer had a chunk in which to say so, where they were to go.
-    untold_losses: Vec<BufferId>,
+    /// Rows of packets that were lost before their writers had a chunk in which to say so.
+    untold_losses: Vec<UntoldLosses>,
     tellers: Vec<Teller>,
     flushed: Option<u64>,
     batch: Duration,
     woken: Woken,
+}
+
+/// How many such rows were to go where: [`MAX_UNTOLD_ROWS`] at most.
+struct UntoldLosses {
+    target: BufferId,
+    rows: u16,
 }
 
 /// A writer that tells of losses where other writers cannot.
@@ -186,6 +198,13 @@ enum Destination {
     Unbound,
     /// All to this buffer.
     Bound(BufferId),
+}
+
+/// Whether a writer has ever had chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HadChunks {
+    None,
+    Some,
 }
 
 /// Whether the endpoint is on its way already.
@@ -485,12 +504,20 @@ impl Arbiter {
     /// A writer has begun to lose packets for `target`, and has no chunk in which to say so: it may not come to have one before it
     /// ends, or the session does.
     pub(crate) fn note_untold_loss(&self, target: BufferId) {
-        self.pending().untold_losses.push(target);
+        let untold = &mut self.pending().untold_losses;
+        if let Some(known) = untold.iter_mut().find(|known| known.target == target) {
+            known.rows = (known.rows + 1).min(MAX_UNTOLD_ROWS);
+            return;
+        }
+        if untold.len() == MAX_UNTOLD_TARGETS {
+            untold.remove(0);
+        }
+        untold.push(UntoldLosses { target, rows: 1 });
     }
 
     /// Tells of such losses as far as there are chunks, through a writer for each target that does nothing else.
     fn tell_losses(&self, pending: &mut Pending) {
-        while let Some(&target) = pending.untold_losses.last() {
+        while let Some(&UntoldLosses { target, .. }) = pending.untold_losses.last() {
             let Some(teller) = self.teller(pending, target) else {
                 return;
             };
@@ -501,7 +528,10 @@ impl Arbiter {
             };
             let Some(chunk) = self.win_chunk(new) else { return };
             teller.next_chunk = new.chunk.next();
-            pending.untold_losses.pop();
+            pending.untold_losses.pop_if(|untold| {
+                untold.rows -= 1;
+                untold.rows == 0
+            });
             pending.returned.push(to_move(&chunk, target));
             mark_loss(chunk).complete();
         }
@@ -544,8 +574,18 @@ impl Arbiter {
     }
 
     /// Ends a writer that has returned all its chunks.
-    pub(crate) fn end_writer(&self, writer: WriterId) {
-        self.pending().unregistered.push(writer);
+    pub(crate) fn end_writer(&self, writer: WriterId, chunks: HadChunks) {
+        let mut pending = self.pending();
+        if chunks == HadChunks::None
+            && let Some(at) = pending.registered.iter().rposition(|(id, _)| *id == writer)
+        {
+            // The service has not heard of it, and need not: while the endpoint is stuck, threads may come and go.
+            pending.registered.remove(at);
+            drop(pending);
+            return self.writer_ids.release(writer);
+        }
+        pending.unregistered.push(writer);
+        drop(pending);
         self.wake_now();
     }
 

@@ -20,7 +20,7 @@
 //! count is one ahead of the packets written, and a chunk that is returned with room to spare ends in an empty packet to
 //! make it true. Readers skip empty packets.
 
-use crate::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId};
+use crate::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, HadChunks};
 use ferretto_smb::{
     ChunkFlags, ChunkId, DROPPED_PACKET_SIZE, FirstPacket, MAX_PACKETS_PER_CHUNK, NewChunk, WriteChunk,
     WriterId,
@@ -295,7 +295,11 @@ impl Drop for TraceWriter {
         if let Some(open) = self.current.take() {
             self.return_chunk(open);
         }
-        self.arbiter.end_writer(self.id);
+        let chunks = match self.next_chunk {
+            ChunkId(0) => HadChunks::None,
+            _ => HadChunks::Some,
+        };
+        self.arbiter.end_writer(self.id, chunks);
     }
 }
 

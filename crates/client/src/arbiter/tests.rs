@@ -145,3 +145,65 @@ fn what_nobody_wants_goes_back_to_the_service_for_no_buffer() {
             .is_ok()
     );
 }
+
+/// Writes until all memory is taken.
+fn fill(arbiter: &Arc<Arbiter>) -> TraceWriter {
+    let mut writer = arbiter
+        .create_trace_writer(BufferId(1), BufferExhaustedPolicy::Drop)
+        .unwrap();
+    while writer.losses() == 0 {
+        writer.write_packet(&[0; 3000]);
+    }
+    writer
+}
+
+#[test]
+fn writers_that_come_and_go_while_the_endpoint_is_stuck_leave_no_more_than_a_count() {
+    const WRITERS: usize = MAX_WRITER_ID as usize + 100;
+    let arbiter = Arbiter::emulating(PageSize::MIN, PageLayout::Div1, Counting::default()).unwrap();
+    let _full = fill(&arbiter);
+    for _ in 0..WRITERS {
+        let mut writer = arbiter
+            .create_trace_writer(BufferId(2), BufferExhaustedPolicy::Drop)
+            .expect("ids are free again");
+        writer.write_packet(b"lost");
+    }
+    {
+        let pending = arbiter.pending();
+        assert_eq!((pending.registered.len(), pending.unregistered.len()), (1, 0));
+        assert_eq!(pending.untold_losses.len(), 1);
+    }
+    // The endpoint goes on.
+    let told: usize = (0..20)
+        .map(|_| {
+            let (_, chunks, _) = targets(&arbiter.take_requests());
+            chunks.iter().filter(|target| **target == 2).count()
+        })
+        .sum();
+    assert_eq!(told, usize::from(MAX_UNTOLD_ROWS));
+    assert!(arbiter.pending().untold_losses.is_empty());
+}
+
+#[test]
+fn losses_of_ever_new_sessions_wait_to_be_told_of_for_the_latest_only() {
+    let arbiter = arbiter(Counting::default());
+    let _full = fill(&arbiter);
+    for target in 1..=1000 {
+        let mut writer = arbiter
+            .create_trace_writer(BufferId(target), BufferExhaustedPolicy::Drop)
+            .unwrap();
+        writer.write_packet(b"lost");
+        drop(writer);
+        // Nothing of what was sent is read.
+        arbiter.take_requests();
+    }
+    let pending = arbiter.pending();
+    assert_eq!(pending.untold_losses.len(), MAX_UNTOLD_TARGETS);
+    assert!(
+        pending
+            .untold_losses
+            .iter()
+            .all(|untold| untold.target.0 > 900 && untold.rows == 1)
+    );
+    assert!(pending.tellers.len() <= MAX_TELLERS);
+}

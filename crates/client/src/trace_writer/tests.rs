@@ -758,16 +758,27 @@ fn flushes_are_acknowledged_with_the_data_and_the_latest_counts() {
 #[test]
 fn an_id_is_free_again_only_after_its_end_was_sent() {
     let service = Service::new(1, 4096, PageLayout::Div1, Silent);
+    // One that never had a chunk, and of which nobody has heard, comes to no end either.
+    drop(service.writer(BufferExhaustedPolicy::Drop));
+    assert_eq!(service.arbiter.take_requests(), []);
     let writer = service.writer(BufferExhaustedPolicy::Drop);
     let id = writer.id();
+    assert_eq!(
+        service.arbiter.take_requests(),
+        [Request::RegisterTraceWriter(id, TARGET)]
+    );
     drop(writer);
     assert_eq!(
         service.arbiter.take_requests(),
-        [
-            Request::RegisterTraceWriter(id, TARGET),
-            Request::UnregisterTraceWriter(id)
-        ]
+        [Request::UnregisterTraceWriter(id)]
     );
+    let mut writer = service.writer(BufferExhaustedPolicy::Drop);
+    writer.write_packet(b"packet");
+    let id = writer.id();
+    drop(writer);
+    let requests = service.arbiter.take_requests();
+    assert_eq!(requests.first(), Some(&Request::RegisterTraceWriter(id, TARGET)));
+    assert_eq!(requests.last(), Some(&Request::UnregisterTraceWriter(id)));
     assert_eq!(service.arbiter.take_requests(), []);
     assert_ne!(
         service.writer(BufferExhaustedPolicy::Drop).id(),
