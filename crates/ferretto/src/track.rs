@@ -381,10 +381,28 @@ impl<'a> Parent<'a> {
     }
 }
 
+/// How the values of a counter are told; which of them readers go by is in its descriptor. Other tracks have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Values {
+    Whole,
+    /// As the difference to the one before on the sequence.
+    Differences,
+}
+
+impl Values {
+    const fn of(is_incremental: bool) -> Self {
+        if is_incremental {
+            Values::Differences
+        } else {
+            Values::Whole
+        }
+    }
+}
+
 /// Where descriptors go: a sequence of packets.
 pub(crate) trait DescriptorSink {
-    /// Notes that the track with this uuid is described on this sequence from now on; tells whether it was not before.
-    fn first_mention(&mut self, uuid: u64) -> bool;
+    /// Notes that the track with this uuid is described on this sequence from now on, and how.
+    fn note(&mut self, uuid: u64, values: Values);
 
     /// Whether it was noted.
     fn has_described(&self, uuid: u64) -> bool;
@@ -396,11 +414,11 @@ pub(crate) trait DescriptorSink {
 /// Emits the descriptors that `sequence` lacks for an event on `track`: its own, then those of its parents as far as
 /// they are known.
 ///
-/// Called before each event with a track; when there is nothing to do it costs one [`DescriptorSink::first_mention`].
+/// Called before each event with a track; when there is nothing to do it costs one [`DescriptorSink::has_described`].
 #[inline]
 pub(crate) fn describe(track: &impl TrackLike, sequence: &mut impl DescriptorSink) {
     let uuid = track.uuid();
-    if sequence.first_mention(uuid) {
+    if !sequence.has_described(uuid) {
         describe_new(uuid, track, sequence);
     }
 }
@@ -408,6 +426,11 @@ pub(crate) fn describe(track: &impl TrackLike, sequence: &mut impl DescriptorSin
 #[cold]
 fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorSink) {
     let registered = registry::find(uuid);
+    let values = match &registered {
+        Some(registered) => registered.values,
+        None => Values::of(track.is_incremental()),
+    };
+    sequence.note(uuid, values);
     match &registered {
         Some(registered) => sequence.emit(&mut |descriptor| descriptor.writer().raw(&registered.encoded)),
         // The root needs no descriptor.
@@ -422,9 +445,14 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
         known = known.filter(|known| uuid != 0 && known.uuid() == uuid);
         let registered = registry::find(uuid);
         // A parent of which nothing is known is not noted: it may be used later, and be described then.
-        if (registered.is_none() && known.is_none()) || !sequence.first_mention(uuid) {
+        if (registered.is_none() && known.is_none()) || sequence.has_described(uuid) {
             return;
         }
+        // It is a counter only if it was registered as one.
+        let values = registered
+            .as_ref()
+            .map_or(Values::Whole, |registered| registered.values);
+        sequence.note(uuid, values);
         child = uuid;
         uuid = match (&registered, &known) {
             (Some(registered), _) => {
@@ -492,7 +520,8 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
 /// what the track itself says.
 ///
 /// So can threads and processes be named, and processes and threads be ordered (by the descriptor of [`Track::root`]).
-/// The uuid is filled in, and the parent if `descriptor` names none. What is registered takes memory until
+/// The uuid is filled in, and the parent if `descriptor` names none. Of a counter it decides whether values are told as differences
+/// (`is_incremental`), in traces that do not have the counter yet. What is registered takes memory until
 /// [`erase_track_descriptor`].
 ///
 /// ```
@@ -510,7 +539,9 @@ pub fn set_track_descriptor(track: &impl TrackLike, mut descriptor: TrackDescrip
     if parent == 0 {
         descriptor.parent_uuid = None;
     }
-    registry::set(uuid, parent, &descriptor.encode_to_vec());
+    let counter = descriptor.counter.as_option();
+    let values = Values::of(counter.is_some_and(|counter| counter.is_incremental.unwrap_or(false)));
+    registry::set(uuid, parent, values, &descriptor.encode_to_vec());
     track_event::describe_changed_tracks();
 }
 

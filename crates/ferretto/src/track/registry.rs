@@ -8,6 +8,8 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::Values;
+
 /// A registered descriptor.
 #[derive(Clone, Debug)]
 pub(super) struct Registered {
@@ -15,6 +17,8 @@ pub(super) struct Registered {
     pub(super) encoded: Arc<[u8]>,
     /// The uuid of the parent; 0 if there is none.
     pub(super) parent: u64,
+    /// Of a counter: how values are told.
+    pub(super) values: Values,
     version: u64,
 }
 
@@ -84,13 +88,14 @@ pub(super) fn find(uuid: u64) -> Option<Registered> {
 }
 
 /// Registers `encoded`, a `TrackDescriptor`.
-pub(super) fn set(uuid: u64, parent: u64, encoded: &[u8]) {
+pub(super) fn set(uuid: u64, parent: u64, values: Values, encoded: &[u8]) {
     let encoded = encoded.into();
     let mut registry = lock();
     let version = version() + 1;
     let registered = Registered {
         encoded,
         parent,
+        values,
         version,
     };
     registry.by_uuid.insert(uuid, registered);

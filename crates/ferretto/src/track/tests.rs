@@ -380,8 +380,8 @@ impl DescriptorSink for Emitted {
         self.seen.contains(uuid)
     }
 
-    fn first_mention(&mut self, uuid: u64) -> bool {
-        self.seen.insert(uuid)
+    fn note(&mut self, uuid: u64, _: Values) {
+        self.seen.insert(uuid);
     }
 
     fn emit(&mut self, fill: &mut dyn FnMut(&mut write::TrackDescriptor<'_>)) {

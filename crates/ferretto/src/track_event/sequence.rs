@@ -6,7 +6,6 @@
 //! When packets were lost it starts over, for readers trust nothing from before a loss.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -24,7 +23,9 @@ use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_
 use crate::clock::{self, Anchor};
 use crate::process_hooks;
 use crate::source::{MAX_INSTANCES, Slot};
-use crate::track::{self, BuiltinCounter, CounterTrack, DescriptorSink, SeenTracks, Track, TrackLike};
+use crate::track::{
+    self, BuiltinCounter, CounterTrack, DescriptorSink, SeenTracks, Track, TrackLike, Values,
+};
 
 #[cfg(test)]
 mod tests;
@@ -308,7 +309,8 @@ struct Told {
     categories: IdSet,
     annotation_names: IdSet,
     tracks: SeenTracks,
-    /// Counters that are told in differences. They are not among `tracks`, so that [`ThreadState::write_short`] leaves them alone.
+    /// Counters that are told in differences, whatever they were described for. They are not among `tracks`, so that
+    /// [`ThreadState::write_short`] leaves them alone.
     last_values: HashMap<u64, LastValue>,
     local: LocalStrings,
 }
@@ -402,18 +404,7 @@ impl Sequence {
         }
         self.describe_changes(now);
         if let TrackRef::Tell(track) = event.track {
-            let encoding = match event.kind {
-                EventType::Counter if track.is_incremental() => Encoding::Differences(track.uuid()),
-                _ => Encoding::Values,
-            };
-            track::describe(
-                &track,
-                &mut Describing {
-                    sequence: self,
-                    now,
-                    encoding,
-                },
-            );
+            self.describe(&track, now);
         }
         self.write_event(event, registered, now, fill);
         if self.has_lost() {
@@ -662,26 +653,14 @@ impl Sequence {
     /// Tells what a track is, and its parents, once.
     #[inline]
     fn describe(&mut self, track: &impl TrackLike, now: u64) {
-        let encoding = Encoding::Values;
-        track::describe(
-            track,
-            &mut Describing {
-                sequence: self,
-                now,
-                encoding,
-            },
-        );
+        track::describe(track, &mut Describing { sequence: self, now });
     }
 
     /// Tells again what tracks are that were told and have changed since.
     #[inline]
     fn describe_changes(&mut self, now: u64) {
-        let (version, encoding) = (self.tracks_version, Encoding::Values);
-        let mut describing = Describing {
-            sequence: self,
-            now,
-            encoding,
-        };
+        let version = self.tracks_version;
+        let mut describing = Describing { sequence: self, now };
         self.tracks_version = track::describe_changes(version, &mut describing);
     }
 
@@ -729,33 +708,18 @@ fn thread_time_track(thread: Track, multiplier: u64) -> CounterTrack<'static> {
 struct Describing<'a> {
     sequence: &'a mut Sequence,
     now: u64,
-    encoding: Encoding,
-}
-
-/// How values on the track that is being described are told.
-#[derive(Clone, Copy)]
-enum Encoding {
-    Values,
-    /// Of the counter with this uuid: as differences.
-    Differences(u64),
 }
 
 impl DescriptorSink for Describing<'_> {
-    #[inline]
-    fn first_mention(&mut self, uuid: u64) -> bool {
+    fn note(&mut self, uuid: u64, values: Values) {
         let told = &mut self.sequence.told;
-        match self.encoding {
-            Encoding::Differences(counter) if counter == uuid => match told.last_values.entry(uuid) {
-                Entry::Vacant(entry) => {
-                    entry.insert(LastValue::default());
-                    true
-                }
-                Entry::Occupied(_) => false,
-            },
-            _ => told.tracks.insert(uuid),
+        match values {
+            Values::Whole => drop(told.tracks.insert(uuid)),
+            Values::Differences => drop(told.last_values.insert(uuid, LastValue::default())),
         }
     }
 
+    #[inline]
     fn has_described(&self, uuid: u64) -> bool {
         let told = &self.sequence.told;
         told.tracks.contains(uuid) || told.last_values.contains_key(&uuid)

@@ -467,6 +467,72 @@ fn incremental_counters_are_given_values_and_tell_differences_from_nothing_on() 
     assert_eq!(told(&packets), expected);
 }
 
+/// Values of counters as readers have them, who take differences from when the track was described so, and start from 0 with the sequence.
+fn read_values(packets: &[TracePacket]) -> Vec<(u64, i64)> {
+    let mut differing: BTreeMap<u64, Option<i64>> = BTreeMap::new();
+    let mut values = Vec::new();
+    for packet in packets {
+        if packet.sequence_flags.unwrap_or(0) & 1 != 0 {
+            // A track is to be described again.
+            differing.clear();
+        }
+        match &packet.data {
+            Some(trace_packet::Data::TrackDescriptor(track)) => {
+                let is_incremental = track.counter.is_incremental.unwrap_or(false);
+                // Another descriptor for the same track does not change it.
+                differing
+                    .entry(track.uuid.unwrap())
+                    .or_insert(is_incremental.then_some(0));
+            }
+            Some(trace_packet::Data::TrackEvent(event)) => {
+                if let Some(track_event::CounterValueField::CounterValue(told)) = event.counter_value_field {
+                    let track = event.track_uuid.unwrap();
+                    let value = match differing.get_mut(&track).expect("it is described") {
+                        None => told,
+                        Some(last) => {
+                            *last += told;
+                            *last
+                        }
+                    };
+                    values.push((track, value));
+                }
+            }
+            _ => {}
+        }
+    }
+    values
+}
+
+#[test]
+fn an_incremental_counter_is_one_however_readers_first_heard_of_it() {
+    static BY_INSTANT: CounterTrack = CounterTrack::new("told by an instant").incremental();
+    static BY_CHILD: CounterTrack = CounterTrack::new("told by a child").incremental();
+    static REPLACED: CounterTrack = CounterTrack::new("told as whole").incremental();
+    let child = Track::with_parent(5, BY_CHILD.track());
+    let mut descriptor = crate::track::track_descriptor(&BY_CHILD);
+    descriptor.description = Some("registered".to_owned());
+    crate::track::set_track_descriptor(&BY_CHILD, descriptor);
+    // Whoever says otherwise of a counter is to be taken at their word.
+    let mut descriptor = crate::track::track_descriptor(&REPLACED);
+    descriptor.counter.get_or_insert_default().is_incremental = None;
+    crate::track::set_track_descriptor(&REPLACED, descriptor);
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        trace_event_instant!("c", "On a counter", track = &BY_INSTANT);
+        trace_event_instant!("c", "Below a counter", track = child);
+        for value in [100, 110, 90] {
+            // One site: the second time it is the short way that is tried.
+            for track in [&BY_INSTANT, &BY_CHILD, &REPLACED] {
+                trace_counter!("c", track, value);
+            }
+        }
+    });
+    crate::track::erase_track_descriptor(&BY_CHILD);
+    crate::track::erase_track_descriptor(&REPLACED);
+    let uuids = [BY_INSTANT.uuid(), BY_CHILD.uuid(), REPLACED.uuid()];
+    let expected = [100, 110, 90].map(|value| uuids.map(|uuid| (uuid, value)));
+    assert_eq!(read_values(&packets), expected.concat());
+}
+
 #[test]
 fn what_is_not_enabled_is_not_recorded_nor_evaluated() {
     let config = TrackEventConfig {

@@ -50,8 +50,8 @@ impl Trace {
 }
 
 impl DescriptorSink for Trace {
-    fn first_mention(&mut self, uuid: u64) -> bool {
-        self.seen.insert(uuid)
+    fn note(&mut self, uuid: u64, _: Values) {
+        self.seen.insert(uuid);
     }
 
     fn has_described(&self, uuid: u64) -> bool {
