@@ -35,6 +35,10 @@ const INCREMENTAL_CLOCK: u32 = 64;
 /// The clock of absolute times in the config's unit.
 const ABSOLUTE_CLOCK: u32 = 65;
 
+/// Counters that a sequence tells in differences at a time. Readers keep the last value of each until the sequence starts over, so with
+/// more than these it does.
+const MAX_LAST_VALUES: usize = 4096;
+
 /// When an event happened, if not now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timestamp {
@@ -393,6 +397,9 @@ impl Sequence {
             finish_what_others_see();
         }
         let now = self.now();
+        if self.told.last_values.len() >= MAX_LAST_VALUES {
+            self.start_over(self.epoch);
+        }
         if !self.begun && !self.begin(now) {
             return;
         }

@@ -534,6 +534,29 @@ fn an_incremental_counter_is_one_however_readers_first_heard_of_it() {
 }
 
 #[test]
+fn incremental_counters_without_end_are_told_right_and_remembered_up_to_a_number() {
+    const COUNTERS: u64 = 5000;
+    let mut expected = Vec::new();
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        for number in 0..COUNTERS {
+            let name = format!("counter {number}");
+            // The first goes on all the time.
+            for track in [CounterTrack::dynamic(&name), CounterTrack::dynamic("counter 0")] {
+                let (track, value) = (track.incremental(), 7 + number);
+                trace_counter!("c", track, value);
+                expected.push((track.uuid(), value.cast_signed()));
+            }
+        }
+    });
+    assert_eq!(read_values(&packets), expected);
+    let starts = packets
+        .iter()
+        .filter(|packet| packet.sequence_flags == Some(1))
+        .count();
+    assert_eq!(starts, 2);
+}
+
+#[test]
 fn what_is_not_enabled_is_not_recorded_nor_evaluated() {
     let config = TrackEventConfig {
         enabled_categories: vec!["wanted".into(), "dynamic.*".into()],
