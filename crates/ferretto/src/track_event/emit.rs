@@ -56,6 +56,15 @@ pub enum EventName<'a> {
 }
 
 /// A name that stays as it is: written once for each sequence, where other names that are no literals are written each time.
+///
+/// For names of which a program has a fixed number: a table of commands, say. It is remembered by its address for as long as the session lasts,
+/// by each thread and by whoever reads the trace. Names that are made for each request (and leaked to be `'static`) are dynamic ones, which
+/// are written as they are and forgotten:
+///
+/// ```
+/// # let request = 7;
+/// ferretto::trace_event_instant!("requests", format!("request {request}"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticName(pub &'static str);
 

@@ -15,12 +15,17 @@ const FIRST_LOCAL_ID: u64 = 1 << 32;
 const MAX_BODIES: usize = 4096;
 const MAX_BODY_BYTES: usize = 256 * 1024;
 
+/// Names and places that a sequence keeps at most, of each: they are parts of the program, unless it leaks others. Then they start over.
+const MAX_STATIC: usize = 1 << 14;
+
 /// What was told, and what is to be told with the next packet.
 #[derive(Default)]
 pub(super) struct LocalStrings {
     event_names: HashMap<(usize, usize), u64>,
+    last_event_name: u64,
     /// By file and line: generic code has more than one function in a place.
     locations: HashMap<(usize, usize, u32), Vec<Location>>,
+    kept_locations: usize,
     last_location: u64,
     bodies: HashMap<Box<str>, u64>,
     body_bytes: usize,
@@ -38,24 +43,35 @@ struct Location {
 impl LocalStrings {
     /// The id of an event's name that will stay at its address.
     pub(super) fn event_name(&mut self, name: &'static str) -> u64 {
-        let id = FIRST_LOCAL_ID + self.event_names.len() as u64;
         let key = (name.as_ptr().addr(), name.len());
-        *self.event_names.entry(key).or_insert_with(|| {
-            InternedData::new(&mut self.pending).event_names(|entry| {
-                entry.iid(id).name(name);
-            });
-            id
-        })
+        if let Some(&id) = self.event_names.get(&key) {
+            return id;
+        }
+        if self.event_names.len() >= MAX_STATIC {
+            self.event_names.clear();
+        }
+        let id = FIRST_LOCAL_ID + self.last_event_name;
+        self.last_event_name += 1;
+        self.event_names.insert(key, id);
+        InternedData::new(&mut self.pending).event_names(|entry| {
+            entry.iid(id).name(name);
+        });
+        id
     }
 
     /// The id of a place in the source.
     pub(super) fn source_location(&mut self, file: &'static str, function: Option<&str>, line: u32) -> u64 {
+        if self.kept_locations >= MAX_STATIC {
+            self.locations.clear();
+            self.kept_locations = 0;
+        }
         let key = (file.as_ptr().addr(), file.len(), line);
         let known = self.locations.entry(key).or_default();
         if let Some(location) = known.iter().find(|known| known.function.as_deref() == function) {
             return location.id;
         }
         self.last_location += 1;
+        self.kept_locations += 1;
         let id = self.last_location;
         known.push(Location {
             function: function.map(Box::from),
@@ -104,7 +120,9 @@ impl LocalStrings {
     /// Starts over with the sequence's incremental state: readers forget all ids there.
     pub(super) fn clear(&mut self) {
         self.event_names.clear();
+        self.last_event_name = 0;
         self.locations.clear();
+        self.kept_locations = 0;
         self.last_location = 0;
         self.bodies.clear();
         self.body_bytes = 0;
@@ -132,6 +150,26 @@ mod tests {
             let ids = places.map(|(file, function, line)| strings.source_location(file, function, line));
             assert_eq!(ids, [1, 2, 3, 4, 5]);
         }
+    }
+
+    #[test]
+    fn names_and_places_are_kept_up_to_a_number_and_ids_stay_what_they_were() {
+        let mut strings = LocalStrings::default();
+        let text: &'static str = "x".repeat(2 * MAX_STATIC).leak();
+        let mut told = std::collections::HashSet::new();
+        for end in 1..=2 * MAX_STATIC {
+            assert!(
+                told.insert(strings.event_name(&text[..end])),
+                "an id has two meanings"
+            );
+            assert_eq!(strings.source_location("file.rs", None, end as u32), end as u64);
+            assert!(strings.event_names.len() <= MAX_STATIC && strings.locations.len() <= MAX_STATIC);
+        }
+        assert_eq!(
+            strings.event_name(text),
+            *told.iter().max().unwrap(),
+            "it is kept"
+        );
     }
 
     #[test]
