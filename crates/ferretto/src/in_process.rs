@@ -104,6 +104,11 @@ impl InProcess {
         }
     }
 
+    /// Whether sessions stream into files.
+    pub(crate) fn has_files(&self) -> bool {
+        !lock(&self.core).writers.is_empty()
+    }
+
     /// Ends all sessions, because the process does. What is due for files is still written, as far as they take it within
     /// this time. Returns lines for the log.
     pub(crate) fn end(&self, patience: Duration) -> Vec<(LogLevel, String)> {

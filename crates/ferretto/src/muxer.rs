@@ -26,7 +26,7 @@ use ferretto_ipc::reactor::{Reactor, Waker, boot_now};
 pub(crate) use registry::Entry;
 pub(crate) use served::{Readiness, Served, Services, Turn};
 
-use crate::channel::channel;
+use crate::channel::{Sender, channel};
 use crate::options::{BackendOptions, LogLevel, MemoryOptions, Options, Settings};
 use crate::process_hooks::Hooks;
 use crate::source::Source;
@@ -73,8 +73,8 @@ pub(crate) enum Command {
     AbortStartup(u64),
     /// To be called when services have seen all that was to be sent before.
     Sync(Box<dyn FnOnce() + Send>),
-    /// To be called when all that was to be sent is sent.
-    Drain(Box<dyn FnOnce() + Send>),
+    /// The process ends: to be told how far what is left to do has come.
+    Drain(Sender<Drained>),
 }
 
 /// The thread's end for others.
@@ -246,18 +246,38 @@ static HOOKS: Hooks = Hooks {
     in_forked_child: forked,
 };
 
-/// Sends what is left to send, and waits for that, but no longer than `patience`. What threads have not handed over, the service takes
-/// out of the shared memory.
+/// How far the end of the process has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// Files that sessions of this process stream into are being written.
+    #[cfg(feature = "in-process")]
+    WritingFiles,
+    /// All is done.
+    All,
+}
+
+/// How long files that sessions of this process stream into may take for their last data when the process ends. Nobody else has that data, so
+/// it is longer than what other services are waited for: those have it in shared memory.
+#[cfg(feature = "in-process")]
+const LAST_WRITE_PATIENCE: Duration = Duration::from_secs(8);
+
+/// Sends what is left to send, and waits for that, but no longer than `patience`; and besides for [files](LAST_WRITE_PATIENCE), if there are
+/// any. What threads have not handed over, the service takes out of the shared memory.
 fn drain(patience: Duration) {
     let Some(muxer) = current() else { return };
     if on_own_thread() {
         return;
     }
     let (done, wait) = channel();
-    muxer.post(Command::Drain(Box::new(move || {
-        let _ = done.send(());
-    })));
-    let _ = wait.receive_within(patience);
+    muxer.post(Command::Drain(done));
+    let told = wait.receive_within(patience);
+    #[cfg(feature = "in-process")]
+    if told == Ok(Drained::WritingFiles) {
+        // The other services are waited for as long as if there were none.
+        let _ = wait.receive_within(LAST_WRITE_PATIENCE + patience);
+    }
+    #[cfg(not(feature = "in-process"))]
+    let _ = told;
 }
 
 /// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized.

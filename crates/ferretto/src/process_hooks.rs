@@ -32,7 +32,7 @@ pub(crate) struct Hooks {
     pub(crate) before_fork: fn(),
     /// Has happened, for better or worse, in parent or child: releases them.
     pub(crate) after_fork: fn(),
-    /// The process exits: finishes what takes no longer than this. What it waits for must not be what the calling thread holds or is,
+    /// The process exits: finishes what takes no longer than this, or what would be lost for good. What it waits for must not be what the calling thread holds or is,
     /// and that may be any lock under which user's code is called, and any thread.
     pub(crate) at_exit: fn(Duration),
     /// The process is a child that was just forked, and this is its only thread. Has to keep to what is async-signal-safe: atomics and bare
@@ -40,7 +40,7 @@ pub(crate) struct Hooks {
     pub(crate) in_forked_child: fn(),
 }
 
-/// How long tracing may hold up the end of a process.
+/// How long tracing may hold up the end of a process, unless that is the only one who has what a file still lacks.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// From a `&'static Hooks`, or null.

@@ -3,19 +3,25 @@
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
 use ferretto::session::{DataSource, Session, TraceConfig};
 use ferretto::{Options, trace_event_instant};
-use ferretto_proto::messages::{Message, Trace, trace_packet};
+use ferretto_proto::messages::{Message, TracePacket, trace_packet};
+use ferretto_wire::Reader;
 
 /// Says where the program is to stream its trace to.
 const TRACE: &str = "FERRETTO_TEST_TRACE";
 const EVENTS: usize = 1000;
+/// Has the trace go into a pipe that is read only after a while.
+const SLOWLY: &str = "FERRETTO_TEST_TRACE_SLOWLY";
+/// More than a pipe holds.
+const MANY_EVENTS: usize = 50_000;
 
-fn program(trace: &OsStr) -> ! {
+fn program(trace: &OsStr, events: usize) -> ! {
     ferretto::initialize(Options::in_process());
     let session = Session::in_process();
     let config = TraceConfig::new()
@@ -23,10 +29,13 @@ fn program(trace: &OsStr) -> ! {
         .data_source(DataSource::track_event())
         .write_into_file(Duration::from_secs(3600));
     session
-        .setup_with_file(&config, File::create(trace).unwrap())
+        .setup_with_file(
+            &config,
+            OpenOptions::new().write(true).create(true).open(trace).unwrap(),
+        )
         .unwrap();
     session.start_blocking().unwrap();
-    for number in 0..EVENTS {
+    for number in 0..events {
         trace_event_instant!("program", "Event", "number" => number);
     }
     std::process::exit(0);
@@ -35,7 +44,7 @@ fn program(trace: &OsStr) -> ! {
 #[test]
 fn a_file_has_everything_when_the_program_ends() {
     if let Some(trace) = std::env::var_os(TRACE) {
-        program(&trace);
+        program(&trace, EVENTS);
     }
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
@@ -45,10 +54,39 @@ fn a_file_has_everything_when_the_program_ends() {
         .status()
         .unwrap();
     assert!(status.success());
-    let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
-    let events = trace
-        .packet
-        .iter()
-        .filter(|packet| matches!(packet.data, Some(trace_packet::Data::TrackEvent(_))));
-    assert_eq!(events.count(), EVENTS);
+    assert_eq!(events(&std::fs::read(trace).unwrap()), EVENTS);
+}
+
+/// How many events a trace has.
+fn events(trace: &[u8]) -> usize {
+    let packets = Reader::new(trace).map(|field| {
+        let packet = field.unwrap().value.as_bytes().unwrap();
+        TracePacket::decode_from_slice(packet).unwrap()
+    });
+    packets
+        .filter(|packet| matches!(packet.data, Some(trace_packet::Data::TrackEvent(_))))
+        .count()
+}
+
+#[test]
+fn a_pipe_has_everything_too_though_its_reader_is_late() {
+    if let Some(trace) = std::env::var_os(SLOWLY) {
+        program(&trace, MANY_EVENTS);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_pipe_has_everything_too_though_its_reader_is_late"])
+        .env(SLOWLY, &pipe)
+        .spawn()
+        .unwrap();
+    let mut reader = File::open(pipe).unwrap();
+    let mut trace = vec![0];
+    // From the first byte on the program is at its end: what it has recorded is written then.
+    reader.read_exact(&mut trace).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    reader.read_to_end(&mut trace).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(events(&trace), MANY_EVENTS);
 }

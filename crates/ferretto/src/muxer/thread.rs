@@ -20,7 +20,8 @@ use super::backend::{BackendState, OwnMemory};
 use super::producer::ProducerLink;
 use super::served::{Readiness, Served, Services, Turn, Watch};
 use super::sources::{NoSource, Phase, Place, Running, Sources};
-use super::{Command, Muxer, log};
+use super::{Command, Drained, Muxer, log};
+use crate::channel::Sender;
 use crate::options::{BackendOptions, LogLevel, MemoryOptions};
 use crate::source::{Acknowledge, Instance, Output};
 use crate::status::{BackendStatus, DataSourceStatus, Status};
@@ -31,10 +32,6 @@ const UPDATE_DELAY: Duration = Duration::from_millis(20);
 
 /// How long to wait when the event loop fails, which should not happen: lest it take all of a processor.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-
-/// How long files that sessions of this process stream into may take for their last data when the process ends.
-#[cfg(feature = "in-process")]
-const LAST_WRITE_PATIENCE: Duration = Duration::from_secs(8);
 
 /// Something served, with its place in the event loop.
 struct Client {
@@ -56,7 +53,7 @@ struct Thread {
     sources: Sources,
     clients: Vec<Client>,
     startup: Vec<StartupSession>,
-    draining: Vec<Box<dyn FnOnce() + Send>>,
+    draining: Vec<Sender<Drained>>,
     syncs: Vec<Sync>,
     /// Something that the status tells has changed since it was published.
     status_changed: bool,
@@ -150,7 +147,7 @@ impl Thread {
                 Command::StartUp(request) => self.start_up(request),
                 Command::AbortStartup(number) => self.abort_startup(number),
                 Command::Sync(done) => self.sync(done),
-                Command::Drain(done) => self.draining.push(done),
+                Command::Drain(done) => self.begin_to_drain(done),
             }
         }
     }
@@ -613,11 +610,25 @@ impl Thread {
         }
     }
 
+    /// The process ends. The service that is in it has all that there is to come, for nothing is in its way.
     #[cfg(feature = "in-process")]
-    fn end_in_process(&self) {
+    fn end_in_process(&self, done: &Sender<Drained>) {
         for service in self.backends.iter().filter_map(BackendState::in_process) {
-            log_in_process(service.end(LAST_WRITE_PATIENCE));
+            if service.has_files() {
+                let _ = done.send(Drained::WritingFiles);
+            }
+            log_in_process(service.end(super::LAST_WRITE_PATIENCE));
         }
+    }
+
+    fn begin_to_drain(&mut self, done: Sender<Drained>) {
+        // All sockets first, lest services wait for files of ours.
+        for backend in &self.backends {
+            backend.link.pump_now();
+        }
+        #[cfg(feature = "in-process")]
+        self.end_in_process(&done);
+        self.draining.push(done);
     }
 
     fn sync(&mut self, done: Box<dyn FnOnce() + Send>) {
@@ -653,10 +664,8 @@ impl Thread {
             backend.link.pump_now();
         }
         if self.backends.iter().all(|backend| backend.link.is_idle()) {
-            #[cfg(feature = "in-process")]
-            self.end_in_process();
             for done in self.draining.drain(..) {
-                done();
+                let _ = done.send(Drained::All);
             }
         }
     }
