@@ -340,6 +340,9 @@ impl Arbiter {
     }
 
     /// Creates a writer whose packets end up in `target`, as a sequence of their own.
+    ///
+    /// The service learns of that from the next requests, for which the endpoint is woken: if the process is gone before they are sent, it
+    /// finds chunks of a writer that it does not know in the shared memory, and leaves them. So do upstream's.
     pub fn create_trace_writer(
         self: &Arc<Self>,
         target: BufferId,

@@ -10,7 +10,10 @@
 //!   only live until `exec` are treated alike; those of `vfork`, `posix_spawn` (which `std::process::Command` uses), `_Fork` and bare `clone` call
 //!   no handlers.
 //! - **`abort`, a signal, `_exit`, a panic that aborts**: nothing is called, and nothing has to be. Events are in shared memory as soon as
-//!   they are recorded; when a producer's connection ends, the service takes what chunks have in them.
+//!   they are recorded; when a producer's connection ends, the service takes what chunks have in them: of the writers that it has heard of.
+//!   The first events of a thread (of an instance) are lost if the process ends before the SDK's thread, which was woken for that, has sent their
+//!   writer's registration: within some 100 µs, or for as long as a service does not read. The same holds of upstream's SDK, whose writers too
+//!   are registered by another thread's task. To send it at once would be a system call, and a lock on the connection, at each thread's first event.
 #![allow(unsafe_code)]
 
 use std::io;
