@@ -62,6 +62,19 @@ pub(crate) fn total_memory() -> Option<u64> {
     (result == 0).then(|| info.totalram as u64 * u64::from(info.mem_unit))
 }
 
+/// How far the local time is ahead of universal time now.
+#[cfg(feature = "in-process")]
+pub(crate) fn timezone_offset_minutes() -> Option<i32> {
+    let mut local = std::mem::MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: the pointers are null and to a live local of the type that is written, which is one that zeroes are a value of. The environment
+    // is read, as by much else in the C library: whoever changes it has to make sure that no other thread runs.
+    let (result, local) = unsafe {
+        let now = libc::time(std::ptr::null_mut());
+        (libc::localtime_r(&now, local.as_mut_ptr()), local.assume_init())
+    };
+    (!result.is_null()).then_some((local.tm_gmtoff / 60) as i32)
+}
+
 /// What `uname` says of the system.
 #[cfg(feature = "in-process")]
 pub(crate) struct Uname {
@@ -137,6 +150,15 @@ mod tests {
             .and_then(|kb| kb.parse().ok())
             .expect("MemTotal comes first");
         assert_eq!(total_memory(), Some(total * 1024));
+        let offset = std::process::Command::new("date")
+            .arg("+%z")
+            .output()
+            .expect("date");
+        let offset: i32 = String::from_utf8_lossy(&offset.stdout)
+            .trim()
+            .parse()
+            .expect("+hhmm");
+        assert_eq!(timezone_offset_minutes(), Some(offset / 100 * 60 + offset % 100));
         assert!(page_size().is_some_and(u32::is_power_of_two));
         assert_ne!(random_bytes(), random_bytes());
     }

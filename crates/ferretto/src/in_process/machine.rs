@@ -34,8 +34,7 @@ pub(super) fn identity() -> Identity {
         extension_descriptors: Vec::new(),
         system: SystemFacts {
             utsname: uname.map(|uname| [uname.system, uname.release, uname.version, uname.machine]),
-            // To know it takes the C library or a parser of its files.
-            timezone_offset_minutes: None,
+            timezone_offset_minutes: system::timezone_offset_minutes(),
             page_size: system::page_size(),
             cpus: configured_cpus(),
             ram_bytes: system::total_memory(),
