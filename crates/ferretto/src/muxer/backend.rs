@@ -419,18 +419,25 @@ impl BackendState {
 
     /// Activates the triggers that have waited for the service.
     pub(super) fn activate_waiting_triggers(&mut self) {
-        let now = boot_now();
-        let names: Vec<String> = std::mem::take(&mut self.triggers)
-            .into_iter()
-            .filter(|(_, expiry)| *expiry > now)
-            .map(|(name, _)| name)
-            .collect();
+        let names = self.take_waiting_triggers(boot_now());
         if !names.is_empty() {
             self.link.with(|producer| producer.activate_triggers(&names));
         }
+    }
+
+    /// Those that have not expired.
+    fn take_waiting_triggers(&mut self, now: u64) -> Vec<String> {
+        std::mem::take(&mut self.triggers)
+            .into_iter()
+            .filter(|(_, expiry)| *expiry > now)
+            .map(|(name, _)| name)
+            .collect()
     }
 }
 
 fn pages_of(size: u32) -> Result<PageSize, String> {
     PageSize::new(size as usize).ok_or_else(|| format!("{size} bytes are no page size"))
 }
+
+#[cfg(test)]
+mod tests;
