@@ -170,7 +170,10 @@ fn a_data_source_is_set_up_started_written_through_flushed_and_stopped_for_each_
     other.flush_blocking(PATIENCE).unwrap();
     let (mut numbers, introductions) = stop(&one, "one");
     numbers.sort();
-    assert_eq!((numbers, introductions), (vec![(2, 1), (3, 1), (4, 2), (999, 1)], 3));
+    assert_eq!(
+        (numbers, introductions),
+        (vec![(2, 1), (3, 1), (4, 2), (999, 1)], 3)
+    );
     write(5);
     let (mut numbers, introductions) = stop(&other, "other");
     numbers.sort();

@@ -248,14 +248,10 @@ impl KeptAnnotations {
 
 /// Takes annotations apart that [`EncodedAnnotations`] has put together: the ids of their names, and their bytes.
 fn split(annotations: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
-    let mut fields = Reader::new(annotations);
-    let mut rest = annotations;
-    std::iter::from_fn(move || {
-        let mut annotation = Reader::new(fields.next()?.ok()?.value.as_bytes()?);
-        let name = annotation.next()?.ok()?.value.as_varint()?;
-        let (bytes, after) = rest.split_at(rest.len() - fields.remaining().len());
-        rest = after;
-        Some((name, bytes))
+    Reader::new(annotations).map_while(|field| {
+        let field = field.ok()?;
+        let name = Reader::new(field.value.as_bytes()?).next()?.ok()?;
+        Some((name.value.as_varint()?, field.raw))
     })
 }
 
