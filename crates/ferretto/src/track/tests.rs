@@ -322,11 +322,13 @@ fn a_threads_track_says_which_thread_it_is_whoever_asks() {
     assert_eq!(own.disallow_merging_with_system_tracks, None);
     assert_eq!(written(&track), own, "as seen by another thread");
     done();
-    assert_eq!(
-        written(&track).thread.thread_name,
-        None,
-        "of a thread that is gone"
-    );
+    // Whoever joins a thread may still find it on its way out.
+    let began = std::time::Instant::now();
+    while written(&track).thread.thread_name.is_some() {
+        let waited = began.elapsed();
+        assert!(waited.as_secs() < 20, "of a thread that is gone");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
