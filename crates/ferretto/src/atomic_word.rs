@@ -1,7 +1,7 @@
 //! An atomic word, of the processor's or, in model tests, of loom's, which tries all interleavings and all that orderings allow.
 //!
 //! What threads do without locks is generic over it, so that the models run the same code: [`crate::clock`]'s sequence lock, the lanes
-//! of [`crate::future`].
+//! of [`crate::future`], when [`crate::muxer`]'s thread is to send.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +18,8 @@ pub(crate) trait AtomicWord {
     ) -> Result<u64, u64>;
     fn fetch_or(&self, bits: u64, ordering: Ordering) -> u64;
     fn fetch_and(&self, bits: u64, ordering: Ordering) -> u64;
+    fn fetch_min(&self, value: u64, ordering: Ordering) -> u64;
+    fn swap(&self, value: u64, ordering: Ordering) -> u64;
     /// As [`std::sync::atomic::fence`].
     fn fence(ordering: Ordering);
 }
@@ -52,6 +54,16 @@ impl AtomicWord for AtomicU64 {
     #[inline(always)]
     fn fetch_and(&self, bits: u64, ordering: Ordering) -> u64 {
         AtomicU64::fetch_and(self, bits, ordering)
+    }
+
+    #[inline(always)]
+    fn fetch_min(&self, value: u64, ordering: Ordering) -> u64 {
+        AtomicU64::fetch_min(self, value, ordering)
+    }
+
+    #[inline(always)]
+    fn swap(&self, value: u64, ordering: Ordering) -> u64 {
+        AtomicU64::swap(self, value, ordering)
     }
 
     #[inline(always)]
@@ -110,6 +122,14 @@ impl AtomicWord for Modelled {
 
     fn fetch_and(&self, bits: u64, ordering: Ordering) -> u64 {
         self.word().fetch_and(bits, ordering)
+    }
+
+    fn fetch_min(&self, value: u64, ordering: Ordering) -> u64 {
+        self.word().fetch_min(value, ordering)
+    }
+
+    fn swap(&self, value: u64, ordering: Ordering) -> u64 {
+        self.word().swap(value, ordering)
     }
 
     fn fence(ordering: Ordering) {

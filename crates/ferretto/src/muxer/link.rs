@@ -4,7 +4,9 @@
 //! source's code and that finds no room, sends what would make some. So the lock is held for single operations, and never while
 //! foreign code runs.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+mod due;
+
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferretto_client::arbiter::{Arbiter, EMULATED_SMB_SIZE, Notify, Wake};
@@ -12,12 +14,10 @@ use ferretto_ipc::reactor::{Waker, monotonic_now};
 
 use super::on_own_thread;
 use super::producer::ProducerLink;
+use due::Due;
 
 /// Bytes of requests that arbiters may come to have: all of the memory, where it is emulated, and the rest generously.
 const ROOM_FOR_REQUESTS: usize = 2 * EMULATED_SMB_SIZE;
-
-/// No request is due.
-const NEVER: u64 = u64::MAX;
 
 /// The way to a service. Shared by the backend and the arbiters of one connection.
 #[derive(Clone)]
@@ -25,8 +25,8 @@ pub(super) struct Link(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// When the arbiters' requests are to be sent, in monotonic nanoseconds.
-    due: AtomicU64,
+    /// When the arbiters' requests are to be sent.
+    due: Due,
     waker: Waker,
 }
 
@@ -52,7 +52,7 @@ impl Link {
     pub(super) fn new(waker: Waker) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
-            due: AtomicU64::new(NEVER),
+            due: Due::new(),
             waker,
         }))
     }
@@ -77,7 +77,7 @@ impl Link {
         state.arbiter = Arc::downgrade(arbiter);
         state.memory = Memory::InUse;
         drop(state);
-        self.0.due.fetch_min(0, Ordering::Release);
+        self.0.due.bring_forward(0);
     }
 
     /// Also sends the requests of an arbiter for startup.
@@ -92,7 +92,7 @@ impl Link {
 
     /// Sends what is due, as far as the socket takes it.
     pub(super) fn pump(&self) {
-        if self.0.due.load(Ordering::Relaxed) <= monotonic_now() {
+        if self.0.due.when().is_some_and(|at| at <= monotonic_now()) {
             self.send_requests(&mut self.lock());
         } else {
             self.with(ProducerLink::flush);
@@ -106,16 +106,14 @@ impl Link {
 
     /// When [`Link::pump`] has something to do that no readiness announces.
     pub(super) fn deadline(&self) -> Option<u64> {
-        let due = self.0.due.load(Ordering::Relaxed);
-        let ready = due != NEVER && self.lock().can_send();
-        ready.then_some(due)
+        self.0.due.when().filter(|_| self.lock().can_send())
     }
 
     /// Whether everything was sent.
     pub(super) fn is_idle(&self) -> bool {
-        let due = self.0.due.load(Ordering::Relaxed);
+        let due = self.0.due.when();
         let state = self.lock();
-        let pending = due != NEVER && state.memory == Memory::InUse;
+        let pending = due.is_some() && state.memory == Memory::InUse;
         let outgoing = state.producer.as_ref().is_some_and(ProducerLink::has_output);
         !pending && !outgoing
     }
@@ -133,8 +131,7 @@ impl Link {
         if !state.can_send() {
             return;
         }
-        // Before requests are taken: those that come meanwhile set it again. Those that came before are seen.
-        self.0.due.swap(NEVER, Ordering::AcqRel);
+        self.0.due.take();
         let State {
             producer: Some(producer),
             startup,
@@ -205,7 +202,7 @@ impl Notify for Link {
             Wake::Within(time) => monotonic_now().saturating_add(time.as_nanos() as u64),
         };
         // The thread itself looks before it sleeps.
-        if self.0.due.fetch_min(due, Ordering::Release) > due && !own {
+        if self.0.due.bring_forward(due) && !own {
             self.0.waker.wake();
         }
     }
