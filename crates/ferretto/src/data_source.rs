@@ -212,7 +212,7 @@ impl<D: DataSource> DataSourceHandle<D> {
     /// Offers the data source to all services, now and when they are connected to. May come before
     /// [`initialize`](crate::initialize). Once is enough.
     pub fn register(&'static self) {
-        self.registered.get_or_init(|| Registration {
+        muxer::once(&self.registered, || Registration {
             index: thread_state::next_index(),
             entry: muxer::register(std::sync::Arc::new(Bridge(self))),
         });

@@ -23,7 +23,7 @@ use std::time::Duration;
 use ferretto_client::producer::FlushRequestId;
 use ferretto_ipc::reactor::{Reactor, Waker, boot_now};
 
-pub(crate) use registry::Entry;
+pub(crate) use registry::{Entry, once};
 pub(crate) use served::{Readiness, Served, Services, Turn};
 
 use crate::channel::{Sender, channel};
@@ -154,7 +154,7 @@ pub(crate) fn settings() -> Option<&'static Settings> {
     current().map(|muxer| &muxer.settings)
 }
 
-/// Offers a data source to all services, those that are connected later included.
+/// Offers a data source to all services, those that are connected later included. To be called through [`once`].
 pub(crate) fn register(source: Arc<dyn Source>) -> &'static Entry {
     let entry = registry::add(source);
     post(Command::LookAtSources);
@@ -240,8 +240,15 @@ pub fn activate_triggers(names: &[impl AsRef<str>], time_to_live: Duration) {
 
 /// For the end of the process.
 static HOOKS: Hooks = Hooks {
-    before_fork: track_event::hold_for_fork,
-    after_fork: track_event::release_after_fork,
+    before_fork: || {
+        // While a data source is registered none of the others is taken, nor the other way round.
+        registry::hold_for_fork();
+        track_event::hold_for_fork();
+    },
+    after_fork: || {
+        track_event::release_after_fork();
+        registry::release_after_fork();
+    },
     at_exit: drain,
     in_forked_child: forked,
 };

@@ -1,12 +1,48 @@
-//! All data sources of this process, in a list that only grows: whoever registers one does so without a lock, before there is a
-//! thread or after, and a forked child finds the list whole.
+//! All data sources of this process, in a list that only grows: it is read without a lock, and whoever registers one may do so before there
+//! is a thread or after. A forked child finds nothing half registered: forks wait for that ([`once`]).
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::source::Source;
 
 static FIRST: OnceLock<&'static Entry> = OnceLock::new();
+
+/// Held by whoever registers one.
+static REGISTERING: Mutex<()> = Mutex::new(());
+
+fn registering() -> MutexGuard<'static, ()> {
+    REGISTERING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has `register` fill the place, once. It registers a data source.
+pub(crate) fn once<T>(place: &'static OnceLock<T>, register: impl FnOnce() -> T) -> &'static T {
+    match place.get() {
+        Some(registered) => registered,
+        None => {
+            let _registering = registering();
+            place.get_or_init(register)
+        }
+    }
+}
+
+thread_local! {
+    /// What this thread holds while it forks.
+    static HELD_FOR_FORK: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+/// This thread is about to fork.
+pub(super) fn hold_for_fork() {
+    let registering = registering();
+    // A thread that is past its thread-locals forks as it can.
+    let _ = HELD_FOR_FORK.try_with(|held| *held.borrow_mut() = Some(registering));
+}
+
+/// This thread has forked, as parent or child.
+pub(super) fn release_after_fork() {
+    let _ = HELD_FOR_FORK.try_with(|held| held.borrow_mut().take());
+}
 
 /// A data source that was registered.
 pub(crate) struct Entry {

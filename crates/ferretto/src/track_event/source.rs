@@ -14,7 +14,7 @@ static ENTRY: OnceLock<&'static muxer::Entry> = OnceLock::new();
 
 /// Offers the data source to all services.
 pub(crate) fn register() {
-    ENTRY.get_or_init(|| muxer::register(Arc::new(TrackEventSource)));
+    muxer::once(&ENTRY, || muxer::register(Arc::new(TrackEventSource)));
 }
 
 /// There are other categories than before.
