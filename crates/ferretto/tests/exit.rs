@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
@@ -29,10 +29,7 @@ fn program(trace: &OsStr, events: usize) -> ! {
         .data_source(DataSource::track_event())
         .write_into_file(Duration::from_secs(3600));
     session
-        .setup_with_file(
-            &config,
-            OpenOptions::new().write(true).create(true).open(trace).unwrap(),
-        )
+        .setup_with_file(&config, File::create(trace).unwrap())
         .unwrap();
     session.start_blocking().unwrap();
     for number in 0..events {
