@@ -76,9 +76,36 @@ fn damaged_text_never_panics_and_every_place_it_names_exists() {
             Err(errors) => {
                 prop_assert!(!errors.errors().is_empty());
                 for error in errors.errors() {
-                    let line = source.split('\n').nth(error.line - 1).unwrap_or_default();
-                    prop_assert!(error.column <= line.chars().count() + 1, "{}\n{}", error, source);
+                    let line = source.split('\n').nth(error.place.line - 1).unwrap_or_default();
+                    prop_assert!(error.place.column <= line.chars().count() + 1, "{}\n{}", error, source);
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn every_field_has_its_place_and_looking_for_places_changes_nothing() {
+    let descriptor = trace_config();
+    proptest!(config(), |(seed in any::<u64>())| {
+        let bytes = Dice(seed).message(&descriptor, 0).encode_to_vec();
+        let mut source = Vec::new();
+        let printer = text::Printer::new(text::TRACE_CONFIG).expect("the schema has it");
+        printer.print(&bytes, 0, &mut source).expect("memory takes everything");
+        let source = String::from_utf8(source).expect("it prints text");
+        let (again, positions) =
+            text::encode_with_positions(&source, text::TRACE_CONFIG, text::UnknownNames::Refuse).map_err(|errors| {
+                TestCaseError::fail(format!("{errors}\n{source}"))
+            })?;
+        let read = |bytes: &[u8]| DynamicMessage::decode(descriptor.clone(), bytes).expect("well-formed");
+        prop_assert_eq!(read(&again), read(&bytes), "{}", &source);
+        // Each line that names a field outside of all others is where that field is, in order.
+        for name in ["buffers", "data_sources"] {
+            let head = format!("{name} {{");
+            let lines = source.lines().enumerate().filter(|(_, line)| *line == head);
+            for (index, (line, _)) in lines.enumerate() {
+                let place = positions.place(&format!("{name}[{index}].of_which_there_is_none")).expect("it is there");
+                prop_assert_eq!((place.line, place.column), (line + 1, 1));
             }
         }
     });

@@ -2,23 +2,17 @@
 
 use std::fmt;
 
+use super::place::Place;
+
 /// One mistake in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError {
-    /// Line of the mistake, from 1.
-    pub line: usize,
-    /// Column of the mistake in characters, from 1.
-    pub column: usize,
+    /// Where it is.
+    pub place: Place,
     /// What is wrong.
     pub problem: Problem,
     /// What was probably meant, as a whole sentence or question.
     pub hint: Option<String>,
-    /// The line of the source, without its end; only the surroundings of the mistake if it is very long.
-    pub excerpt: String,
-    /// Where in `excerpt` the mistake begins, in characters from 0.
-    pub excerpt_column: usize,
-    /// How many characters of `excerpt` are wrong; at least 1.
-    pub width: usize,
 }
 
 /// The kinds of mistakes. Names of messages are full (`perfetto.protos.TraceConfig`).
@@ -93,6 +87,17 @@ pub enum Problem {
         /// What would close it.
         closer: char,
     },
+    /// What follows a string of several lines cannot follow it: it may have been meant to end in its first line.
+    LongString {
+        /// The line where it begins.
+        from: usize,
+        /// The line where it ends.
+        to: usize,
+        /// What follows.
+        found: String,
+    },
+    /// The text is JSON.
+    Json,
     /// An extension or an expanded `Any`, which configs do not have.
     Extension {
         /// The message.
@@ -118,7 +123,9 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Problem::Unexpected { expected, found } => write!(f, "expected {expected}, found {found}"),
-            Problem::UnknownField { message, field } => write!(f, "{message} has no field `{field}`"),
+            Problem::UnknownField { message, field } => {
+                write!(f, "{} has no field `{field}`", short_name(message))
+            }
             Problem::UnknownEnumValue { field, value } => write!(f, "`{value}` is not a value of `{field}`"),
             Problem::OutOfRange {
                 field,
@@ -151,9 +158,16 @@ impl fmt::Display for Problem {
                 f,
                 "this `{opener}` is never closed: expected `{closer}` before the end of the text"
             ),
+            Problem::LongString { from, to, found } => write!(
+                f,
+                "{found} cannot follow a string that runs from line {from} to line {to}: is its closing quote missing in line \
+                 {from}?"
+            ),
+            Problem::Json => write!(f, "this is JSON, but a text config is in protobuf's text format"),
             Problem::Extension { message, name } => write!(
                 f,
-                "{message} has no extension `[{name}]`, and no message of a trace config has any"
+                "{} has no extension `[{name}]`, and no message of a trace config has any",
+                short_name(message)
             ),
             Problem::TooDeep { limit } => write!(f, "messages are nested more than {limit} deep"),
             Problem::TooMany { limit } => write!(f, "more than {limit} mistakes: correct those above first"),
@@ -163,6 +177,11 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+/// The name of a message without its package, which all of them share.
+pub(super) fn short_name(message: &str) -> &str {
+    message.strip_prefix("perfetto.protos.").unwrap_or(message)
+}
 
 fn article(type_name: &str) -> &'static str {
     if type_name.starts_with('i') { "an" } else { "a" }
@@ -216,23 +235,14 @@ fn write_all(f: &mut fmt::Formatter<'_>, errors: &[TextError], file: &str) -> fm
 
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: error: {}", self.line, self.column, self.problem)?;
+        let Place { line, column, .. } = self.place;
+        write!(f, "{line}:{column}: error: {}", self.problem)?;
         if let Some(hint) = &self.hint {
             write!(f, "; {hint}")?;
         }
-        // Tabs stay tabs in front of the caret, so that it stands below its place however wide they are.
-        let before: String = self
-            .excerpt
-            .chars()
-            .take(self.excerpt_column)
-            .map(|letter| if letter == '\t' { '\t' } else { ' ' })
-            .collect();
-        write!(f, "\n  {}\n  {before}{}", self.excerpt, "^".repeat(self.width))
+        write!(f, "\n{}", self.place.caret())
     }
 }
-
-/// The most characters of a line that are shown.
-const EXCERPT: usize = 120;
 
 impl TextError {
     /// The mistake at `start..end` (bytes) of `source`.
@@ -243,34 +253,10 @@ impl TextError {
         problem: Problem,
         hint: Option<String>,
     ) -> Self {
-        let line_start = source[..start].rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end = source[start..]
-            .find('\n')
-            .map_or(source.len(), |newline| start + newline);
-        let text = source[line_start..line_end].trim_end_matches('\r');
-        let before = source[line_start..start].chars().count();
-        let wrong = source[start..end.clamp(start, line_end)].chars().count();
-        // A line that is too long is shown from some characters before the mistake.
-        let skipped = if text.chars().count() > EXCERPT {
-            before.saturating_sub(EXCERPT / 3)
-        } else {
-            0
-        };
-        let excerpt: String = text.chars().skip(skipped).take(EXCERPT).collect();
-        let excerpt_column = before - skipped;
         Self {
-            line: line_number(source, start),
-            column: before + 1,
+            place: Place::new(source, start, end),
             problem,
             hint,
-            width: wrong.min(EXCERPT.saturating_sub(excerpt_column)).max(1),
-            excerpt,
-            excerpt_column,
         }
     }
-}
-
-/// The line, from 1, that the byte at `offset` is in.
-pub(super) fn line_number(source: &str, offset: usize) -> usize {
-    1 + source[..offset].bytes().filter(|byte| *byte == b'\n').count()
 }

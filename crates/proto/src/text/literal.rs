@@ -1,12 +1,12 @@
 //! What a literal is worth: numbers in all their notations, and strings with their escapes.
 
-/// The value of an integer's digits, without a sign: decimal, `0x…` hexadecimal or `0…` octal.
+/// The value of an integer's digits, without a sign: decimal or `0x…` hexadecimal. Zeros in front mean nothing, as to Perfetto's
+/// own parser; the specification of the format would have them mean octal.
 ///
 /// `Err` tells apart digits that are none from a value that no type of the schema can hold.
 pub(super) fn integer(digits: &str) -> Result<u64, BadInteger> {
     let (radix, digits) = match digits.as_bytes() {
         [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
-        [b'0', _, ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
     if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(radix)) {
@@ -151,18 +151,19 @@ mod tests {
         let good = [
             ("0", 0),
             ("10", 10),
-            ("010", 8),
+            ("010", 10),
             ("0x1F", 31),
             ("0Xff", 255),
             ("00", 0),
-            ("0777", 511),
+            ("0777", 777),
+            ("08", 8),
         ];
         for (digits, value) in good {
             assert_eq!(integer(digits), Ok(value), "{digits}");
         }
         assert_eq!(integer("18446744073709551615"), Ok(u64::MAX));
         assert_eq!(integer("18446744073709551616"), Err(BadInteger::TooLarge));
-        for digits in ["1.5", "1e3", "10s", "08", "0x", "0xg", "5f", "1_000"] {
+        for digits in ["1.5", "1e3", "10s", "0x", "0xg", "5f", "1_000"] {
             assert_eq!(integer(digits), Err(BadInteger::Malformed), "{digits}");
         }
     }

@@ -4,9 +4,9 @@
 //! The command line reads every text config with it. It accepts the [text format][spec] in full, and what
 //! Perfetto's own parser accepts beyond: scalars without a colon, strings that run over lines. Perfetto's
 //! documentation writes `//` comments, which its parser refuses; they are accepted. What that parser lets pass by
-//! accident is refused: integers that overflow, `1.5` for an integer, negative numbers for unsigned fields. Where
-//! the two disagree the specification holds: an integer with a leading zero is octal. Fields that the schema had
-//! once and keeps as reserved names are skipped, as the specification asks.
+//! accident is refused: integers that overflow, `1.5` for an integer, negative numbers for unsigned fields, `=` for a colon.
+//! Whatever both accept is the same bytes: an integer with leading zeros is decimal, which the specification would have octal.
+//! Fields that the schema had once and keeps as reserved names are skipped, as the specification asks.
 //!
 //! Refusals name the place, what was found and what was expected, and several of them come at once.
 //!
@@ -19,10 +19,10 @@
 //! let refused = text::encode("duration_ms: 10s\nbufers { size_kb: 4096 }", text::TRACE_CONFIG).unwrap_err();
 //! assert_eq!(
 //!     refused.render("demo.cfg"),
-//!     "demo.cfg:1:14: error: expected an integer (uint32) for `duration_ms`, found `10s`
+//!     "demo.cfg:1:14: error: expected an integer (uint32) for `duration_ms`, found `10s`; write it in milliseconds: `10000`
 //!   duration_ms: 10s
 //!                ^^^
-//! demo.cfg:2:1: error: perfetto.protos.TraceConfig has no field `bufers`; did you mean `buffers`?
+//! demo.cfg:2:1: error: TraceConfig has no field `bufers`; did you mean `buffers`?
 //!   bufers { size_kb: 4096 }
 //!   ^^^^^^"
 //! );
@@ -32,15 +32,24 @@
 //! [spec]: https://protobuf.dev/reference/protobuf/textformat-spec/
 
 mod error;
+mod hints;
 mod lexer;
 mod literal;
 mod parser;
+mod place;
+mod positions;
 mod print;
+mod scalar;
 mod schema;
+mod source;
 mod suggest;
 
 pub use error::{Problem, TextError, TextErrors};
+pub use place::Place;
+pub use positions::Positions;
 pub use print::Printer;
+pub use source::{NotText, source};
+pub use suggest::{nearest, nearest_within};
 
 /// The message that configs are written for.
 pub const TRACE_CONFIG: &str = "perfetto.protos.TraceConfig";
@@ -73,9 +82,31 @@ pub fn encode(source: &str, message: &str) -> Result<Vec<u8>, TextErrors> {
 /// # Errors
 /// Every mistake in the text, in its order.
 pub fn encode_with(source: &str, message: &str, unknown_names: UnknownNames) -> Result<Vec<u8>, TextErrors> {
+    let (parser, id) = parser(source, message, unknown_names)?;
+    parser.run(id).map(|(bytes, _)| bytes)
+}
+
+/// As [`encode_with`], and gives where each field stands in the text.
+///
+/// # Errors
+/// Every mistake in the text, in its order.
+pub fn encode_with_positions(
+    source: &str,
+    message: &str,
+    unknown_names: UnknownNames,
+) -> Result<(Vec<u8>, Positions), TextErrors> {
+    let (parser, id) = parser(source, message, unknown_names)?;
+    parser.with_positions().run(id)
+}
+
+fn parser<'a>(
+    source: &'a str,
+    message: &str,
+    unknown_names: UnknownNames,
+) -> Result<(parser::Parser<'a>, schema::MessageId), TextErrors> {
     let schema = &*schema::TRACE;
     match schema.find_message(message) {
-        Some(id) => parser::Parser::new(schema, source, unknown_names).run(id),
+        Some(id) => Ok((parser::Parser::new(schema, source, unknown_names), id)),
         None => {
             let problem = Problem::NoSuchMessage(message.to_owned());
             Err(TextErrors(vec![TextError::new("", 0, 0, problem, None)]))

@@ -1,16 +1,17 @@
 //! Reads tokens as fields of a message and appends what they are worth, in the order of the text.
 //!
-//! Mistakes that concern one field only (an unknown name, a value of the wrong type) are noted and reading goes
-//! on behind it; after one that leaves open where the next field begins, it stops.
+//! Mistakes are noted and reading goes on where the next field seems to begin, so that one run tells of several; after one that
+//! leaves no such place, or after [`MAX_ERRORS`], it stops. Values are the business of [`scalar`](super::scalar), what was
+//! probably meant that of [`hints`](super::hints).
 
-use ferretto_wire::{Writer, zigzag};
+use ferretto_wire::Writer;
 
 use super::UnknownNames;
-use super::error::{Problem, TextError, TextErrors, line_number};
+use super::error::{Problem, TextError, TextErrors};
 use super::lexer::{Lexer, Token, TokenKind};
-use super::literal::{BadInteger, float, integer, unescape};
-use super::schema::{Encoding, EnumId, Field, Integer, Kind, Message, MessageId, Schema};
-use super::suggest::nearest;
+use super::place::line_number;
+use super::positions::Positions;
+use super::schema::{Field, Kind, MessageId, Schema};
 
 /// The deepest nesting of messages. The schema's deepest is below 10; this bounds the stack against hostile text.
 const MAX_DEPTH: usize = 64;
@@ -19,14 +20,30 @@ const MAX_DEPTH: usize = 64;
 const MAX_ERRORS: usize = 20;
 
 /// Reading cannot go on; the reason is in the list of errors.
-struct Stop;
+pub(super) struct Stop;
 
 /// One message being read.
-struct Frame {
+pub(super) struct Frame<'a> {
     /// `None` while what an unknown field holds is skipped.
-    message: Option<MessageId>,
+    pub(super) message: Option<MessageId>,
+    /// The field that it is the value of; empty for the outermost.
+    pub(super) name: &'a str,
+    /// Whether there may be another one of it.
+    pub(super) repeated: bool,
+    /// What opened it, and what closes it.
+    opened: Option<(Token, char)>,
     /// What was given so far of fields that can be given once.
     seen: Vec<Seen>,
+    /// How many values repeated fields have so far, by number.
+    counts: Vec<(u32, usize)>,
+}
+
+/// A message that ends in a line that looks like the end of another.
+pub(super) struct Crooked<'a> {
+    pub(super) name: &'a str,
+    /// The lines.
+    pub(super) from: usize,
+    pub(super) to: usize,
 }
 
 struct Seen {
@@ -34,320 +51,555 @@ struct Seen {
     start: usize,
 }
 
-/// A scalar as it stands in the text.
-enum Literal {
-    Bytes(Vec<u8>),
-    Number,
-    Identifier,
-}
-
-struct Scalar<'a> {
-    literal: Literal,
-    negative: bool,
-    /// Without the sign; of a string the first literal.
-    text: &'a str,
-    start: usize,
-    end: usize,
-}
-
+/// What is read, and how far.
 pub(super) struct Parser<'a> {
-    schema: &'static Schema,
-    source: &'a str,
-    lexer: Lexer<'a>,
-    next: Token,
-    unknown_names: UnknownNames,
+    pub(super) schema: &'static Schema,
+    pub(super) source: &'a str,
+    pub(super) lexer: Lexer<'a>,
+    pub(super) next: Token,
+    /// Where the last token ended.
+    pub(super) end: usize,
+    pub(super) unknown_names: UnknownNames,
     /// The messages that are open, outermost first.
-    enclosing: Vec<MessageId>,
-    depth: usize,
+    pub(super) frames: Vec<Frame<'a>>,
     errors: Vec<TextError>,
     /// The last string that runs over several lines: if something is wrong where it ends, its start may be why.
-    long_string: Option<Token>,
+    pub(super) long_string: Option<Token>,
+    /// A closing brace is missing somewhere, and that was said.
+    brace_missing: bool,
+    /// The first message whose end is not indented like its beginning: if a brace is missing, it may be the one of this.
+    pub(super) crooked: Option<Crooked<'a>>,
+    positions: Option<Positions>,
 }
 
 impl<'a> Parser<'a> {
     pub(super) fn new(schema: &'static Schema, source: &'a str, unknown_names: UnknownNames) -> Self {
-        let mut lexer = Lexer::new(source);
-        let next = lexer.next();
-        Self {
+        let mut parser = Self {
             schema,
             source,
-            lexer,
-            next,
+            lexer: Lexer::new(source),
+            next: Token {
+                kind: TokenKind::End,
+                start: 0,
+                end: 0,
+            },
+            end: 0,
             unknown_names,
-            enclosing: Vec::new(),
-            depth: 0,
+            frames: Vec::new(),
             errors: Vec::new(),
             long_string: None,
-        }
+            brace_missing: false,
+            crooked: None,
+            positions: None,
+        };
+        parser.advance();
+        parser
     }
 
-    /// Reads the whole text as one message.
-    pub(super) fn run(mut self, message: MessageId) -> Result<Vec<u8>, TextErrors> {
+    /// Notes where each field stands, too.
+    pub(super) fn with_positions(mut self) -> Self {
+        self.positions = Some(Positions::new(self.source));
+        self
+    }
+
+    /// Reads the whole text as one message. The positions are empty unless they were asked for.
+    pub(super) fn run(mut self, message: MessageId) -> Result<(Vec<u8>, Positions), TextErrors> {
         let mut writer = Writer::new();
+        let outermost = Frame {
+            message: Some(message),
+            name: "",
+            repeated: false,
+            opened: None,
+            seen: Vec::new(),
+            counts: Vec::new(),
+        };
         // A stop has left its error in the list.
-        let _ = self.body(Some(message), None, &mut writer);
+        let _ = self.whole(outermost, &mut writer);
         if self.errors.is_empty() {
-            Ok(writer.as_slice().to_vec())
+            let positions = self.positions.unwrap_or_else(|| Positions::new(""));
+            Ok((writer.as_slice().to_vec(), positions))
         } else {
             Err(TextErrors(self.errors))
         }
     }
 
-    fn advance(&mut self) -> Token {
+    fn whole(&mut self, mut outermost: Frame<'a>, writer: &mut Writer) -> Result<(), Stop> {
+        if let TokenKind::Symbol('{') = self.next.kind {
+            let opening = self.advance();
+            match self.next.kind {
+                TokenKind::String | TokenKind::UnclosedString => {
+                    let hint = self.json_hint();
+                    self.note(opening.start, opening.end, Problem::Json, Some(hint))?;
+                    return Err(Stop);
+                }
+                _ => {
+                    let hint = "a config has no braces around it";
+                    self.note_unexpected(opening, "a field name", Some(hint.to_owned()))?;
+                    outermost.opened = Some((opening, '}'));
+                }
+            }
+        }
+        self.body(outermost, writer)
+    }
+
+    /// How the first field of a JSON object would be written.
+    fn json_hint(&self) -> String {
+        let name = self.text(self.next).trim_matches(['"', '\'']);
+        let name = self.snake_case(name).unwrap_or_else(|| name.to_owned());
+        let is_name = !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let name = if is_name { &name } else { "duration_ms" };
+        let field = self
+            .schema
+            .find_message(super::TRACE_CONFIG)
+            .and_then(|id| self.schema.message(id).field(name));
+        let value = match field.map(|field| field.kind) {
+            Some(Kind::Message(_)) => " { … }",
+            Some(Kind::Bool) => ": true",
+            Some(Kind::Text | Kind::Bytes) => ": \"…\"",
+            _ => ": 10000",
+        };
+        format!(
+            "names have no quotes, nothing is around the whole, and commas may be left out: `{name}{value}`"
+        )
+    }
+
+    /// Goes on to the next token and gives the one that was.
+    pub(super) fn advance(&mut self) -> Token {
         let token = self.next;
-        self.next = self.lexer.next();
-        token
+        self.end = token.end;
+        loop {
+            self.next = self.lexer.next();
+            if self.next.kind != TokenKind::BlockComment {
+                return token;
+            }
+            let (start, end) = (self.next.start, self.next.end);
+            let problem = Problem::Unexpected {
+                expected: "a comment after # or //, to the end of its line".to_owned(),
+                found: "a /* comment */".to_owned(),
+            };
+            // That there are too many mistakes will be found with the next one as well.
+            let _ = self.note(start, end, problem, None);
+        }
     }
 
     fn take(&mut self, symbol: char) -> Option<Token> {
         (self.next.kind == TokenKind::Symbol(symbol)).then(|| self.advance())
     }
 
-    fn text(&self, token: Token) -> &'a str {
+    pub(super) fn text(&self, token: Token) -> &'a str {
         &self.source[token.start..token.end]
     }
 
-    fn note(&mut self, start: usize, end: usize, problem: Problem, hint: Option<String>) -> Result<(), Stop> {
-        if self.errors.len() == MAX_ERRORS {
-            let problem = Problem::TooMany { limit: MAX_ERRORS };
-            self.errors
-                .push(TextError::new(self.source, start, end, problem, None));
+    /// Whether a new line begins between the last token and the next.
+    fn on_a_new_line(&self) -> bool {
+        self.source[self.end..self.next.start].contains('\n')
+    }
+
+    pub(super) fn note(
+        &mut self,
+        start: usize,
+        end: usize,
+        problem: Problem,
+        hint: Option<String>,
+    ) -> Result<(), Stop> {
+        if self.errors.len() >= MAX_ERRORS {
+            if self.errors.len() == MAX_ERRORS {
+                let problem = Problem::TooMany { limit: MAX_ERRORS };
+                self.errors
+                    .push(TextError::new(self.source, start, end, problem, None));
+            }
             return Err(Stop);
         }
-        let hint = hint.or_else(|| self.long_string_hint(start));
+        if let Some(string) = self.suspect_string(start) {
+            let problem = Problem::LongString {
+                from: line_number(self.source, string.start),
+                to: line_number(self.source, string.end),
+                found: self.describe(start, end),
+            };
+            self.errors.push(TextError::new(
+                self.source,
+                string.start,
+                string.end,
+                problem,
+                None,
+            ));
+            // From there on nothing is what it seems to be.
+            return Err(Stop);
+        }
         self.errors
             .push(TextError::new(self.source, start, end, problem, hint));
         Ok(())
     }
 
-    fn long_string_hint(&self, start: usize) -> Option<String> {
+    /// The string of several lines that ends in front of a mistake, in the same line.
+    fn suspect_string(&self, start: usize) -> Option<Token> {
         let string = self.long_string?;
         let between = self.source.get(string.end..start)?;
-        (!between.contains('\n')).then(|| {
-            let (from, to) = (
-                line_number(self.source, string.start),
-                line_number(self.source, string.end),
-            );
-            format!("a string runs from line {from} to line {to}: is its closing quote missing?")
-        })
+        (!between.contains('\n')).then_some(string)
     }
 
-    /// Notes that `expected` should stand where the next token is, and stops.
-    fn unexpected(&mut self, expected: impl Into<String>) -> Stop {
-        let token = self.next;
-        let problem = match token.kind {
-            TokenKind::UnclosedString => {
-                let quote = self.source[token.start..].chars().next().unwrap_or('"');
-                Problem::NeverClosed {
-                    opener: quote,
-                    closer: quote,
-                }
-            }
-            _ => Problem::Unexpected {
-                expected: expected.into(),
-                found: self.describe(token),
-            },
+    /// Notes that `expected` should stand where this token is.
+    pub(super) fn note_unexpected(
+        &mut self,
+        token: Token,
+        expected: impl Into<String>,
+        hint: Option<String>,
+    ) -> Result<(), Stop> {
+        if token.kind == TokenKind::UnclosedString {
+            return Err(self.never_closed_string(token));
+        }
+        let problem = Problem::Unexpected {
+            expected: expected.into(),
+            found: self.describe(token.start, token.end),
         };
-        let hint = (token.kind == TokenKind::BlockComment)
-            .then(|| "the text format has only comments to the end of the line, after # or //".to_owned());
-        let end = if token.kind == TokenKind::UnclosedString {
-            token.start + 1
-        } else {
-            token.end
+        let hint = hint.or_else(|| self.strange_character_hint(token));
+        self.note(token.start, token.end, problem, hint)
+    }
+
+    /// The quote that the rest of the text follows.
+    fn never_closed_string(&mut self, token: Token) -> Stop {
+        let quote = self.source[token.start..].chars().next().unwrap_or('"');
+        let problem = Problem::NeverClosed {
+            opener: quote,
+            closer: quote,
         };
-        let _ = self.note(token.start, end, problem, hint);
+        let _ = self.note(token.start, token.start + 1, problem, None);
         Stop
     }
 
-    fn describe(&self, token: Token) -> String {
-        const LONGEST: usize = 40;
-        let text = self.text(token);
-        match token.kind {
-            TokenKind::End => "the end of the text".to_owned(),
-            TokenKind::BlockComment => "a /* comment */".to_owned(),
-            _ if text.contains('\n') => "a string of several lines".to_owned(),
-            _ if text.chars().count() > LONGEST => {
-                format!("`{}…`", text.chars().take(LONGEST).collect::<String>())
-            }
-            _ => format!("`{text}`"),
-        }
-    }
-
-    /// The fields of a message, up to the end of the text or to what closes `opener`.
-    fn body(
-        &mut self,
-        message: Option<MessageId>,
-        opener: Option<(Token, char)>,
-        writer: &mut Writer,
-    ) -> Result<(), Stop> {
-        let mut frame = Frame {
-            message,
-            seen: Vec::new(),
-        };
-        self.enclosing.extend(message);
+    /// The fields of a message, up to the end of the text or to what closes it.
+    fn body(&mut self, frame: Frame<'a>, writer: &mut Writer) -> Result<(), Stop> {
+        let opened = frame.opened;
+        self.frames.push(frame);
         loop {
-            match (self.next.kind, opener) {
+            match (self.next.kind, opened) {
                 (TokenKind::End, None) => break,
                 (TokenKind::End, Some((opening, closer))) => {
-                    let problem = Problem::NeverClosed {
-                        opener: self.first_letter(opening),
-                        closer,
-                    };
-                    self.note(opening.start, opening.end, problem, None)?;
+                    if !self.brace_missing {
+                        self.note_never_closed(opening, closer)?;
+                    }
                     return Err(Stop);
                 }
-                (TokenKind::Symbol(found), Some((_, closer))) if found == closer => {
+                (TokenKind::Symbol(found), Some((opening, closer))) if found == closer => {
+                    self.compare_indentation(opening);
                     self.advance();
                     break;
                 }
-                (TokenKind::Identifier, _) => self.field(&mut frame, writer)?,
-                (TokenKind::Symbol('['), _) => self.extension(&frame)?,
+                (TokenKind::Identifier, _) => self.field(writer)?,
+                (TokenKind::String, _) if self.is_quoted_name() => {
+                    let token = self.next;
+                    let hint = format!("write `{}`", &self.source[token.start + 1..token.end - 1]);
+                    self.note_unexpected(token, "a field name without quotes", Some(hint))?;
+                    self.field(writer)?;
+                }
+                (TokenKind::Symbol('['), _) => self.extension()?,
                 (TokenKind::Symbol('}' | '>'), None) => {
-                    return Err(self.unexpected("a field name (there is nothing left to close)"));
+                    self.note_unexpected(
+                        self.next,
+                        "a field name",
+                        Some("there is nothing left to close".to_owned()),
+                    )?;
+                    self.advance();
                 }
-                (_, Some((opening, closer))) => {
-                    let line = line_number(self.source, opening.start);
-                    let opener = self.first_letter(opening);
-                    let expected = format!("a field name, or `{closer}` for the `{opener}` of line {line}");
-                    return Err(self.unexpected(expected));
+                (TokenKind::Symbol('}' | '>'), Some((opening, closer))) => {
+                    self.note_unexpected(self.next, self.field_or_closer(opening, closer), None)?;
+                    // It was meant to close something.
+                    self.advance();
+                    break;
                 }
-                (_, None) => return Err(self.unexpected("a field name")),
+                (_, opened) => {
+                    let expected = match opened {
+                        Some((opening, closer)) => self.field_or_closer(opening, closer),
+                        None => "a field name".to_owned(),
+                    };
+                    let hint = self.stray_value_hint();
+                    self.note_unexpected(self.next, expected, hint)?;
+                    self.skip_line();
+                }
             }
         }
-        if message.is_some() {
-            self.enclosing.pop();
-        }
+        self.frames.pop();
         Ok(())
+    }
+
+    /// Looks at what closes the innermost message: whoever indents at all puts it below the line of what opened it.
+    fn compare_indentation(&mut self, opening: Token) {
+        let indentation = |at: usize| {
+            let line_start = self.source[..at].rfind('\n').map_or(0, |newline| newline + 1);
+            let line = &self.source[line_start..];
+            let blank = line.len() - line.trim_start_matches([' ', '\t']).len();
+            (line_start, &line[..blank])
+        };
+        let (from, expected) = indentation(opening.start);
+        let (to, found) = indentation(self.next.start);
+        let first_in_its_line = to + found.len() == self.next.start;
+        if self.crooked.is_none() && from != to && first_in_its_line && found != expected {
+            self.crooked = self.frames.last().map(|frame| Crooked {
+                name: frame.name,
+                from: line_number(self.source, opening.start),
+                to: line_number(self.source, self.next.start),
+            });
+        }
+    }
+
+    fn field_or_closer(&self, opening: Token, closer: char) -> String {
+        let line = line_number(self.source, opening.start);
+        let opener = self.first_letter(opening);
+        format!("a field name, or `{closer}` for the `{opener}` of line {line}")
+    }
+
+    fn note_never_closed(&mut self, opening: Token, closer: char) -> Result<(), Stop> {
+        let problem = Problem::NeverClosed {
+            opener: self.first_letter(opening),
+            closer,
+        };
+        let hint = (closer == '}').then(|| self.crooked_hint()).flatten();
+        self.note(opening.start, opening.end, problem, hint)
+    }
+
+    /// Skips at least one token, up to the end of the line or to something that closes.
+    fn skip_line(&mut self) {
+        loop {
+            self.advance();
+            let closes = matches!(self.next.kind, TokenKind::Symbol('}' | '>'));
+            if closes || self.next.kind == TokenKind::End || self.on_a_new_line() {
+                return;
+            }
+        }
     }
 
     fn first_letter(&self, token: Token) -> char {
         self.text(token).chars().next().unwrap_or('{')
     }
 
+    /// Whether the next token is a string of which something follows that follows names.
+    fn is_quoted_name(&self) -> bool {
+        let text = self.text(self.next);
+        let name = &text[1..text.len() - 1];
+        let is_name = name.starts_with(|letter: char| letter.is_ascii_alphabetic())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        is_name && self.begins_a_field()
+    }
+
     /// `name: value`, `name { … }`, `name: [ … ]`, and a separator if there is one.
-    fn field(&mut self, frame: &mut Frame, writer: &mut Writer) -> Result<(), Stop> {
-        let name = self.advance();
-        let field = match frame.message {
-            Some(id) => self.find(id, name)?,
-            None => None,
-        };
-        if let Some(field) = field {
+    fn field(&mut self, writer: &mut Writer) -> Result<(), Stop> {
+        let mut name = self.advance();
+        if name.kind == TokenKind::String {
+            name.start += 1;
+            name.end -= 1;
+        }
+        let found = self.find(name)?;
+        if let Some((field, frame)) = found {
             self.check_once(frame, field, name)?;
         }
-        let colon = self.take(':').is_some();
+        let field = found.map(|(field, _)| field);
+        let mut colon = self.take(':').is_some();
+        if let TokenKind::Symbol('=' | ':') = self.next.kind {
+            let expected = match colon {
+                true => format!("a value for `{}`", self.text(name)),
+                false => format!("`:` after `{}`", self.text(name)),
+            };
+            let hint = "one colon separates names and values".to_owned();
+            self.note_unexpected(self.next, expected, Some(hint))?;
+            self.advance();
+            colon = true;
+        }
         if let Some(opening) = self.take('[') {
             self.list(field, name, opening, writer)?;
+        } else if self.lacks_value(colon) {
+            let wanted = field.map_or("a value".to_owned(), |field| self.wanted(field));
+            let expected = format!("{wanted} for `{}`", self.text(name));
+            let found = if self.next.kind == TokenKind::End {
+                "the end of the text"
+            } else if self.on_a_new_line() {
+                "the end of the line"
+            } else {
+                &self.describe(self.next.start, self.next.end)
+            };
+            let problem = Problem::Unexpected {
+                expected,
+                found: found.to_owned(),
+            };
+            let (start, end) = if self.on_a_new_line() || self.next.kind == TokenKind::End {
+                (self.end, self.end)
+            } else {
+                (self.next.start, self.next.end)
+            };
+            self.note(start, end, problem, None)?;
         } else {
-            if !colon && self.next.kind == TokenKind::Identifier && self.begins_a_field() {
-                return Err(self.unexpected(format!("a value for `{}`", self.text(name))));
-            }
             self.value(field, name, writer)?;
         }
-        if self.take(',').is_none() {
-            self.take(';');
-        }
+        self.separator();
         Ok(())
     }
 
-    /// Whether a colon or a brace follows the next token, which is then a name and not a value.
-    fn begins_a_field(&self) -> bool {
-        matches!(self.lexer.clone().next().kind, TokenKind::Symbol(':' | '{' | '<'))
+    fn separator(&mut self) {
+        if self.take(',').is_none() {
+            self.take(';');
+        }
     }
 
-    fn find(&mut self, id: MessageId, name: Token) -> Result<Option<Field>, Stop> {
+    /// Whether something else begins where a value should.
+    fn lacks_value(&self, colon: bool) -> bool {
+        match self.next.kind {
+            TokenKind::End | TokenKind::Symbol('}' | '>' | ']' | ',' | ';') => true,
+            TokenKind::Identifier => (!colon || self.on_a_new_line()) && self.begins_a_field(),
+            _ => false,
+        }
+    }
+
+    /// Whether a colon or a brace follows the next token, which is then a name and not a value.
+    pub(super) fn begins_a_field(&self) -> bool {
+        matches!(
+            self.lexer.clone().next().kind,
+            TokenKind::Symbol(':' | '{' | '<' | '=')
+        )
+    }
+
+    /// The field of this name, and in which of the open messages it is: the innermost, unless a brace is missing.
+    fn find(&mut self, name: Token) -> Result<Option<(Field, usize)>, Stop> {
+        let innermost = self.frames.len() - 1;
+        let Some(id) = self.frames[innermost].message else {
+            return Ok(None);
+        };
         let schema = self.schema;
         let message = schema.message(id);
         let text = self.text(name);
         if let Some(field) = message.field(text) {
-            return Ok(Some(*field));
+            return Ok(Some((*field, innermost)));
         }
-        let reserved = message.reserved.contains(&text);
-        if self.unknown_names == UnknownNames::Refuse && !reserved {
-            let problem = Problem::UnknownField {
-                message: message.name.clone(),
-                field: text.to_owned(),
-            };
-            let hint = self.where_field_belongs(message, text);
-            self.note(name.start, name.end, problem, hint)?;
+        if self.unknown_names == UnknownNames::Drop || message.reserved.contains(&text) {
+            return Ok(None);
         }
+        let outer = self.enclosing_with(text);
+        if let Some((_, frame)) = outer
+            && self.lacks_a_brace()
+        {
+            if !self.brace_missing {
+                let problem = Problem::UnknownField {
+                    message: message.name.clone(),
+                    field: text.to_owned(),
+                };
+                let hint = self.missing_brace_hint(frame);
+                self.note(name.start, name.end, problem, Some(hint))?;
+                self.brace_missing = true;
+            }
+            return Ok(outer);
+        }
+        let problem = Problem::UnknownField {
+            message: message.name.clone(),
+            field: text.to_owned(),
+        };
+        let hint = self.where_field_belongs(message, text);
+        self.note(name.start, name.end, problem, hint)?;
         Ok(None)
     }
 
-    fn where_field_belongs(&self, message: &Message, name: &str) -> Option<String> {
-        let around = self.enclosing.iter().rev().map(|id| self.schema.message(*id));
-        if let Some(outer) = around.skip(1).find(|outer| outer.field(name).is_some()) {
-            return Some(format!(
-                "it is a field of the enclosing {}: is a closing brace missing?",
-                outer.name
-            ));
+    /// The nearest of the messages around the innermost that has a field of this name.
+    pub(super) fn enclosing_with(&self, name: &str) -> Option<(Field, usize)> {
+        let around = self.frames.iter().enumerate().rev().skip(1);
+        around
+            .filter_map(|(at, frame)| {
+                let field = self.schema.message(frame.message?).field(name)?;
+                Some((*field, at))
+            })
+            .next()
+    }
+
+    /// Whether the rest of the text closes less than is open.
+    fn lacks_a_brace(&self) -> bool {
+        if self.brace_missing {
+            return true;
         }
-        let inside = message.fields.iter().find(|field| match field.kind {
-            Kind::Message(id) => self.schema.message(id).field(name).is_some(),
-            _ => false,
-        });
-        let similar = nearest(name, message.fields.iter().map(|field| field.name));
-        match (similar, inside) {
-            (Some(similar), _) => Some(format!("did you mean `{similar}`?")),
-            (None, Some(field)) => Some(format!("it belongs into `{} {{ … }}`", field.name)),
-            (None, None) => None,
+        let mut open = self.frames.iter().filter(|frame| frame.opened.is_some()).count();
+        let mut lexer = self.lexer.clone();
+        let mut token = self.next;
+        loop {
+            match token.kind {
+                TokenKind::End => return open > 0,
+                TokenKind::Symbol('{' | '<') => open += 1,
+                // One too many is another mistake.
+                TokenKind::Symbol('}' | '>') => open = open.saturating_sub(1),
+                _ => {}
+            }
+            token = lexer.next();
         }
     }
 
+    /// The line in which this one of the open messages was opened.
+    pub(super) fn opening_line(&self, frame: usize) -> usize {
+        let opened = self.frames[frame].opened;
+        opened.map_or(1, |(opening, _)| line_number(self.source, opening.start))
+    }
+
     /// Notes it if `field` may not be given again, or not beside another one.
-    fn check_once(&mut self, frame: &mut Frame, field: Field, name: Token) -> Result<(), Stop> {
+    fn check_once(&mut self, frame: usize, field: Field, name: Token) -> Result<(), Stop> {
         if field.repeated {
             return Ok(());
         }
-        let clash = frame.seen.iter().find(|seen| {
+        let message = self.frames[frame].message;
+        let clash = self.frames[frame].seen.iter().find(|seen| {
             seen.field.number == field.number || (field.oneof.is_some() && seen.field.oneof == field.oneof)
         });
-        let problem = clash.map(|seen| {
-            let line = line_number(self.source, seen.start);
-            let oneof = field.oneof.and_then(|index| {
-                frame
-                    .message
-                    .and_then(|id| self.schema.message(id).oneofs.get(index))
-                    .copied()
+        let Some(clash) = clash else {
+            self.frames[frame].seen.push(Seen {
+                field,
+                start: name.start,
             });
-            match oneof {
-                Some(oneof) if seen.field.number != field.number => Problem::Exclusive {
+            return Ok(());
+        };
+        let line = line_number(self.source, clash.start);
+        let (other, same) = (clash.field.name, clash.field.number == field.number);
+        let oneof = field.oneof.and_then(|index| {
+            message
+                .and_then(|id| self.schema.message(id).oneofs.get(index))
+                .copied()
+        });
+        match oneof {
+            Some(oneof) if !same => {
+                let problem = Problem::Exclusive {
                     field: field.name.to_owned(),
-                    other: seen.field.name.to_owned(),
+                    other: other.to_owned(),
                     line,
                     oneof: oneof.to_owned(),
-                },
-                _ => Problem::Duplicate {
+                };
+                self.note(name.start, name.end, problem, None)
+            }
+            _ => {
+                let problem = Problem::Duplicate {
                     field: field.name.to_owned(),
                     line,
-                },
-            }
-        });
-        match problem {
-            Some(problem) => self.note(name.start, name.end, problem, None),
-            None => {
-                frame.seen.push(Seen {
-                    field,
-                    start: name.start,
-                });
-                Ok(())
+                };
+                let hint = self.twice_hint(frame, field);
+                self.note(name.start, name.end, problem, Some(hint))
             }
         }
     }
 
     /// `[name] …`: nothing in the schema can be written so; what it holds is skipped.
-    fn extension(&mut self, frame: &Frame) -> Result<(), Stop> {
+    fn extension(&mut self) -> Result<(), Stop> {
         let opening = self.advance();
         let mut end = opening.end;
         while !matches!(self.next.kind, TokenKind::Symbol(']')) {
             match self.next.kind {
                 TokenKind::Identifier | TokenKind::Number => {}
                 TokenKind::Symbol('.' | '/' | '-' | '%') => {}
-                _ => return Err(self.unexpected("the name of an extension and `]`")),
+                _ => {
+                    self.note_unexpected(self.next, "the name of an extension and `]`", None)?;
+                    self.skip_line();
+                    return Ok(());
+                }
             }
             end = self.advance().end;
         }
         self.advance();
-        if let (Some(id), UnknownNames::Refuse) = (frame.message, self.unknown_names) {
+        let message = self.frames.last().and_then(|frame| frame.message);
+        if let (Some(id), UnknownNames::Refuse) = (message, self.unknown_names) {
             let problem = Problem::Extension {
                 message: self.schema.message(id).name.clone(),
                 name: self.source[opening.end..end].to_owned(),
@@ -360,9 +612,7 @@ impl<'a> Parser<'a> {
             Some(opening_list) => self.list(None, opening, opening_list, nowhere)?,
             None => self.value(None, opening, nowhere)?,
         }
-        if self.take(',').is_none() {
-            self.take(';');
-        }
+        self.separator();
         Ok(())
     }
 
@@ -386,57 +636,108 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         loop {
+            if let TokenKind::Symbol(']') = self.next.kind {
+                let hint = Some("leave out the comma before it".to_owned());
+                self.note_unexpected(
+                    self.next,
+                    format!("another value for `{}`", self.text(name)),
+                    hint,
+                )?;
+                self.advance();
+                return Ok(());
+            }
             self.value(field, name, writer)?;
             if self.take(']').is_some() {
                 return Ok(());
             }
             if self.next.kind == TokenKind::End {
-                let problem = Problem::NeverClosed {
-                    opener: '[',
-                    closer: ']',
-                };
-                self.note(opening.start, opening.end, problem, None)?;
+                self.note_never_closed(opening, ']')?;
                 return Err(Stop);
             }
             if self.take(',').is_none() {
-                return Err(self.unexpected("`,` or `]`"));
+                let line = line_number(self.source, opening.start);
+                self.note_unexpected(self.next, format!("`,`, or `]` for the `[` of line {line}"), None)?;
+                // Where something else than a value follows, the list was not closed.
+                let value = match self.next.kind {
+                    TokenKind::Number | TokenKind::String => true,
+                    TokenKind::Identifier => !self.begins_a_field(),
+                    TokenKind::Symbol('{' | '<') => true,
+                    _ => false,
+                };
+                if !value {
+                    return Ok(());
+                }
             }
         }
     }
 
     /// One value: a message or a scalar. `field` is `None` if it is only skipped.
     fn value(&mut self, field: Option<Field>, name: Token, writer: &mut Writer) -> Result<(), Stop> {
-        let closer = match self.next.kind {
-            TokenKind::Symbol('{') => '}',
-            TokenKind::Symbol('<') => '>',
-            _ => {
-                let scalar = self.scalar(field, name)?;
-                return match field {
-                    Some(field) => self.append(field, &scalar, writer),
-                    None => Ok(()),
-                };
-            }
+        let mark = self.enter(field, name);
+        let done = match self.next.kind {
+            TokenKind::Symbol('{') => self.message(field, name, '}', writer),
+            TokenKind::Symbol('<') => self.message(field, name, '>', writer),
+            _ => self.scalar(field, name, writer),
         };
+        if let (Some(mark), Some(positions)) = (mark, &mut self.positions) {
+            positions.leave(mark);
+        }
+        done
+    }
+
+    /// Notes where a value stands: a message by its name, anything else by itself.
+    fn enter(&mut self, field: Option<Field>, name: Token) -> Option<usize> {
+        let field = field?;
+        let positions = self.positions.as_mut()?;
+        let index = field.repeated.then(|| {
+            let counts = self.frames.last_mut().map(|frame| &mut frame.counts)?;
+            match counts.iter_mut().find(|(number, _)| *number == field.number) {
+                Some((_, count)) => {
+                    *count += 1;
+                    Some(*count)
+                }
+                None => {
+                    counts.push((field.number, 0));
+                    Some(0)
+                }
+            }
+        });
+        let place = match field.kind {
+            Kind::Message(_) => name,
+            _ => self.next,
+        };
+        Some(positions.enter(field.name, index.flatten(), place.start..place.end))
+    }
+
+    fn message(
+        &mut self,
+        field: Option<Field>,
+        name: Token,
+        closer: char,
+        writer: &mut Writer,
+    ) -> Result<(), Stop> {
         let opening = self.advance();
-        if self.depth == MAX_DEPTH {
-            self.note(
-                opening.start,
-                opening.end,
-                Problem::TooDeep { limit: MAX_DEPTH },
-                None,
-            )?;
+        if self.frames.len() > MAX_DEPTH {
+            let problem = Problem::TooDeep { limit: MAX_DEPTH };
+            self.note(opening.start, opening.end, problem, None)?;
             return Err(Stop);
         }
-        self.depth += 1;
+        let mut frame = Frame {
+            message: None,
+            name: self.text(name),
+            repeated: field.is_some_and(|field| field.repeated),
+            opened: Some((opening, closer)),
+            seen: Vec::new(),
+            counts: Vec::new(),
+        };
         match field {
             Some(Field {
                 kind: Kind::Message(id),
                 number,
                 ..
             }) => {
-                writer.nested(number, |writer| {
-                    self.body(Some(id), Some((opening, closer)), writer)
-                })?;
+                frame.message = Some(id);
+                writer.nested(number, |writer| self.body(frame, writer))
             }
             _ => {
                 if let Some(field) = field {
@@ -446,15 +747,13 @@ impl<'a> Parser<'a> {
                     };
                     self.note(opening.start, opening.end, problem, None)?;
                 }
-                self.body(None, Some((opening, closer)), writer)?;
+                self.body(frame, writer)
             }
         }
-        self.depth -= 1;
-        Ok(())
     }
 
     /// What values `field` takes, in words.
-    fn wanted(&self, field: Field) -> String {
+    pub(super) fn wanted(&self, field: Field) -> String {
         match field.kind {
             Kind::Integer(integer) => format!("an integer ({})", integer.name),
             Kind::Double | Kind::Float => "a number".to_owned(),
@@ -469,228 +768,5 @@ impl<'a> Parser<'a> {
                 format!("one of {}{more}", names.join(", "))
             }
         }
-    }
-
-    /// One scalar, or several strings in a row, which are one.
-    fn scalar(&mut self, field: Option<Field>, name: Token) -> Result<Scalar<'a>, Stop> {
-        let start = self.next.start;
-        let negative = self.take('-').is_some();
-        let token = self.next;
-        let literal = match token.kind {
-            TokenKind::Number => Literal::Number,
-            TokenKind::Identifier => Literal::Identifier,
-            TokenKind::String if !negative => {
-                let mut value = Vec::new();
-                let mut end = token.end;
-                while self.next.kind == TokenKind::String {
-                    end = self.string(&mut value)?;
-                }
-                return Ok(Scalar {
-                    literal: Literal::Bytes(value),
-                    negative,
-                    text: self.text(token),
-                    start,
-                    end,
-                });
-            }
-            _ if negative => return Err(self.unexpected("a number after `-`")),
-            _ => {
-                let wanted = field.map_or("a value".to_owned(), |field| self.wanted(field));
-                return Err(self.unexpected(format!("{wanted} for `{}`", self.text(name))));
-            }
-        };
-        self.advance();
-        Ok(Scalar {
-            literal,
-            negative,
-            text: self.text(token),
-            start,
-            end: token.end,
-        })
-    }
-
-    /// Appends one string literal to `value` and returns where it ends.
-    fn string(&mut self, value: &mut Vec<u8>) -> Result<usize, Stop> {
-        let token = self.advance();
-        let text = self.text(token);
-        if text.contains('\n') {
-            self.long_string = Some(token);
-        }
-        if let Err(bad) = unescape(text, value) {
-            let start = token.start + bad.at;
-            let found = format!("`{}`", &self.source[start..start + bad.len]);
-            let problem = Problem::Unexpected {
-                expected: bad.expected.to_owned(),
-                found,
-            };
-            self.note(start, start + bad.len, problem, None)?;
-        }
-        Ok(token.end)
-    }
-
-    fn append(&mut self, field: Field, scalar: &Scalar<'_>, writer: &mut Writer) -> Result<(), Stop> {
-        let number = field.number;
-        let outcome = match field.kind {
-            Kind::Integer(integer) => {
-                integer_value(field, integer, scalar).map(|value| match integer.encoding {
-                    Encoding::Varint => writer.varint_field(number, value as u64),
-                    Encoding::Zigzag => writer.varint_field(number, zigzag(value as i64)),
-                    Encoding::Fixed32 => writer.fixed32_field(number, value as u32),
-                    Encoding::Fixed64 => writer.fixed64_field(number, value as u64),
-                })
-            }
-            Kind::Double => float_value(scalar).map(|value| writer.fixed64_field(number, value.to_bits())),
-            Kind::Float => {
-                float_value(scalar).map(|value| writer.fixed32_field(number, (value as f32).to_bits()))
-            }
-            Kind::Bool => bool_value(scalar).map(|value| writer.varint_field(number, value.into())),
-            Kind::Text | Kind::Bytes => match &scalar.literal {
-                Literal::Bytes(bytes) if field.kind == Kind::Text && std::str::from_utf8(bytes).is_err() => {
-                    Err(Mismatch::Problem(Box::new(Problem::NotUtf8 {
-                        field: field.name.to_owned(),
-                    })))
-                }
-                Literal::Bytes(bytes) => {
-                    writer.bytes_field(number, bytes);
-                    Ok(())
-                }
-                _ => Err(Mismatch::Kind),
-            },
-            Kind::Enum(id) => match self.enum_value(id, scalar) {
-                Ok(value) => {
-                    writer.varint_field(number, i64::from(value) as u64);
-                    Ok(())
-                }
-                Err(Mismatch::UnknownName) if self.unknown_names == UnknownNames::Drop => Ok(()),
-                Err(mismatch) => Err(mismatch),
-            },
-            Kind::Message(_) => Err(Mismatch::Kind),
-        };
-        match outcome {
-            Ok(()) => Ok(()),
-            Err(mismatch) => self.note_mismatch(field, scalar, mismatch),
-        }
-    }
-
-    fn enum_value(&self, id: EnumId, scalar: &Scalar<'_>) -> Result<i32, Mismatch> {
-        let values = &self.schema.enumeration(id).values;
-        match scalar.literal {
-            Literal::Identifier if !scalar.negative => values
-                .iter()
-                .find(|(name, _)| *name == scalar.text)
-                .map(|(_, number)| *number)
-                .ok_or(Mismatch::UnknownName),
-            Literal::Number => {
-                let magnitude = integer(scalar.text).map_err(|_| Mismatch::Kind)?;
-                let number = if scalar.negative {
-                    -i128::from(magnitude)
-                } else {
-                    magnitude.into()
-                };
-                let known = values
-                    .iter()
-                    .map(|(_, known)| *known)
-                    .find(|known| i128::from(*known) == number);
-                known.ok_or(Mismatch::UnknownName)
-            }
-            _ => Err(Mismatch::Kind),
-        }
-    }
-
-    fn note_mismatch(&mut self, field: Field, scalar: &Scalar<'_>, mismatch: Mismatch) -> Result<(), Stop> {
-        let token = Token {
-            kind: TokenKind::Number,
-            start: scalar.start,
-            end: scalar.end,
-        };
-        let mut hint = None;
-        let problem = match mismatch {
-            Mismatch::Problem(problem) => *problem,
-            Mismatch::UnknownName => {
-                let Kind::Enum(id) = field.kind else { return Ok(()) };
-                let names = self.schema.enumeration(id).values.iter().map(|(name, _)| *name);
-                hint = match nearest(scalar.text, names) {
-                    Some(similar) => Some(format!("did you mean `{similar}`?")),
-                    None => Some(format!("expected {}", self.wanted(field))),
-                };
-                let value = self.source[scalar.start..scalar.end].to_owned();
-                Problem::UnknownEnumValue {
-                    field: field.name.to_owned(),
-                    value,
-                }
-            }
-            Mismatch::Kind => Problem::Unexpected {
-                expected: format!("{} for `{}`", self.wanted(field), field.name),
-                found: self.describe(token),
-            },
-        };
-        self.note(scalar.start, scalar.end, problem, hint)
-    }
-}
-
-/// Why a scalar is not a value of its field.
-enum Mismatch {
-    /// It is of another kind.
-    Kind,
-    /// The enum has no such value.
-    UnknownName,
-    Problem(Box<Problem>),
-}
-
-fn integer_value(field: Field, kind: Integer, scalar: &Scalar<'_>) -> Result<i128, Mismatch> {
-    let out_of_range = || {
-        Mismatch::Problem(Box::new(Problem::OutOfRange {
-            field: field.name.to_owned(),
-            value: format!("{}{}", if scalar.negative { "-" } else { "" }, scalar.text),
-            type_name: kind.name,
-            min: kind.min,
-            max: kind.max,
-        }))
-    };
-    let Literal::Number = scalar.literal else {
-        return Err(Mismatch::Kind);
-    };
-    let magnitude = integer(scalar.text).map_err(|bad| match bad {
-        BadInteger::Malformed => Mismatch::Kind,
-        BadInteger::TooLarge => out_of_range(),
-    })?;
-    let value = if scalar.negative {
-        -i128::from(magnitude)
-    } else {
-        magnitude.into()
-    };
-    if (kind.min..=kind.max).contains(&value) {
-        Ok(value)
-    } else {
-        Err(out_of_range())
-    }
-}
-
-fn float_value(scalar: &Scalar<'_>) -> Result<f64, Mismatch> {
-    let magnitude = match scalar.literal {
-        Literal::Number => float(scalar.text).ok_or(Mismatch::Kind)?,
-        Literal::Identifier => match scalar.text.to_ascii_lowercase().as_str() {
-            "inf" | "infinity" => f64::INFINITY,
-            "nan" => f64::NAN,
-            _ => return Err(Mismatch::Kind),
-        },
-        Literal::Bytes(_) => return Err(Mismatch::Kind),
-    };
-    Ok(if scalar.negative { -magnitude } else { magnitude })
-}
-
-fn bool_value(scalar: &Scalar<'_>) -> Result<bool, Mismatch> {
-    match (&scalar.literal, scalar.negative) {
-        (Literal::Identifier, false) => match scalar.text {
-            "true" | "True" | "t" => Ok(true),
-            "false" | "False" | "f" => Ok(false),
-            _ => Err(Mismatch::Kind),
-        },
-        (Literal::Number, false) => match integer(scalar.text) {
-            Ok(0) => Ok(false),
-            Ok(1) => Ok(true),
-            _ => Err(Mismatch::Kind),
-        },
-        _ => Err(Mismatch::Kind),
     }
 }

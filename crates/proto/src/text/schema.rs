@@ -241,6 +241,37 @@ impl Schema {
         &self.messages[id.0]
     }
 
+    /// The names of the fields that lead from a message to the nearest one that has a field of this name, and that message.
+    pub(super) fn way_to(&self, from: MessageId, name: &str) -> Option<(Vec<&'static str>, &Message)> {
+        /// Deeper is nothing that a person would have meant.
+        const DEEPEST: usize = 4;
+        let mut reached = vec![from];
+        let mut ways = vec![(from, Vec::new())];
+        for _ in 0..DEEPEST {
+            let mut further = Vec::new();
+            for (id, way) in ways {
+                for field in &self.message(id).fields {
+                    let Kind::Message(inner) = field.kind else {
+                        continue;
+                    };
+                    if reached.contains(&inner) {
+                        continue;
+                    }
+                    reached.push(inner);
+                    let mut way = way.clone();
+                    way.push(field.name);
+                    let message = self.message(inner);
+                    if message.field(name).is_some() {
+                        return Some((way, message));
+                    }
+                    further.push((inner, way));
+                }
+            }
+            ways = further;
+        }
+        None
+    }
+
     pub(super) fn enumeration(&self, id: EnumId) -> &Enum {
         &self.enums[id.0]
     }

@@ -1,8 +1,18 @@
 //! Finds the name that somebody probably meant.
 
-/// The candidate nearest to `name`, if it is near enough to be a slip.
-pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let allowed = (name.len() / 3).max(1);
+/// The candidate nearest to `name`, if it is near enough to be a slip: at most a third of the letters differ.
+#[must_use]
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest_within(name, (name.len() / 3).max(1), candidates)
+}
+
+/// The candidate nearest to `name`, if at most so many letters differ.
+#[must_use]
+pub fn nearest_within<'a>(
+    name: &str,
+    allowed: usize,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     candidates
         .into_iter()
         .filter(|candidate| candidate.len().abs_diff(name.len()) <= allowed)

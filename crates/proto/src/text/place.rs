@@ -1,0 +1,163 @@
+//! A stretch of a text, as people are shown it: line, column, and the line itself with a caret below.
+//!
+//! Used for mistakes ([`TextError`](super::TextError)) and for whatever else is said of a field ([`Positions`](super::Positions)).
+
+use std::fmt;
+
+/// Where something stands in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// The line of the source, without its end; only the surroundings of the place if it is very long. What would not be seen on a
+    /// terminal, or would act on it, is replaced by `·`.
+    pub excerpt: String,
+    /// Where in `excerpt` the place begins, in characters from 0.
+    pub excerpt_column: usize,
+    /// How many characters of `excerpt` it has; at least 1, though the place may be the end of the line.
+    pub width: usize,
+}
+
+/// The most characters of a line that are shown.
+const EXCERPT: usize = 120;
+
+impl Place {
+    /// The bytes `start..end` of `source`, as far as they are in one line.
+    pub(super) fn new(source: &str, start: usize, end: usize) -> Self {
+        let line_start = source[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = source[start..]
+            .find('\n')
+            .map_or(source.len(), |newline| start + newline);
+        let text = source[line_start..line_end].trim_end_matches('\r');
+        let before = source[line_start..start].chars().count();
+        let wide = source[start..end.clamp(start, line_end)].chars().count();
+        // A line that is too long is shown from some characters before the place.
+        let skipped = if text.chars().count() > EXCERPT {
+            before.saturating_sub(EXCERPT / 3)
+        } else {
+            0
+        };
+        let excerpt: String = text.chars().skip(skipped).take(EXCERPT).map(shown).collect();
+        let excerpt_column = before - skipped;
+        Self {
+            line: line_number(source, start),
+            column: before + 1,
+            width: wide.min(EXCERPT.saturating_sub(excerpt_column)).max(1),
+            excerpt,
+            excerpt_column,
+        }
+    }
+
+    /// The line and the caret below it, each indented and on a line of its own.
+    #[must_use]
+    pub fn caret(&self) -> impl fmt::Display + '_ {
+        Caret(self)
+    }
+}
+
+struct Caret<'a>(&'a Place);
+
+impl fmt::Display for Caret<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.0;
+        write!(f, "  {}\n  ", place.excerpt)?;
+        let mut letters = place.excerpt.chars();
+        for letter in letters.by_ref().take(place.excerpt_column) {
+            // Tabs stay tabs in front of the caret, so that it stands below its place however wide they are.
+            match letter {
+                '\t' => f.write_str("\t")?,
+                letter => write!(f, "{:1$}", "", columns(letter))?,
+            }
+        }
+        let below: usize = letters.take(place.width).map(columns).sum();
+        f.write_str(&"^".repeat(below.max(1)))
+    }
+}
+
+/// A byte order mark is nothing to be seen; other letters that a terminal would obey are replaced.
+fn shown(letter: char) -> char {
+    match letter {
+        '\t' => '\t',
+        letter if letter.is_control() || is_invisible(letter) => '·',
+        letter => letter,
+    }
+}
+
+/// Characters that take no room and are no part of the letter before, or that change the direction of writing.
+pub(super) fn is_invisible(letter: char) -> bool {
+    matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// How many columns a terminal takes for a character: the ranges of Unicode's `EastAsianWidth.txt` that are wide, and of marks
+/// that go onto the letter before.
+fn columns(letter: char) -> usize {
+    match letter as u32 {
+        0x0300..=0x036f
+        | 0x1ab0..=0x1aff
+        | 0x1dc0..=0x1dff
+        | 0x20d0..=0x20ff
+        | 0xfe00..=0xfe0f
+        | 0xfe20..=0xfe2f => 0,
+        0x1100..=0x115f
+        | 0x2e80..=0x303e
+        | 0x3041..=0x33ff
+        | 0x3400..=0x4dbf
+        | 0x4e00..=0x9fff
+        | 0xa000..=0xa4cf
+        | 0xac00..=0xd7a3
+        | 0xf900..=0xfaff
+        | 0xfe30..=0xfe6f
+        | 0xff00..=0xff60
+        | 0xffe0..=0xffe6
+        | 0x1f300..=0x1f64f
+        | 0x1f680..=0x1f6ff
+        | 0x1f900..=0x1f9ff
+        | 0x20000..=0x3fffd => 2,
+        _ => 1,
+    }
+}
+
+/// The line, from 1, that the byte at `offset` is in.
+pub(super) fn line_number(source: &str, offset: usize) -> usize {
+    1 + source[..offset].bytes().filter(|byte| *byte == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is shown of the first occurrence of `part`.
+    fn caret(source: &str, part: &str) -> String {
+        let start = source.find(part).unwrap();
+        Place::new(source, start, start + part.len()).caret().to_string()
+    }
+
+    #[test]
+    fn the_caret_stands_below_its_place_after_tabs_and_wide_characters() {
+        assert_eq!(caret("\ta bad", "bad"), "  \ta bad\n  \t  ^^^");
+        assert_eq!(caret("é: bad\r\n", "bad"), "  é: bad\n     ^^^");
+        assert_eq!(caret("表: bad", "bad"), "  表: bad\n      ^^^");
+        assert_eq!(caret("x 表😀 y", "表😀"), "  x 表😀 y\n    ^^^^");
+        // A letter and its accent are one.
+        assert_eq!(caret("e\u{301} bad", "bad"), "  e\u{301} bad\n    ^^^");
+        assert_eq!(caret("a\n bad\nc", "bad"), "   bad\n   ^^^");
+    }
+
+    #[test]
+    fn nothing_is_shown_that_a_terminal_would_obey() {
+        assert_eq!(
+            caret("\u{feff}a \u{1b}[31m bad\u{202e}", "bad"),
+            "  ·a ·[31m bad·\n           ^^^"
+        );
+    }
+
+    #[test]
+    fn a_place_of_several_lines_or_at_the_end_of_one_has_its_caret() {
+        assert_eq!(caret("'a\nb'", "'a\nb'"), "  'a\n  ^^");
+        let end = Place::new("abc", 3, 3);
+        assert_eq!((end.line, end.column), (1, 4));
+        assert_eq!(end.caret().to_string(), "  abc\n     ^");
+    }
+}
