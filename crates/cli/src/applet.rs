@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use clap::{Arg, Command};
 
 use crate::perfetto::{self, Program};
-use crate::{autostart, doctor, info, open, text, traced, traced_probes, trigger_perfetto, websocket_bridge};
+use crate::{
+    autostart, config, doctor, info, open, text, traced, traced_probes, trigger_perfetto, websocket_bridge,
+};
 
 /// A program.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +69,13 @@ const APPLETS: &[Applet] = &[
     WEBSOCKET_BRIDGE,
 ];
 
+/// Checks and converts trace configs.
+const CONFIG: Applet = Applet {
+    name: "config",
+    command: config::command,
+    run: config::run,
+};
+
 /// Looks at what recording depends on.
 const DOCTOR: Applet = Applet {
     name: "doctor",
@@ -103,7 +112,7 @@ const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
 };
 
 /// Those that are the first word of `ferretto` only, or another program there than under a name of their own.
-const WORDS: &[Applet] = &[DOCTOR, INFO, OPEN, TEXT, WEBSOCKET_BRIDGE_OF_FERRETTO];
+const WORDS: &[Applet] = &[CONFIG, DOCTOR, INFO, OPEN, TEXT, WEBSOCKET_BRIDGE_OF_FERRETTO];
 
 /// What the binary is without a name of these.
 const DEFAULT: Applet = Applet {

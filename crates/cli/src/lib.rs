@@ -7,6 +7,7 @@
 pub mod applet;
 mod autostart;
 mod background;
+mod config;
 mod daemon;
 mod doctor;
 #[cfg(any(test, fuzzing))]

@@ -48,3 +48,4 @@ pub use producer::{Credentials, Introduction, MemorySharing, Scraping, SmbOrigin
 pub use query::StateScope;
 pub use readback::ReadBatch;
 pub use service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service, SystemFacts};
+pub use wanted::ProducerFilter;

@@ -67,13 +67,21 @@ impl WantedSource {
 
 /// Which producers a data source of a config is meant for.
 #[derive(Debug)]
-struct ProducerFilter {
+pub struct ProducerFilter {
     names: OrderedSet<String>,
     expressions: Vec<Regex>,
     other_machine_only: bool,
 }
 
 impl ProducerFilter {
+    /// The filter of a data source, for whoever wants to know what a service of `this_machine` would make of it.
+    ///
+    /// # Errors
+    /// The expression that is none.
+    pub fn of(source: &trace_config::DataSource, this_machine: &str) -> Result<ProducerFilter, String> {
+        Self::new(source, this_machine, limits::MIN_REGEX_MEMORY)
+    }
+
     fn new(
         source: &trace_config::DataSource,
         this_machine: &str,
@@ -98,7 +106,8 @@ impl ProducerFilter {
         })
     }
 
-    fn passes(&self, name: &str) -> bool {
+    /// Whether it is meant for a producer of this name.
+    pub fn passes(&self, name: &str) -> bool {
         let anyone = self.names.is_empty() && self.expressions.is_empty();
         let named = || self.names.contains(name);
         let matched = || {

@@ -96,6 +96,7 @@ fn save(program: Program, wanted: Wanted, folder: &Path, socket: &Address) -> (V
                     trigger: None,
                 }),
                 config: Default::default(),
+                written: None,
                 sink: Sink::File(path),
                 existing: ExistingFile::Refuse,
                 process: Process::Foreground,

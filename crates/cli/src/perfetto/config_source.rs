@@ -1,13 +1,15 @@
 //! Reading a trace config, encoded or as text.
 //!
-//! Called by [`plan`](super::plan). What a config holds beyond our schema survives: the messages keep unknown fields, so
-//! a producer gets its part byte for byte as the user wrote it.
+//! Called by [`plan`](super::plan) and by `ferretto config`. What a config holds beyond our schema survives: the messages keep unknown
+//! fields, so a producer gets its part byte for byte as the user wrote it.
 
 use std::ffi::OsStr;
 use std::io::Read;
 
 use ferretto_proto::messages::{Message, TraceConfig};
-use ferretto_proto::text::{self, UnknownNames};
+use ferretto_proto::text::{self, NotText, UnknownNames};
+
+use crate::config::advice::Origin;
 
 /// How a config is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,15 +22,24 @@ pub(crate) enum ConfigSyntax {
     LossyText,
 }
 
+/// A config as it was asked for, before anything is added to it.
+#[derive(Debug)]
+pub(crate) struct WrittenConfig {
+    pub(crate) config: TraceConfig,
+    pub(crate) origin: Origin,
+}
+
 /// A config that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("cannot read the trace config {name}: {source}")]
     Read { name: String, source: std::io::Error },
-    #[error(
-        "the trace config {name} is not UTF-8 text (byte {position}); an encoded config goes without --txt"
-    )]
-    NotText { name: String, position: usize },
+    #[error("the trace config is not valid\n{name}:{source}")]
+    NotUtf8 { name: String, source: NotText },
+    #[error("the trace config {name} is UTF-16: save it as UTF-8")]
+    Utf16 { name: String },
+    #[error("the trace config {name} is encoded, but a text is expected; leave out --txt")]
+    EncodedWithFlag { name: String },
     #[error("the trace config is not valid\n{0}")]
     Text(String),
     #[error("the trace config {name} is text, but an encoded one is expected; add --txt")]
@@ -54,43 +65,73 @@ pub(crate) fn read_config(name: &OsStr) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
+/// Text or encoded, by the looks of it: tags and lengths in an encoded config are characters that nobody types. What is UTF-16
+/// was meant as text.
+pub(crate) fn detect(bytes: &[u8]) -> ConfigSyntax {
+    let utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
+    let is_text = |byte: &u8| matches!(byte, b'\t'..=b'\r' | b' '..=b'~' | 0x80..);
+    if utf16 || bytes.iter().all(is_text) {
+        ConfigSyntax::Text
+    } else {
+        ConfigSyntax::Encoded
+    }
+}
+
 /// Parses what was read; `name` is for messages.
 pub(crate) fn parse_config(
     name: &str,
     bytes: &[u8],
     syntax: ConfigSyntax,
-) -> Result<TraceConfig, ConfigError> {
-    let encoded = match syntax {
-        ConfigSyntax::Encoded => None,
-        ConfigSyntax::Text => Some(encode_text(name, bytes, UnknownNames::Refuse)?),
-        ConfigSyntax::LossyText => Some(encode_text(name, bytes, UnknownNames::Drop)?),
+) -> Result<WrittenConfig, ConfigError> {
+    let unknown_names = match syntax {
+        ConfigSyntax::Encoded => return parse_encoded(name, bytes),
+        ConfigSyntax::Text => UnknownNames::Refuse,
+        ConfigSyntax::LossyText => UnknownNames::Drop,
     };
-    TraceConfig::decode_from_slice(encoded.as_deref().unwrap_or(bytes)).map_err(|source| {
-        if syntax == ConfigSyntax::Encoded && bytes.iter().all(|byte| is_text(*byte)) {
-            ConfigError::TextWithoutFlag {
+    parse_text(name, bytes, unknown_names).map_err(|error| {
+        // An encoded config is text only by accident, and then a bad one.
+        let is_encoded =
+            detect(bytes) == ConfigSyntax::Encoded && TraceConfig::decode_from_slice(bytes).is_ok();
+        match is_encoded {
+            true => ConfigError::EncodedWithFlag {
                 name: name.to_owned(),
-            }
-        } else {
-            ConfigError::Encoded {
-                name: name.to_owned(),
-                source,
-            }
+            },
+            false => error,
         }
     })
 }
 
-/// Checks text against the schema. A refusal shows each mistake at its line and column.
-fn encode_text(name: &str, bytes: &[u8], unknown_names: UnknownNames) -> Result<Vec<u8>, ConfigError> {
-    let source = std::str::from_utf8(bytes).map_err(|error| ConfigError::NotText {
-        name: name.to_owned(),
-        position: error.valid_up_to(),
-    })?;
-    text::encode_with(source, text::TRACE_CONFIG, unknown_names)
-        .map_err(|errors| ConfigError::Text(errors.render(name)))
+fn parse_encoded(name: &str, bytes: &[u8]) -> Result<WrittenConfig, ConfigError> {
+    let name = name.to_owned();
+    match TraceConfig::decode_from_slice(bytes) {
+        Ok(config) => Ok(WrittenConfig {
+            config,
+            origin: Origin::Encoded { name },
+        }),
+        Err(_) if detect(bytes) == ConfigSyntax::Text && std::str::from_utf8(bytes).is_ok() => {
+            Err(ConfigError::TextWithoutFlag { name })
+        }
+        Err(source) => Err(ConfigError::Encoded { name, source }),
+    }
 }
 
-fn is_text(byte: u8) -> bool {
-    matches!(byte, b' '..=b'~' | b'\t'..=b'\r')
+/// Checks text against the schema. A refusal shows each mistake at its line and column.
+fn parse_text(name: &str, bytes: &[u8], unknown_names: UnknownNames) -> Result<WrittenConfig, ConfigError> {
+    let name = name.to_owned();
+    let source = match text::source(bytes) {
+        Ok(source) => source,
+        Err(NotText::Utf16) => return Err(ConfigError::Utf16 { name }),
+        Err(source) => return Err(ConfigError::NotUtf8 { name, source }),
+    };
+    let (encoded, positions) = text::encode_with_positions(&source, text::TRACE_CONFIG, unknown_names)
+        .map_err(|errors| ConfigError::Text(errors.render(&name)))?;
+    match TraceConfig::decode_from_slice(&encoded) {
+        Ok(config) => Ok(WrittenConfig {
+            config,
+            origin: Origin::Text { name, positions },
+        }),
+        Err(source) => Err(ConfigError::Encoded { name, source }),
+    }
 }
 
 #[cfg(test)]
@@ -98,7 +139,10 @@ mod tests {
     use super::*;
 
     fn parse(text: &str, syntax: ConfigSyntax) -> Result<TraceConfig, String> {
-        parse_config("demo.cfg", text.as_bytes(), syntax).map_err(|error| error.to_string())
+        match parse_config("demo.cfg", text.as_bytes(), syntax) {
+            Ok(written) => Ok(written.config),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     #[test]
@@ -108,7 +152,7 @@ mod tests {
             ..Default::default()
         };
         let encoded = parse_config("x", &config.encode_to_vec(), ConfigSyntax::Encoded).unwrap();
-        assert_eq!(encoded, config);
+        assert_eq!(encoded.config, config);
         assert_eq!(
             parse("duration_ms: 10000 # ten seconds", ConfigSyntax::Text).unwrap(),
             config
@@ -134,10 +178,35 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("is not an encoded TraceConfig"), "{error}");
-        let error = parse_config("x", &[b'a', 0xff], ConfigSyntax::Text)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("not UTF-8 text (byte 1)"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_text_is_said_with_what_it_is() {
+        let refused = |bytes: &[u8]| {
+            parse_config("x", bytes, ConfigSyntax::Text)
+                .unwrap_err()
+                .to_string()
+        };
+        let encoded = TraceConfig {
+            duration_ms: Some(10_000),
+            unique_session_name: Some("x".to_owned()),
+            ..Default::default()
+        };
+        assert!(refused(&encoded.encode_to_vec()).contains("is encoded"));
+        let error = refused(b"a: 'caf\xe9'");
+        assert!(
+            error.contains("x:1:8: error: the byte 0xe9 is not UTF-8"),
+            "{error}"
+        );
+        let utf16: Vec<u8> = "\u{feff}duration_ms: 5"
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        assert!(refused(&utf16).contains("is UTF-16"), "{}", refused(&utf16));
+        assert_eq!(detect(&utf16), ConfigSyntax::Text);
+        assert_eq!(detect(&encoded.encode_to_vec()), ConfigSyntax::Encoded);
+        // As Perfetto's own parser has it.
+        assert!(parse_config("x", b"duration_ms: 5 # gr\xf6\xdfer", ConfigSyntax::Text).is_ok());
     }
 
     #[test]

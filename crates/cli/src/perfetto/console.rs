@@ -79,6 +79,11 @@ impl Console {
         self.line(format_args!("{name}: {text}"));
     }
 
+    /// A line that starts with the program's name: what is about to happen, and how it ended.
+    pub(crate) fn notice(&mut self, text: impl std::fmt::Display) {
+        self.say(text);
+    }
+
     /// A line.
     pub(crate) fn line(&mut self, text: impl std::fmt::Display) {
         if let Some(lines) = &mut self.kept {

@@ -11,7 +11,7 @@ use std::io::Write;
 mod args;
 mod background;
 mod bugreport;
-mod config_source;
+pub(crate) mod config_source;
 mod console;
 mod contents;
 pub(crate) mod figures;
@@ -20,7 +20,7 @@ mod light_config;
 mod losses;
 mod output;
 mod pipe;
-mod plan;
+pub(crate) mod plan;
 mod progress;
 pub(crate) mod query;
 mod record;
@@ -30,6 +30,7 @@ mod session;
 mod signals;
 mod snapshots;
 mod triggers;
+mod warnings;
 
 pub(crate) use args::command;
 use background::Detached;
@@ -122,10 +123,15 @@ fn explain(program: Program, message: &clap::Error) -> u8 {
 
 fn record(
     program: Program,
-    recording: plan::Recording,
+    mut recording: plan::Recording,
     find_service: FindService<'_>,
     console: &mut Console,
 ) -> u8 {
+    if recording.process != plan::Process::Foreground
+        && let Some(written) = recording.written.take()
+    {
+        warnings::warn_before_fork(program, &written, console);
+    }
     let opened = Output::open(&recording.sink, recording.existing);
     let output = match opened {
         Ok(output) => output,

@@ -10,8 +10,9 @@ use ferretto_proto::messages::{Message, TraceAttributes, TraceConfig, trace_attr
 
 use super::Program;
 use super::args::{Arguments, StatsdFlags};
-use super::config_source::{ConfigError, ConfigSyntax, parse_config, read_config};
+use super::config_source::{ConfigError, ConfigSyntax, WrittenConfig, parse_config, read_config};
 use super::light_config::{LightFlagError, add_overview, light_config, test_config};
+use crate::config::advice::Origin;
 
 /// The id by which services know the session that a bug report wants: all bits set.
 const BUGREPORT_SESSION: u64 = u64::MAX;
@@ -61,6 +62,8 @@ pub(crate) struct Recording {
     pub(crate) job: Job,
     /// As it goes to the service.
     pub(crate) config: TraceConfig,
+    /// As it was asked for; `None` where there was nothing to ask for.
+    pub(crate) written: Option<WrittenConfig>,
     /// Where the trace goes.
     pub(crate) sink: Sink,
     /// What happens to a file that is there already.
@@ -378,6 +381,7 @@ fn reattach(arguments: Arguments) -> Result<Plan, PlanError> {
     Ok(Plan::Record(Box::new(Recording {
         job: Job::Attach(key, then),
         config: TraceConfig::default(),
+        written: None,
         sink: Sink::SameAsBefore,
         existing: ExistingFile::Replace,
         process: process(arguments.background, arguments.background_wait),
@@ -408,17 +412,10 @@ fn query(arguments: &Arguments) -> Result<Plan, PlanError> {
 }
 
 fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
-    let mut config = requested_config(program, &arguments)?;
-    check_reports(&config)?;
+    let written = requested_config(program, &arguments)?;
+    let mut config = written.config.clone();
+    check_config(&config)?;
     add_command_line_metadata(&mut config, &arguments)?;
-
-    let delay = &config.cmd_trace_start_delay;
-    match (delay.min_delay_ms, delay.max_delay_ms) {
-        (None, None) => {}
-        (Some(min), Some(max)) if min > max => return Err(PlanError::InvertedDelay { min, max }),
-        (Some(_), Some(_)) => {}
-        _ => return Err(PlanError::HalfDelay),
-    }
     check_output_path(&config, arguments.out.as_ref())?;
     // The rest of such a config means nothing.
     if !config.activate_triggers.is_empty() {
@@ -454,6 +451,7 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
         return Err(PlanError::SnapshotsWithoutFile);
     }
     Ok(Plan::Record(Box::new(Recording {
+        written: (!matches!(job, Job::Clone(_))).then_some(written),
         job,
         config,
         sink,
@@ -475,7 +473,7 @@ pub(crate) fn takes_snapshots(config: &TraceConfig) -> bool {
 }
 
 /// The configs of all `-c` put together, or that of the light flags. As upstream, empty files beside light flags are ignored.
-fn requested_config(program: Program, arguments: &Arguments) -> Result<TraceConfig, PlanError> {
+fn requested_config(program: Program, arguments: &Arguments) -> Result<WrittenConfig, PlanError> {
     let mut given: Vec<(&OsString, Vec<u8>)> = Vec::new();
     for name in &arguments.configs {
         // Upstream appends what it reads, but what comes from here takes the place of all before.
@@ -502,7 +500,8 @@ fn requested_config(program: Program, arguments: &Arguments) -> Result<TraceConf
         if program == Program::Ferretto {
             add_overview(&mut config);
         }
-        return Ok(config);
+        let origin = Origin::Flags;
+        return Ok(WrittenConfig { config, origin });
     }
     // A clone has the config of the original.
     let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
@@ -523,22 +522,37 @@ fn config_syntax(arguments: &Arguments) -> ConfigSyntax {
 
 /// Puts configs together as protobuf does: lists are joined, messages merged, of single values the last one counts. Each is
 /// parsed by itself, so that a mistake is shown in the file that has it.
-fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<TraceConfig, PlanError> {
-    let mut encoded = Vec::new();
+fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<WrittenConfig, PlanError> {
+    let mut parsed = Vec::new();
     for (name, bytes) in configs {
-        let syntax = if *name == ":test" {
-            ConfigSyntax::Encoded
+        parsed.push(if *name == ":test" {
+            WrittenConfig {
+                config: test_config()?,
+                origin: Origin::Flags,
+            }
         } else {
-            syntax
-        };
-        let config = parse_config(&display(name), bytes, syntax)?;
-        encoded.extend(config.encode_to_vec());
+            parse_config(&display(name), bytes, syntax)?
+        });
     }
-    TraceConfig::decode_from_slice(&encoded).map_err(|source| {
-        let names: Vec<String> = configs.iter().map(|(name, _)| display(name)).collect();
-        let name = names.join(" with ");
-        ConfigError::Encoded { name, source }.into()
-    })
+    if parsed.len() == 1
+        && let Some(written) = parsed.pop()
+    {
+        return Ok(written);
+    }
+    let encoded: Vec<u8> = parsed
+        .iter()
+        .flat_map(|written| written.config.encode_to_vec())
+        .collect();
+    let names: Vec<String> = configs.iter().map(|(name, _)| display(name)).collect();
+    let name = names.join(" with ");
+    match TraceConfig::decode_from_slice(&encoded) {
+        Ok(config) => Ok(WrittenConfig {
+            config,
+            // Indices of fields are those of the whole: no single text has them.
+            origin: Origin::Encoded { name },
+        }),
+        Err(source) => Err(ConfigError::Encoded { name, source }.into()),
+    }
 }
 
 fn display(name: &OsString) -> String {
@@ -546,6 +560,18 @@ fn display(name: &OsString) -> String {
         "<stdin>".to_owned()
     } else {
         name.to_string_lossy().into_owned()
+    }
+}
+
+/// Looks for what the command line itself, and not the service, refuses in a config.
+pub(crate) fn check_config(config: &TraceConfig) -> Result<(), PlanError> {
+    check_reports(config)?;
+    let delay = &config.cmd_trace_start_delay;
+    match (delay.min_delay_ms, delay.max_delay_ms) {
+        (None, None) => Ok(()),
+        (Some(min), Some(max)) if min > max => Err(PlanError::InvertedDelay { min, max }),
+        (Some(_), Some(_)) => Ok(()),
+        _ => Err(PlanError::HalfDelay),
     }
 }
 

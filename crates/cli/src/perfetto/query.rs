@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
+use ferretto_ipc::Address;
 use ferretto_ipc::reactor::{Deadline, Events, Reactor, Token, monotonic_now};
 use ferretto_proto::messages::TracingServiceState;
 
@@ -51,9 +52,17 @@ pub(super) fn ask(
     service: &Service,
     scope: StateScope,
 ) -> Result<(Box<TracingServiceState>, Vec<u8>), String> {
-    let endpoint = ConsumerEndpoint::connect(&service.consumer_socket)
-        .map_err(|error| unreachable(&service.consumer_socket, &error))?;
-    state_of(endpoint, scope, PATIENCE)
+    ask_within(PATIENCE, &service.consumer_socket, scope)
+}
+
+/// Likewise, of the service at this socket, which gets this long to answer.
+pub(crate) fn ask_within(
+    patience: Duration,
+    socket: &Address,
+    scope: StateScope,
+) -> Result<(Box<TracingServiceState>, Vec<u8>), String> {
+    let endpoint = ConsumerEndpoint::connect(socket).map_err(|error| unreachable(socket, &error))?;
+    state_of(endpoint, scope, patience)
 }
 
 /// Asks the service at the other end of a connection, which gets this long to answer.

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_ipc::client::{CallError, InvokeError, More};
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::{
@@ -19,6 +19,7 @@ use ferretto_proto::messages::{
 };
 
 use super::background::{StartReport, StartStatus};
+use super::config_source::WrittenConfig;
 use super::console::{Console, Kind};
 use super::contents::Contents;
 use super::figures::Bytes;
@@ -32,7 +33,7 @@ use super::session::{
 };
 use super::signals::Signals;
 use super::snapshots::{SnapshotPlan, Snapshots};
-use super::{FAILURE, NOT_ATTACHED, SUCCESS, signals, triggers};
+use super::{FAILURE, NOT_ATTACHED, SUCCESS, signals, triggers, warnings};
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
 const FLUSH_FLAGS: u64 = 2 << 4 | 2;
@@ -93,6 +94,7 @@ pub(super) fn record(
         job: recording.job,
         session: Session::new(parameters, now()),
         config: recording.config.encode_to_vec(),
+        written: recording.written,
         sink: recording.sink,
         awaited,
         output,
@@ -121,6 +123,8 @@ struct Recorder<'a> {
     session: Session,
     /// Encoded.
     config: Vec<u8>,
+    /// As it was asked for, until what there is to be said of it was said.
+    written: Option<WrittenConfig>,
     job: Job,
     sink: Sink,
     /// What the recording waits for.
@@ -335,7 +339,14 @@ impl Recorder<'_> {
                 let kinds: Vec<ObservableEventType> = start.into_iter().chain(triggers).collect();
                 endpoint.observe_events(&kinds)
             }
-            Call::EnableTracing => endpoint.enable_tracing(&self.config, file),
+            Call::EnableTracing => {
+                // First, so that the answer is about what is there when the recording begins. One that cannot be asked is
+                // found out by the next call.
+                if self.written.is_some() {
+                    let _ = endpoint.query_service_state(StateScope::Everything);
+                }
+                endpoint.enable_tracing(&self.config, file)
+            }
             Call::Flush => endpoint.flush_producers(DEFAULT_FLUSH_TIMEOUT, FLUSH_FLAGS),
             Call::DisableTracing => endpoint.disable_tracing(),
             Call::ReadBuffers => endpoint.read_buffers(),
@@ -437,6 +448,15 @@ impl Recorder<'_> {
             }
             (_, Ok(ConsumerReply::SessionCloned(response))) => {
                 self.session.cloned(cloned(&self.job, &response), now());
+            }
+            (ConsumerMethod::QueryServiceState, state) => {
+                if let Some(written) = self.written.take() {
+                    let state = match &state {
+                        Ok(ConsumerReply::ServiceState { state, .. }) => Some(&**state),
+                        _ => None,
+                    };
+                    warnings::warn(&written, state, self.console);
+                }
             }
             (ConsumerMethod::Attach, Err(_)) => self.session.attached(Err(()), now()),
             (ConsumerMethod::Detach, outcome) => self.session.detached(outcome.map(drop).map_err(drop)),

@@ -79,6 +79,7 @@ impl SnapshotPlan {
                 }),
             }),
             config: self.config.clone(),
+            written: None,
             sink: Sink::File(self.path(number)),
             existing: self.existing,
             process: Process::Foreground,

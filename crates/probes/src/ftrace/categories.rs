@@ -1,4 +1,5 @@
-//! The kernel events that atrace categories stand for. Used by [`super::control`].
+//! The kernel events that atrace categories stand for. Used by [`super::control`], and by the
+//! command line to tell what a category is worth.
 //!
 //! Android's `atrace` gives names such as `sched` or `disk` to groups of kernel events, and configs name them in
 //! `atrace_categories`. The table is that of upstream, and of `frameworks/native/cmds/atrace/atrace.cpp` before it;
@@ -168,7 +169,7 @@ const CATEGORIES: &[(&str, &[Entry])] = &[
 ];
 
 /// The events of `category` that this kernel has; none for a category that only has a meaning in user space.
-pub(super) fn events_of_category(category: &str, tracefs: &Tracefs) -> Vec<EventName> {
+pub fn events_of_category(category: &str, tracefs: &Tracefs) -> Vec<EventName> {
     let entries = CATEGORIES
         .iter()
         .find(|(name, _)| *name == category)

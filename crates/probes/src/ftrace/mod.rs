@@ -23,7 +23,7 @@
 //! `linux.process_stats`). The data source `linux.frozen_ftrace` does not exist yet.
 
 pub mod bundle;
-mod categories;
+pub mod categories;
 mod compact_sched;
 pub mod control;
 pub mod data_source;
@@ -44,7 +44,7 @@ pub mod request;
 pub mod restore;
 pub mod session;
 pub mod stats;
-mod syscalls;
+pub mod syscalls;
 pub mod table;
 #[cfg(test)]
 mod test_instance;

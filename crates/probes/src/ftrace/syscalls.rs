@@ -5,7 +5,7 @@
 //! here no name is known. Used by [`super::control`].
 
 /// Number of the system call `name`, spelled as the kernel function (`sys_read`) as upstream has it, or without prefix.
-pub(super) fn number(name: &str) -> Option<u16> {
+pub fn number(name: &str) -> Option<u16> {
     let plain = name.strip_prefix("sys_").unwrap_or(name);
     by_name(plain).or_else(|| {
         // Where the function's name is not that of the call: sys_newstat, sys_newuname, …

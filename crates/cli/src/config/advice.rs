@@ -1,0 +1,198 @@
+//! What a config that is legal will disappoint with: said before the recording, while it can still be changed.
+//!
+//! Called by `perfetto` just before a recording and by [`check`](super::check). [`advise`] looks at values only: what the service
+//! offers and what the kernel has comes in as [`Surroundings`]. It never refuses anything, and where something is not known it is
+//! silent: a warning that is wrong is worse than none. Mistakes that make a config illegal are the business of the text front
+//! and of the service.
+
+mod buffers;
+mod filters;
+mod known_sources;
+mod rates;
+mod session;
+mod sources;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use ferretto_proto::messages::TraceConfig;
+use ferretto_proto::text::{Place, Positions};
+
+use super::surroundings::Surroundings;
+
+/// How a config came to be, and so how a place in it is told.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// Somebody wrote it as text.
+    Text {
+        /// The file.
+        name: String,
+        /// Where each field stands in it.
+        positions: Positions,
+    },
+    /// It came encoded.
+    Encoded {
+        /// The file.
+        name: String,
+    },
+    /// Light flags made it: whoever typed them never saw the fields.
+    Flags,
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// Something that was asked for will be missing, or the config does not do what it says.
+    Warning,
+    /// It does, and could do better.
+    Hint,
+}
+
+/// Something to be changed about a config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Advice {
+    pub(crate) weight: Weight,
+    /// The field, as `data_sources[0].config.name`; empty for the config as a whole.
+    pub(crate) path: String,
+    /// Where that is in the text, or what is around it there, if it was text.
+    pub(crate) place: Option<Place>,
+    /// What will disappoint.
+    pub(crate) what: String,
+    /// What to do about it.
+    pub(crate) change: String,
+}
+
+impl Advice {
+    /// As one line, with the place in front.
+    pub(crate) fn line<'a>(&'a self, origin: &'a Origin) -> impl fmt::Display + 'a {
+        Line { advice: self, origin }
+    }
+}
+
+struct Line<'a> {
+    advice: &'a Advice,
+    origin: &'a Origin,
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let advice = self.advice;
+        match (self.origin, &advice.place) {
+            (Origin::Flags, _) => {}
+            (Origin::Text { name, .. }, Some(place)) => {
+                write!(f, "{name}:{}:{}: ", place.line, place.column)?
+            }
+            (Origin::Text { name, .. } | Origin::Encoded { name }, _) if advice.path.is_empty() => {
+                write!(f, "{name}: ")?
+            }
+            (Origin::Text { name, .. } | Origin::Encoded { name }, _) => {
+                write!(f, "{name}: {}: ", advice.path)?
+            }
+        }
+        let weight = match advice.weight {
+            Weight::Warning => "warning",
+            Weight::Hint => "hint",
+        };
+        write!(f, "{weight}: {}; {}", advice.what, advice.change)
+    }
+}
+
+/// More than these are not read by anybody.
+const MOST: usize = 20;
+
+/// Everything that is to be said of a config, in the order of its text; at most [`MOST`], warnings before hints if there are more.
+pub(crate) fn advise(config: &TraceConfig, origin: &Origin, surroundings: &Surroundings) -> Vec<Advice> {
+    let mut adviser = Adviser {
+        config,
+        origin,
+        surroundings,
+        advice: Vec::new(),
+    };
+    // What its triggers do is up to the sessions that wait for them: the rest of such a config means nothing.
+    if config.activate_triggers.is_empty() {
+        sources::advise(&mut adviser);
+        filters::advise(&mut adviser);
+        buffers::advise(&mut adviser);
+        if !matches!(origin, Origin::Flags) {
+            session::advise(&mut adviser);
+        }
+    }
+    let mut advice = adviser.advice;
+    if advice.len() > MOST {
+        advice.sort_by_key(|advice| advice.weight == Weight::Hint);
+        advice.truncate(MOST);
+    }
+    advice.sort_by_key(|advice| advice.place.as_ref().map(|place| (place.line, place.column)));
+    advice
+}
+
+/// What the parts look at, and what they have found.
+struct Adviser<'a> {
+    config: &'a TraceConfig,
+    origin: &'a Origin,
+    surroundings: &'a Surroundings,
+    advice: Vec<Advice>,
+}
+
+impl Adviser<'_> {
+    fn warn(&mut self, path: impl Into<String>, what: impl Into<String>, change: impl Into<String>) {
+        self.add(Weight::Warning, path.into(), what.into(), change.into());
+    }
+
+    fn hint(&mut self, path: impl Into<String>, what: impl Into<String>, change: impl Into<String>) {
+        self.add(Weight::Hint, path.into(), what.into(), change.into());
+    }
+
+    /// Whether there is more than will be shown: looking on would only take time.
+    fn has_enough(&self) -> bool {
+        self.advice.len() > MOST
+    }
+
+    fn add(&mut self, weight: Weight, path: String, what: String, change: String) {
+        let place = match self.origin {
+            Origin::Text { positions, .. } => positions.place(&path),
+            Origin::Encoded { .. } | Origin::Flags => None,
+        };
+        self.advice.push(Advice {
+            weight,
+            path,
+            place,
+            what,
+            change,
+        });
+    }
+}
+
+/// The name of a data source in a config; empty if it has none.
+fn name_of(source: &ferretto_proto::messages::trace_config::DataSource) -> &str {
+    source.config.name.as_deref().unwrap_or_default()
+}
+
+/// Which buffer a data source writes into, if there is one.
+fn target_of(
+    config: &TraceConfig,
+    source: &ferretto_proto::messages::trace_config::DataSource,
+) -> Option<usize> {
+    let name = source.config.target_buffer_name.as_deref().unwrap_or_default();
+    let index = source.config.target_buffer.unwrap_or_default() as usize;
+    if name.is_empty() {
+        return (index < config.buffers.len()).then_some(index);
+    }
+    let named = config
+        .buffers
+        .iter()
+        .position(|buffer| buffer.name.as_deref() == Some(name))?;
+    (index == 0 || index == named).then_some(named)
+}
+
+/// Milliseconds as people say them.
+fn time(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        1000..120_000 if ms.is_multiple_of(1000) => format!("{} s", ms / 1000),
+        1000..120_000 => format!("{:.1} s", ms as f64 / 1000.0),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        _ => format!("{} h", ms / 3_600_000),
+    }
+}

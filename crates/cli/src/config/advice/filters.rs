@@ -1,0 +1,325 @@
+//! What data sources are asked for by name: kernel events, categories, system calls, counters; and periods that are too short.
+
+use ferretto_probes::ftrace::syscalls;
+use ferretto_proto::messages::trace_config::DataSource;
+use ferretto_proto::messages::{FtraceConfig, SysStatsConfig, TrackEventConfig};
+use ferretto_proto::text::{nearest, nearest_within};
+
+use super::known_sources::{FTRACE, TRACK_EVENT};
+use super::{Adviser, MOST, name_of};
+use crate::config::surroundings::{Category, Kernel};
+
+/// The least period of `linux.process_stats`, in ms; upstream's as well.
+const MIN_PROCESS_STATS_PERIOD: u32 = 100;
+/// The least period of `linux.sys_stats`, in ms; upstream's as well.
+const MIN_SYS_STATS_PERIOD: u32 = 10;
+
+pub(super) fn advise(adviser: &mut Adviser<'_>) {
+    let config = adviser.config;
+    for (index, source) in config.data_sources.iter().enumerate() {
+        if adviser.has_enough() {
+            return;
+        }
+        let path = format!("data_sources[{index}].config");
+        match name_of(source) {
+            FTRACE => ftrace(
+                adviser,
+                &format!("{path}.ftrace_config"),
+                &source.config.ftrace_config,
+            ),
+            TRACK_EVENT => track_event(adviser, &format!("{path}.track_event_config"), source),
+            ferretto_probes::sys_stats::NAME => sys_stats(adviser, &path, &source.config.sys_stats_config),
+            ferretto_probes::process_stats::NAME => {
+                let period = source.config.process_stats_config.proc_stats_poll_ms;
+                let path = format!("{path}.process_stats_config.proc_stats_poll_ms");
+                least_period(adviser, path, period, MIN_PROCESS_STATS_PERIOD);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn ftrace(adviser: &mut Adviser<'_>, path: &str, config: &FtraceConfig) {
+    let nothing = config.ftrace_events.is_empty()
+        && config.atrace_categories.is_empty()
+        && config.atrace_apps.is_empty()
+        && config.syscall_events.is_empty()
+        && config.kprobe_events.is_empty()
+        && !config.enable_function_graph.unwrap_or_default();
+    if nothing {
+        adviser.warn(
+            path,
+            "linux.ftrace is asked for no events",
+            "add `ftrace_config { ftrace_events: \"sched/sched_switch\" }` or others of `/sys/kernel/tracing/available_events`",
+        );
+    }
+    kernel_events(adviser, &format!("{path}.ftrace_events"), &config.ftrace_events);
+    atrace_categories(
+        adviser,
+        &format!("{path}.atrace_categories"),
+        &config.atrace_categories,
+    );
+    if !config.atrace_apps.is_empty() {
+        adviser.warn(
+            format!("{path}.atrace_apps[0]"),
+            "atrace_apps has programs for Android write events, and does nothing elsewhere",
+            "record programs with the data source \"track_event\"",
+        );
+    }
+    if config.throttle_rss_stat.unwrap_or_default() {
+        adviser.warn(
+            format!("{path}.throttle_rss_stat"),
+            "throttle_rss_stat needs a kernel of Android: kmem/rss_stat is recorded unthrottled",
+            "leave it out",
+        );
+    }
+    for (index, name) in config.syscall_events.iter().enumerate() {
+        if syscalls::number(name).is_none() {
+            adviser.warn(
+                format!("{path}.syscall_events[{index}]"),
+                format!("this machine has no system call \"{name}\""),
+                "spell it as the kernel does: \"sys_openat\"",
+            );
+        }
+    }
+}
+
+fn kernel_events(adviser: &mut Adviser<'_>, path: &str, events: &[String]) {
+    let Some(kernel) = &adviser.surroundings.kernel else {
+        return;
+    };
+    // Those that other kernels have are told together.
+    let mut missing = Vec::new();
+    for (index, event) in events.iter().enumerate() {
+        if adviser.has_enough() || kernel.has(event) {
+            continue;
+        }
+        match meant(kernel, event) {
+            Some(meant) => adviser.warn(
+                format!("{path}[{index}]"),
+                format!("this kernel has no event \"{event}\""),
+                format!("did you mean \"{meant}\"?"),
+            ),
+            None => missing.push((index, event.as_str())),
+        }
+    }
+    if let Some((first, _)) = missing.first() {
+        adviser.warn(
+            format!("{path}[{first}]"),
+            format!("this kernel has no {}", listed("event", "events", &missing)),
+            "`/sys/kernel/tracing/available_events` lists what it has",
+        );
+    }
+}
+
+fn atrace_categories(adviser: &mut Adviser<'_>, path: &str, categories: &[String]) {
+    let Some(kernel) = &adviser.surroundings.kernel else {
+        return;
+    };
+    let missing: Vec<(usize, &str)> = categories
+        .iter()
+        .map(String::as_str)
+        .enumerate()
+        .filter(|(_, category)| kernel.atrace_categories.get(*category) == Some(&0))
+        .collect();
+    if let Some((first, _)) = missing.first() {
+        adviser.warn(
+            format!("{path}[{first}]"),
+            format!(
+                "this kernel has no events of the atrace {}, and what programs write into them is Android's",
+                listed("category", "categories", &missing)
+            ),
+            "name kernel events with ftrace_events",
+        );
+    }
+}
+
+/// Names in quotes, with what they are in front; the first few of them.
+fn listed(one: &str, several: &str, names: &[(usize, &str)]) -> String {
+    const FEW: usize = 5;
+    let quoted: Vec<String> = names
+        .iter()
+        .take(FEW)
+        .map(|(_, name)| format!("\"{name}\""))
+        .collect();
+    match names.len() {
+        1 => format!("{one} {}", quoted.join(", ")),
+        count if count > FEW => format!("{several} {} and {} more", quoted.join(", "), count - FEW),
+        _ => format!("{several} {}", quoted.join(", ")),
+    }
+}
+
+/// The event of the kernel that somebody means who writes `event`.
+fn meant(kernel: &Kernel, event: &str) -> Option<String> {
+    // As `perf` and the kernel itself write it.
+    let slashed = event.replacen(':', "/", 1);
+    if slashed != event && kernel.has(&slashed) {
+        return Some(slashed);
+    }
+    let (group, name) = slashed.split_once('/').unwrap_or(("", &slashed));
+    if name == "*" {
+        let groups = kernel.events.keys().map(String::as_str);
+        return nearest(group, groups).map(|group| format!("{group}/*"));
+    }
+    // In another group, which one easily takes for its own.
+    let elsewhere = kernel.events.iter().find(|(_, names)| names.contains(name));
+    if let Some((group, _)) = elsewhere {
+        return Some(format!("{group}/{name}"));
+    }
+    // Names in the kernel differ by little, and what another kernel has is no slip.
+    let slips = (name.len() / 6).clamp(1, 3);
+    let of = |group: &String| {
+        let names = kernel.events.get(group)?.iter().map(String::as_str);
+        nearest_within(name, slips, names).map(|name| format!("{group}/{name}"))
+    };
+    if let Some(meant) = of(&group.to_owned()) {
+        return Some(meant);
+    }
+    let groups = kernel.events.keys().map(String::as_str);
+    if let Some(meant) = nearest(group, groups).and_then(|group| {
+        let has = kernel.events.get(group)?.contains(name);
+        has.then(|| format!("{group}/{name}"))
+    }) {
+        return Some(meant);
+    }
+    let all = kernel
+        .events
+        .iter()
+        .flat_map(|(group, names)| names.iter().map(move |name| (group, name)));
+    let similar = nearest_within(name, slips, kernel.events.values().flatten().map(String::as_str))?;
+    all.into_iter()
+        .find(|(_, name)| *name == similar)
+        .map(|(group, name)| format!("{group}/{name}"))
+}
+
+/// Whether a category of track events is meant, as the SDK compares: a `*` stands for any end.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((start, _)) => name.starts_with(start),
+        None => pattern == name,
+    }
+}
+
+fn track_event(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
+    let config: &TrackEventConfig = &source.config.track_event_config;
+    let all_off =
+        config.enabled_categories.is_empty() && config.disabled_categories.iter().any(|name| name == "*");
+    if all_off {
+        adviser.warn(
+            format!("{path}.disabled_categories[0]"),
+            "all categories are disabled and none is enabled: nothing will be recorded",
+            "name some in enabled_categories",
+        );
+    }
+    let Some(offers) = &adviser.surroundings.service else {
+        return;
+    };
+    let categories: Vec<&Category> = offers
+        .offering(TRACK_EVENT)
+        .flat_map(|(source, _)| &source.categories)
+        .collect();
+    // A group has the names of its categories with commas in between.
+    let names: Vec<&str> = categories
+        .iter()
+        .flat_map(|category| category.name.split(','))
+        .collect();
+    // Nobody is there yet, or what is there says nothing of itself.
+    if names.is_empty() {
+        return;
+    }
+    let mut missing = Vec::new();
+    for (index, pattern) in config.enabled_categories.iter().enumerate() {
+        if missing.len() < MOST && !names.iter().any(|name| matches(pattern, name)) {
+            missing.push((
+                format!("{path}.enabled_categories[{index}]"),
+                format!("no program that is connected has a category \"{pattern}\""),
+                nearest(pattern, names.iter().copied()).map(str::to_owned),
+            ));
+        }
+    }
+    let tags: Vec<&str> = categories
+        .iter()
+        .flat_map(|category| category.tags.iter().map(String::as_str))
+        .chain(["slow", "debug"])
+        .collect();
+    for (index, tag) in config.enabled_tags.iter().enumerate() {
+        if missing.len() < MOST && !tags.iter().any(|known| matches(tag, known)) {
+            missing.push((
+                format!("{path}.enabled_tags[{index}]"),
+                format!("no category of a program that is connected has the tag \"{tag}\""),
+                nearest(tag, tags.iter().copied()).map(str::to_owned),
+            ));
+        }
+    }
+    for (path, what, similar) in missing {
+        let change = match similar {
+            Some(similar) => format!("did you mean \"{similar}\"?"),
+            None => {
+                "`perfetto --query --long` lists them; programs that connect later may have it".to_owned()
+            }
+        };
+        adviser.warn(path, what, change);
+    }
+}
+
+fn sys_stats(adviser: &mut Adviser<'_>, path: &str, config: &SysStatsConfig) {
+    let periods = [
+        ("meminfo_period_ms", config.meminfo_period_ms),
+        ("vmstat_period_ms", config.vmstat_period_ms),
+        ("stat_period_ms", config.stat_period_ms),
+        ("devfreq_period_ms", config.devfreq_period_ms),
+        ("cpufreq_period_ms", config.cpufreq_period_ms),
+        ("buddyinfo_period_ms", config.buddyinfo_period_ms),
+        ("diskstat_period_ms", config.diskstat_period_ms),
+        ("psi_period_ms", config.psi_period_ms),
+        ("thermal_period_ms", config.thermal_period_ms),
+        ("cpuidle_period_ms", config.cpuidle_period_ms),
+        ("gpufreq_period_ms", config.gpufreq_period_ms),
+        ("slab_period_ms", config.slab_period_ms),
+    ];
+    let mut silent = Vec::new();
+    for (counters, wanted, field) in [
+        ("meminfo_counters", !config.meminfo_counters.is_empty(), 0),
+        ("vmstat_counters", !config.vmstat_counters.is_empty(), 1),
+        ("stat_counters", !config.stat_counters.is_empty(), 2),
+    ] {
+        let (period, value) = periods[field];
+        if wanted && value.unwrap_or_default() == 0 {
+            silent.push((counters, period));
+        }
+    }
+    for (counters, period) in &silent {
+        adviser.warn(
+            format!("{path}.sys_stats_config.{counters}[0]"),
+            format!("{counters} are not sampled without {period}"),
+            format!("write `{period}: 1000`"),
+        );
+    }
+    if silent.is_empty() && periods.iter().all(|(_, period)| period.unwrap_or_default() == 0) {
+        adviser.warn(
+            format!("{path}.sys_stats_config"),
+            "linux.sys_stats has no period: nothing will be sampled",
+            "write for example `sys_stats_config { meminfo_period_ms: 1000 stat_period_ms: 1000 }`",
+        );
+    }
+    for (field, period) in periods {
+        least_period(
+            adviser,
+            format!("{path}.sys_stats_config.{field}"),
+            period,
+            MIN_SYS_STATS_PERIOD,
+        );
+    }
+}
+
+fn least_period(adviser: &mut Adviser<'_>, path: String, period: Option<u32>, least: u32) {
+    if let Some(period @ 1..) = period
+        && period < least
+    {
+        adviser.warn(
+            path,
+            format!("{period} ms is less than the shortest period: it will be {least} ms"),
+            format!("write {least} or more"),
+        );
+    }
+}

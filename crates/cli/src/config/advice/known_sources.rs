@@ -1,0 +1,103 @@
+//! Data sources that there are in the world of Perfetto, and who has them: so that of one that nobody offers can be said why.
+//!
+//! The names are those that upstream's daemons and its schema use, Chrome's and Android's as well.
+
+use ferretto_probes::{ftrace, process_stats, sys_stats, system_info};
+
+/// Who has a data source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// `traced_probes`, ours as well.
+    Probes,
+    /// Upstream's `traced_probes` on Linux.
+    UpstreamProbes,
+    /// Something of Android, which other systems do not have.
+    Android,
+    /// Another program of upstream's.
+    Program(&'static str),
+    /// Programs that link a library.
+    Applications,
+    /// Chrome, and what is built from its source.
+    Chrome,
+    /// The drivers of graphics processors.
+    GraphicsDrivers,
+    /// Another operating system.
+    OtherSystem(&'static str),
+}
+
+/// The data source of kernel events.
+pub(super) const FTRACE: &str = ftrace::data_source::NAME;
+/// The data source of programs that are instrumented.
+pub(super) const TRACK_EVENT: &str = "track_event";
+
+const KNOWN: &[(&str, Owner)] = &[
+    (FTRACE, Owner::Probes),
+    (process_stats::NAME, Owner::Probes),
+    (sys_stats::NAME, Owner::Probes),
+    (system_info::NAME, Owner::Probes),
+    ("linux.inode_file_map", Owner::UpstreamProbes),
+    ("linux.sysfs_power", Owner::UpstreamProbes),
+    ("linux.systemd_journald", Owner::UpstreamProbes),
+    ("linux.frozen_ftrace", Owner::UpstreamProbes),
+    ("perfetto.metatrace", Owner::UpstreamProbes),
+    ("linux.perf", Owner::Program("traced_perf")),
+    ("android.heapprofd", Owner::Program("heapprofd")),
+    (TRACK_EVENT, Owner::Applications),
+    ("gpu.counters", Owner::GraphicsDrivers),
+    ("gpu.renderstages", Owner::GraphicsDrivers),
+    ("gpu.log", Owner::GraphicsDrivers),
+    ("vulkan.memory_tracker", Owner::GraphicsDrivers),
+    ("org.chromium.trace_event", Owner::Chrome),
+    ("org.chromium.trace_metadata", Owner::Chrome),
+    ("org.chromium.trace_metadata2", Owner::Chrome),
+    ("org.chromium.sampler_profiler", Owner::Chrome),
+    ("org.chromium.native_heap_profiler", Owner::Chrome),
+    ("org.chromium.system_metrics", Owner::Chrome),
+    ("org.chromium.histogram_samples", Owner::Chrome),
+    ("windows.etw", Owner::OtherSystem("Windows")),
+    ("qnx.kernel", Owner::OtherSystem("QNX")),
+    ("android.aflags", Owner::Android),
+    ("android.app_wakelocks", Owner::Android),
+    ("android.cpu_per_uid", Owner::Android),
+    ("android.display.video", Owner::Android),
+    ("android.game_interventions", Owner::Android),
+    ("android.input.inputevent", Owner::Android),
+    ("android.inputmethod", Owner::Android),
+    ("android.java_hprof", Owner::Android),
+    ("android.java_hprof.oom", Owner::Android),
+    ("android.kernel_wakelocks", Owner::Android),
+    ("android.log", Owner::Android),
+    ("android.network_packets", Owner::Android),
+    ("android.packages_list", Owner::Android),
+    ("android.pixel.modem", Owner::Android),
+    ("android.polled_state", Owner::Android),
+    ("android.power", Owner::Android),
+    ("android.protolog", Owner::Android),
+    ("android.sdk_sysprop_guard", Owner::Android),
+    ("android.statsd", Owner::Android),
+    ("android.surfaceflinger.frametimeline", Owner::Android),
+    ("android.surfaceflinger.layers", Owner::Android),
+    ("android.surfaceflinger.transactions", Owner::Android),
+    ("android.system_property", Owner::Android),
+    ("android.user_list", Owner::Android),
+    ("android.windowmanager", Owner::Android),
+];
+
+/// Who has the data source of this name, if it is one that is known.
+pub(super) fn owner(name: &str) -> Option<Owner> {
+    let known = KNOWN.iter().find(|(known, _)| *known == name);
+    known.map(|(_, owner)| *owner).or_else(|| {
+        // Those that are not in the table yet.
+        let family = name.split_once('.').map(|(family, _)| family);
+        match family {
+            Some("android") => Some(Owner::Android),
+            _ if name.starts_with("org.chromium.") => Some(Owner::Chrome),
+            _ => None,
+        }
+    })
+}
+
+/// All names.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    KNOWN.iter().map(|(name, _)| *name)
+}

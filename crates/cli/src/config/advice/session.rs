@@ -1,0 +1,215 @@
+//! The session itself: how long it lasts, what ends up in its file, and fields that do nothing here.
+
+use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
+use ferretto_proto::messages::trace_config::{FFlushMode, StatsdLogging, WriteFlushMode};
+use ferretto_service::limits;
+
+use super::{Adviser, name_of};
+
+/// A file that is flushed to the disk more often than this, in ms, keeps it busy with little else.
+const OFTEN_MS: u32 = 1000;
+
+pub(super) fn advise(adviser: &mut Adviser<'_>) {
+    end(adviser);
+    file(adviser);
+    flushes(adviser);
+    incremental_state(adviser);
+    triggers(adviser);
+    android(adviser);
+    if adviser.config.deferred_start.unwrap_or_default() {
+        adviser.warn(
+            "deferred_start",
+            "with deferred_start a recording waits until its consumer starts it, and the command line never does",
+            "leave it out",
+        );
+    }
+}
+
+/// Whether triggers or a clone are meant to end or read it: then it may go on for ever.
+fn is_flight_recorder(adviser: &Adviser<'_>) -> bool {
+    let config = adviser.config;
+    let triggers = &config.trigger_config;
+    triggers.trigger_timeout_ms.unwrap_or_default() != 0
+        || !triggers.triggers.is_empty()
+        || config.bugreport_score.unwrap_or_default() > 0
+        || config
+            .unique_session_name
+            .as_deref()
+            .is_some_and(|name| !name.is_empty())
+}
+
+fn end(adviser: &mut Adviser<'_>) {
+    let config = adviser.config;
+    if config.duration_ms.unwrap_or_default() != 0 || is_flight_recorder(adviser) {
+        return;
+    }
+    if !config.write_into_file.unwrap_or_default() {
+        adviser.hint(
+            "duration_ms",
+            "without duration_ms it is recorded until Ctrl-C, and the buffers keep what fits",
+            "write `duration_ms: 10000`, or `write_into_file: true` to keep everything",
+        );
+    } else if config.max_file_size_bytes.unwrap_or_default() == 0 {
+        adviser.hint(
+            "write_into_file",
+            "with neither duration_ms nor max_file_size_bytes the file grows until Ctrl-C or until the disk is full",
+            "write for example `max_file_size_bytes: 1000000000`",
+        );
+    }
+}
+
+fn file(adviser: &mut Adviser<'_>) {
+    let config = adviser.config;
+    if config.write_into_file.unwrap_or_default() {
+        let least = limits::MIN_FILE_WRITE_PERIOD.as_millis();
+        if let Some(period @ 1..) = config.file_write_period_ms
+            && u128::from(period) < least
+        {
+            adviser.warn(
+                "file_write_period_ms",
+                format!("{period} ms is less than the shortest period: it will be {least} ms"),
+                format!("write {least} or more"),
+            );
+        } else if config.fflush_post_write == Some(FFlushMode::FFLUSH_ENABLED)
+            && let Some(period @ 1..OFTEN_MS) = config.file_write_period_ms
+        {
+            adviser.warn(
+                "fflush_post_write",
+                format!("the file is forced onto the disk every {period} ms, which slows down whatever else writes to it"),
+                format!("write `file_write_period_ms: {OFTEN_MS}` or more"),
+            );
+        }
+        return;
+    }
+    let given = [
+        (
+            "max_file_size_bytes",
+            config.max_file_size_bytes.unwrap_or_default() != 0,
+        ),
+        (
+            "file_write_period_ms",
+            config.file_write_period_ms.unwrap_or_default() != 0,
+        ),
+        ("write_flush_mode", config.write_flush_mode.is_some()),
+        ("fflush_post_write", config.fflush_post_write.is_some()),
+        (
+            "output_path",
+            config.output_path.as_deref().is_some_and(|path| !path.is_empty()),
+        ),
+    ];
+    for (field, _) in given.into_iter().filter(|(_, given)| *given) {
+        adviser.warn(
+            field,
+            format!("{field} does nothing without write_into_file"),
+            "write `write_into_file: true`, or leave it out",
+        );
+    }
+}
+
+fn flushes(adviser: &mut Adviser<'_>) {
+    let config = adviser.config;
+    let period = config.flush_period_ms.unwrap_or_default();
+    let decided = config.write_into_file.unwrap_or_default()
+        && config.write_flush_mode != Some(WriteFlushMode::WRITE_FLUSH_DISABLED);
+    if period != 0 && decided {
+        adviser.hint(
+            "flush_period_ms",
+            "with write_into_file the service decides itself when producers hand over what they have, and ignores \
+             flush_period_ms",
+            "leave it out, or write `write_flush_mode: WRITE_FLUSH_DISABLED`",
+        );
+    }
+}
+
+fn incremental_state(adviser: &mut Adviser<'_>) {
+    let config = adviser.config;
+    let period = config
+        .incremental_state_config
+        .clear_period_ms
+        .unwrap_or_default();
+    let Some(offers) = &adviser.surroundings.service else {
+        return;
+    };
+    if period == 0 || config.data_sources.is_empty() {
+        return;
+    }
+    // A source that is not there yet may have such a state.
+    let none_has_it = config.data_sources.iter().all(|source| {
+        let mut offered = offers.offering(name_of(source)).peekable();
+        offered.peek().is_some() && offered.all(|(source, _)| !source.clears_incremental_state)
+    });
+    if none_has_it {
+        adviser.warn(
+            "incremental_state_config.clear_period_ms",
+            "none of the data sources has a state that could be cleared",
+            "leave it out",
+        );
+    }
+}
+
+fn triggers(adviser: &mut Adviser<'_>) {
+    let triggers = &adviser.config.trigger_config;
+    if !triggers.is_set() {
+        return;
+    }
+    let mode = triggers.trigger_mode.unwrap_or(TriggerMode::UNSPECIFIED);
+    let clones = triggers.use_clone_snapshot_if_available.unwrap_or_default();
+    if mode == TriggerMode::UNSPECIFIED && !clones && !triggers.triggers.is_empty() {
+        adviser.warn(
+            "trigger_config",
+            "without trigger_mode triggers neither start nor stop anything, and without one of them the trace stays empty",
+            "write `trigger_mode: STOP_TRACING`, `START_TRACING` or `CLONE_SNAPSHOT`",
+        );
+    } else if mode != TriggerMode::UNSPECIFIED && triggers.triggers.is_empty() {
+        adviser.warn(
+            "trigger_config",
+            "there is no trigger: nothing can happen before trigger_timeout_ms is over",
+            "write `triggers { name: \"…\" stop_delay_ms: 1000 }`",
+        );
+    } else if mode != TriggerMode::UNSPECIFIED && triggers.trigger_timeout_ms.unwrap_or_default() == 0 {
+        adviser.warn(
+            "trigger_config.trigger_timeout_ms",
+            "without trigger_timeout_ms nobody would wait for the triggers, and the service refuses the config",
+            "write `trigger_timeout_ms: 3600000`",
+        );
+    }
+    let mut delays = Vec::new();
+    for (index, trigger) in triggers.triggers.iter().enumerate() {
+        if mode == TriggerMode::START_TRACING && trigger.stop_delay_ms.unwrap_or_default() == 0 {
+            delays.push(index);
+        }
+    }
+    for index in delays {
+        adviser.warn(
+            format!("trigger_config.triggers[{index}].stop_delay_ms"),
+            "this trigger starts the recording and ends it at once",
+            "write `stop_delay_ms: 10000` for what should be recorded after it",
+        );
+    }
+}
+
+/// Fields that only Android's services look at.
+fn android(adviser: &mut Adviser<'_>) {
+    let config = adviser.config;
+    let given = [
+        ("android_report_config", config.android_report_config.is_set()),
+        ("incident_report_config", config.incident_report_config.is_set()),
+        ("statsd_metadata", config.statsd_metadata.is_set()),
+        (
+            "statsd_logging",
+            config.statsd_logging == Some(StatsdLogging::STATSD_LOGGING_ENABLED),
+        ),
+        ("notify_traceur", config.notify_traceur.unwrap_or_default()),
+        (
+            "allow_user_build_tracing",
+            config.allow_user_build_tracing.unwrap_or_default(),
+        ),
+    ];
+    for (field, _) in given.into_iter().filter(|(_, given)| *given) {
+        adviser.hint(
+            field,
+            format!("{field} does nothing outside of Android"),
+            "leave it out",
+        );
+    }
+}

@@ -1,0 +1,799 @@
+//! Everything that is said of configs, at the limit where it is not said yet and past it.
+
+use std::collections::BTreeMap;
+
+use ferretto_proto::messages::{Message, TraceConfig};
+use ferretto_proto::text::{self, TRACE_CONFIG, UnknownNames};
+
+use super::*;
+use crate::config::surroundings::{Category, Kernel, Machine, OfferedSource, Offers, Producer};
+
+/// Nothing is to be said of these two data sources.
+const SOURCES: &str = r#"
+data_sources { config { name: "linux.ftrace" ftrace_config { ftrace_events: "sched/sched_switch" } } }
+data_sources { config { name: "linux.process_stats" } }
+"#;
+const BUFFER: &str = "buffers { size_kb: 32768 }\n";
+const DURATION: &str = "duration_ms: 10000\n";
+
+/// Our probes, two programs, a small kernel and a machine that switches 10,000 times a second.
+fn surroundings() -> Surroundings {
+    let mut offers = Offers::of_own_probes();
+    for (id, name, categories) in [(2, "player", "rendering,audio"), (3, "server", "net")] {
+        offers.producers.push(Producer {
+            id,
+            name: name.to_owned(),
+            machine: String::new(),
+        });
+        offers.sources.push(OfferedSource {
+            name: "track_event".to_owned(),
+            producer: id,
+            clears_incremental_state: true,
+            categories: vec![Category {
+                name: categories.to_owned(),
+                tags: vec!["verbose".to_owned()],
+            }],
+        });
+    }
+    let events = [
+        (
+            "sched",
+            &["sched_switch", "sched_waking", "sched_process_exit"][..],
+        ),
+        ("raw_syscalls", &["sys_enter", "sys_exit"]),
+        ("power", &["cpu_idle", "cpu_frequency"]),
+        ("ftrace", &["print"]),
+    ];
+    Surroundings {
+        service: Some(offers),
+        kernel: Some(Kernel {
+            events: events
+                .map(|(group, names)| (group.to_owned(), names.iter().map(ToString::to_string).collect()))
+                .into(),
+            atrace_categories: BTreeMap::from([("sched".to_owned(), 3), ("gfx".to_owned(), 0)]),
+        }),
+        machine: Machine {
+            name: "Linux".to_owned(),
+            cpus: 2,
+            memory_kb: 8 << 20,
+            context_switches: 10_000,
+        },
+    }
+}
+
+fn written(source: &str) -> (TraceConfig, Origin) {
+    let (bytes, positions) = text::encode_with_positions(source, TRACE_CONFIG, UnknownNames::Refuse)
+        .unwrap_or_else(|errors| panic!("{errors}"));
+    let name = "demo.cfg".to_owned();
+    (
+        TraceConfig::decode_from_slice(&bytes).unwrap(),
+        Origin::Text { name, positions },
+    )
+}
+
+fn said_in(source: &str, surroundings: &Surroundings) -> Vec<Advice> {
+    let (config, origin) = written(source);
+    advise(&config, &origin, surroundings)
+}
+
+fn said(source: &str) -> Vec<Advice> {
+    said_in(source, &surroundings())
+}
+
+#[track_caller]
+fn nothing(source: &str) {
+    assert_eq!(said(source), [], "{source}");
+}
+
+/// Exactly one piece of advice, about this field, with these words in it.
+#[track_caller]
+fn one(source: &str, path: &str, words: &[&str]) {
+    let said = said(source);
+    let [advice] = said.as_slice() else {
+        panic!("{source}\n{said:#?}")
+    };
+    assert_eq!(advice.path, path, "{source}\n{advice:#?}");
+    let line = format!("{}; {}", advice.what, advice.change);
+    for words in words {
+        assert!(line.contains(words), "{words:?} in {line}");
+    }
+}
+
+/// A config with one data source of this content instead of the usual.
+fn source(config: &str) -> String {
+    format!("{BUFFER}{DURATION}data_sources {{ config {{ {config} }} }}")
+}
+
+fn ftrace(config: &str) -> String {
+    format!(
+        "{BUFFER}{DURATION}data_sources {{ config {{ name: 'linux.ftrace' ftrace_config {{ {config} }} }} }} data_sources {{ \
+         config {{ name: 'linux.process_stats' }} }}"
+    )
+}
+
+#[test]
+fn an_ordinary_config_gets_no_advice() {
+    nothing(&format!("{BUFFER}{DURATION}{SOURCES}"));
+    nothing(&format!(
+        "{BUFFER}write_into_file: true max_file_size_bytes: 100000000{SOURCES}"
+    ));
+    // It only activates triggers of others.
+    nothing("activate_triggers: 'crash'");
+}
+
+#[test]
+fn a_config_without_data_sources() {
+    one(&format!("{BUFFER}{DURATION}"), "", &["no data source"]);
+}
+
+#[test]
+fn a_data_source_without_a_name() {
+    one(
+        &source("ftrace_config { ftrace_events: 'power/cpu_idle' }"),
+        "data_sources[0].config",
+        &["no name", "name: \"linux.ftrace\""],
+    );
+    one(
+        &source("target_buffer: 0"),
+        "data_sources[0].config",
+        &["no name"],
+    );
+}
+
+#[test]
+fn data_sources_that_nobody_offers_with_the_reason() {
+    let path = "data_sources[0].config.name";
+    for (name, words) in [
+        ("linux.ftrcae", "did you mean \"linux.ftrace\"?"),
+        ("linux.proces_stats", "did you mean \"linux.process_stats\"?"),
+        ("linux.perf", "start `traced_perf`"),
+        ("linux.inode_file_map", "upstream's `traced_probes`"),
+        ("android.log", "Android only"),
+        ("android.of_the_future", "Android only"),
+        ("org.chromium.trace_event", "start Chrome"),
+        ("gpu.counters", "graphics"),
+        ("windows.etw", "Windows only"),
+        ("com.example.mine", "perfetto --query"),
+    ] {
+        one(
+            &source(&format!("name: '{name}'")),
+            path,
+            &["nobody offers", name, words],
+        );
+    }
+    nothing(&source("name: 'track_event'"));
+    // What is not connected is not known where no service was asked.
+    let unknown = Surroundings {
+        service: None,
+        ..surroundings()
+    };
+    assert_eq!(said_in(&source("name: 'com.example.mine'"), &unknown), []);
+    // Without the programs, theirs is missing, and with nobody those of the probes as well.
+    let nobody = Surroundings {
+        service: Some(Offers::default()),
+        ..surroundings()
+    };
+    for (name, words) in [
+        ("track_event", "instrumented"),
+        ("linux.sys_stats", "start `traced_probes`"),
+    ] {
+        let config = format!("name: '{name}' sys_stats_config {{ meminfo_period_ms: 1000 }}");
+        let said = said_in(&source(&config), &nobody);
+        assert!(
+            said.iter().any(|advice| advice.change.contains(words)),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn filters_that_let_no_producer_pass() {
+    let with = |filter: &str| {
+        format!("{BUFFER}{DURATION}data_sources {{ config {{ name: 'track_event' }} {filter} }}")
+    };
+    for passing in [
+        "producer_name_filter: 'player'",
+        "producer_name_filter: 'nobody' producer_name_filter: 'server'",
+        "producer_name_regex_filter: 'pl.*'",
+        "machine_name_filter: 'host'",
+        "machine_name_filter: 'Linux'",
+        // Not ours to judge: the service refuses it.
+        "producer_name_regex_filter: '('",
+    ] {
+        nothing(&with(passing));
+    }
+    let path = "data_sources[0].producer_name_filter[0]";
+    one(
+        &with("producer_name_filter: 'plaier'"),
+        path,
+        &["did you mean \"player\"?"],
+    );
+    one(
+        &with("producer_name_filter: 'x'"),
+        path,
+        &["\"player\", \"server\"", "later"],
+    );
+    // The whole name has to match.
+    one(
+        &with("producer_name_regex_filter: 'pla'"),
+        "data_sources[0].producer_name_regex_filter[0]",
+        &["none has such a name"],
+    );
+    one(
+        &with("machine_name_filter: 'guest'"),
+        "data_sources[0].machine_name_filter[0]",
+        &["no machine is called \"guest\"", "\"host\" or \"Linux\""],
+    );
+}
+
+#[test]
+fn a_config_for_another_data_source() {
+    one(
+        &source("name: 'linux.process_stats' sys_stats_config { stat_period_ms: 100 }"),
+        "data_sources[0].config.sys_stats_config",
+        &[
+            "linux.process_stats does not read sys_stats_config",
+            "linux.sys_stats",
+        ],
+    );
+    // Nobody knows what those of others read.
+    let said = said(&source(
+        "name: 'com.example.mine' sys_stats_config { stat_period_ms: 100 }",
+    ));
+    assert!(
+        said.iter().all(|advice| !advice.what.contains("read")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn the_same_data_source_twice() {
+    let twice = |first: &str, second: &str| {
+        format!(
+            "{BUFFER}buffers {{ size_kb: 1024 }}{DURATION}data_sources {{ config {{ name: 'track_event' {first} }} }} data_sources {{ \
+             config {{ name: 'track_event' target_buffer: 1 {second} }} }}"
+        )
+    };
+    one(
+        &twice("", ""),
+        "data_sources[1].config.name",
+        &["data_sources[0] is the same", "twice"],
+    );
+    nothing(&twice("", "track_event_config { enabled_categories: 'net' }"));
+}
+
+#[test]
+fn kernel_events_without_process_stats_are_worth_a_hint() {
+    let config = source("name: 'linux.ftrace' ftrace_config { ftrace_events: 'power/cpu_idle' }");
+    one(&config, "data_sources[0].config.name", &["linux.process_stats"]);
+    assert_eq!(said(&config)[0].weight, Weight::Hint);
+}
+
+#[test]
+fn targets_that_are_no_buffer() {
+    let into = |target: &str| {
+        format!(
+            "buffers {{ size_kb: 1024 name: 'first' }} buffers {{ size_kb: 1024 name: 'second' }} {DURATION} data_sources {{ config {{ \
+             name: 'track_event' {target} }} }} data_sources {{ config {{ name: 'linux.system_info' target_buffer: 0 }} }} \
+             data_sources {{ config {{ name: 'linux.process_stats' target_buffer: 1 }} }}"
+        )
+    };
+    for there in [
+        "target_buffer: 1",
+        "target_buffer_name: 'second'",
+        "target_buffer: 1 target_buffer_name: 'second'",
+    ] {
+        nothing(&into(there));
+    }
+    let path = "data_sources[0].config.target_buffer";
+    one(&into("target_buffer: 2"), path, &["no buffer 2", "0 to 1"]);
+    one(
+        &into("target_buffer: 1 target_buffer_name: 'first'"),
+        path,
+        &["is not the buffer with the name"],
+    );
+    let path = "data_sources[0].config.target_buffer_name";
+    one(
+        &into("target_buffer_name: 'secnd'"),
+        path,
+        &["did you mean \"second\"?"],
+    );
+    one(
+        &into("target_buffer_name: 'other'"),
+        path,
+        &["no buffer has the name \"other\""],
+    );
+    let none = format!("{DURATION}data_sources {{ config {{ name: 'track_event' }} }}");
+    one(&none, "data_sources[0].config", &["no buffer", "size_kb"]);
+}
+
+#[test]
+fn a_buffer_that_nobody_writes_into() {
+    let config = format!("{BUFFER}{BUFFER}{DURATION}{SOURCES}");
+    one(
+        &config,
+        "buffers[1]",
+        &["no data source writes", "target_buffer: 1"],
+    );
+}
+
+#[test]
+fn a_buffer_that_holds_not_even_two_chunks() {
+    let of = |kb: u32| {
+        format!("buffers {{ size_kb: {kb} }} {DURATION} data_sources {{ config {{ name: 'track_event' }} }}")
+    };
+    nothing(&of(64));
+    one(&of(63), "buffers[0].size_kb", &["63 KB", "64 or more"]);
+}
+
+#[test]
+fn buffers_that_take_most_of_the_memory() {
+    let of = |kb: u32| {
+        format!("buffers {{ size_kb: {kb} }} {DURATION} data_sources {{ config {{ name: 'track_event' }} }}")
+    };
+    nothing(&of(4 << 20 >> 1));
+    let small = Surroundings {
+        machine: Machine {
+            memory_kb: 1 << 20,
+            ..surroundings().machine
+        },
+        ..surroundings()
+    };
+    assert_eq!(said_in(&of(512 << 10), &small), []);
+    let said = said_in(&of((512 << 10) + 1), &small);
+    assert!(said[0].what.contains("this machine has 1024 MB"), "{said:?}");
+}
+
+/// Two events that come to a known rate, as a data source, and KB a second.
+fn syscalls() -> (&'static str, u64) {
+    let sources = "data_sources { config { name: 'linux.ftrace' ftrace_config { ftrace_events: 'raw_syscalls/*' } } } \
+                   data_sources { config { name: 'linux.process_stats' } }";
+    let (config, _) = written(sources);
+    let rate = rates::ftrace(
+        &config.data_sources[0].config.ftrace_config,
+        &surroundings().machine,
+    );
+    assert!(rate > 1_000_000, "{rate}");
+    (sources, rate / 1024)
+}
+
+#[test]
+fn a_ring_that_holds_less_than_a_second() {
+    let (sources, kb_s) = syscalls();
+    let of = |kb: u64| format!("buffers {{ size_kb: {kb} }} {DURATION} {sources}");
+    nothing(&of(kb_s + 1));
+    one(
+        &of(kb_s - 1),
+        "buffers[0].size_kb",
+        &["MB/s", "hold the last", "size_kb: 8192"],
+    );
+}
+
+#[test]
+fn a_buffer_that_overruns_between_two_writes_into_the_file() {
+    let (sources, kb_s) = syscalls();
+    let of = |kb: u64, period: &str| {
+        format!("buffers {{ size_kb: {kb} }} {DURATION} write_into_file: true {period} {sources}")
+    };
+    // The period is 5 s unless it is given, and 100 ms at least.
+    nothing(&of(5 * kb_s + 10, ""));
+    one(
+        &of(5 * kb_s - 10, ""),
+        "buffers[0].size_kb",
+        &["every 5 s", "file_write_period_ms below"],
+    );
+    nothing(&of(kb_s + 10, "file_write_period_ms: 1000"));
+    one(
+        &of(kb_s - 10, "file_write_period_ms: 1000"),
+        "buffers[0].size_kb",
+        &["every 1 s"],
+    );
+}
+
+#[test]
+fn a_buffer_that_is_full_before_the_end() {
+    let (sources, kb_s) = syscalls();
+    let of = |kb: u64, end: &str| format!("buffers {{ size_kb: {kb} fill_policy: DISCARD }} {end} {sources}");
+    nothing(&of(10 * kb_s + 20, DURATION));
+    one(
+        &of(10 * kb_s - 20, DURATION),
+        "buffers[0].size_kb",
+        &["full after", "RING_BUFFER"],
+    );
+    // A file takes out what is there.
+    nothing(&of(10 * kb_s - 20, "duration_ms: 10000 write_into_file: true"));
+    // Where the rate is not known it is a matter of time.
+    let of = |ms: u32| {
+        format!(
+            "buffers {{ size_kb: 4096 fill_policy: DISCARD }} duration_ms: {ms} data_sources {{ config {{ name: 'track_event' }} }}"
+        )
+    };
+    nothing(&of(599_999));
+    one(&of(600_000), "buffers[0].fill_policy", &["RING_BUFFER"]);
+    // The triggers end it.
+    nothing(
+        "buffers { size_kb: 4096 fill_policy: DISCARD } data_sources { config { name: 'track_event' } } trigger_config { trigger_mode: \
+         STOP_TRACING trigger_timeout_ms: 1000 triggers { name: 'x' } }",
+    );
+}
+
+#[test]
+fn busier_machines_have_higher_rates_and_idle_ones_a_least_one() {
+    let (config, _) = written(SOURCES);
+    let config = &config.data_sources[0].config.ftrace_config;
+    let of = |context_switches| {
+        let machine = Machine {
+            context_switches,
+            ..surroundings().machine
+        };
+        rates::ftrace(config, &machine)
+    };
+    assert_eq!(of(20_000), 2 * of(10_000));
+    assert_eq!(of(0), of(2000));
+    assert!(of(2001) > of(2000));
+}
+
+#[test]
+fn kernel_events_that_there_are_not() {
+    for known in ["sched/sched_switch", "sched/*", "sched_switch", "ftrace/print"] {
+        nothing(&ftrace(&format!("ftrace_events: '{known}'")));
+    }
+    let path = "data_sources[0].config.ftrace_config.ftrace_events[1]";
+    for (event, words) in [
+        ("sched:sched_switch", "did you mean \"sched/sched_switch\"?"),
+        ("sched/sched_swich", "did you mean \"sched/sched_switch\"?"),
+        ("schde/sched_switch", "did you mean \"sched/sched_switch\"?"),
+        ("power/sched_switch", "did you mean \"sched/sched_switch\"?"),
+        ("shced/*", "did you mean \"sched/*\"?"),
+        ("sched_swtich", "did you mean \"sched/sched_switch\"?"),
+        ("i915/i915_request", "available_events"),
+    ] {
+        let config = ftrace(&format!("ftrace_events: ['power/cpu_idle', '{event}']"));
+        one(&config, path, &[&format!("no event \"{event}\""), words]);
+    }
+    // Others are told together, at the first.
+    one(
+        &ftrace("ftrace_events: ['power/cpu_idle', 'a/a', 'b/b', 'power/gone', 'c/c', 'd/d', 'e/e', 'f/f']"),
+        path,
+        &["no events \"a/a\", \"b/b\", \"power/gone\", \"c/c\", \"d/d\" and 2 more"],
+    );
+    // Without tracefs nobody knows.
+    let unknown = Surroundings {
+        kernel: None,
+        ..surroundings()
+    };
+    assert_eq!(said_in(&ftrace("ftrace_events: 'a/b'"), &unknown), []);
+}
+
+#[test]
+fn ftrace_that_records_nothing() {
+    one(
+        &ftrace(""),
+        "data_sources[0].config.ftrace_config",
+        &["no events"],
+    );
+    nothing(&ftrace("kprobe_events { probe: 'f' type: KPROBE_TYPE_KPROBE }"));
+}
+
+#[test]
+fn what_only_androids_kernel_and_programs_have() {
+    let path = "data_sources[0].config.ftrace_config.";
+    nothing(&ftrace("atrace_categories: 'sched'"));
+    one(
+        &ftrace("atrace_categories: 'gfx'"),
+        &format!("{path}atrace_categories[0]"),
+        &["no events of the atrace category \"gfx\""],
+    );
+    one(
+        &ftrace("atrace_apps: '*'"),
+        &format!("{path}atrace_apps[0]"),
+        &["Android", "track_event"],
+    );
+    one(
+        &ftrace("ftrace_events: 'power/cpu_idle' throttle_rss_stat: true"),
+        &format!("{path}throttle_rss_stat"),
+        &["Android"],
+    );
+}
+
+#[test]
+fn system_calls_that_there_are_not() {
+    nothing(&ftrace("syscall_events: 'sys_openat'"));
+    one(
+        &ftrace("syscall_events: ['sys_read', 'sys_raed']"),
+        "data_sources[0].config.ftrace_config.syscall_events[1]",
+        &["no system call \"sys_raed\""],
+    );
+}
+
+#[test]
+fn categories_that_no_program_has() {
+    let of = |config: &str| source(&format!("name: 'track_event' track_event_config {{ {config} }}"));
+    for there in [
+        "enabled_categories: ['net', 'audio', 'rend*', '*']",
+        "disabled_categories: '*' enabled_categories: 'net'",
+        "enabled_tags: ['verbose', 'slow']",
+        "disabled_categories: 'whatever'",
+    ] {
+        nothing(&of(there));
+    }
+    let path = "data_sources[0].config.track_event_config.";
+    one(
+        &of("enabled_categories: ['net', 'rendring']"),
+        &format!("{path}enabled_categories[1]"),
+        &["no program that is connected", "did you mean \"rendering\"?"],
+    );
+    one(
+        &of("enabled_categories: 'gpu*'"),
+        &format!("{path}enabled_categories[0]"),
+        &["later"],
+    );
+    one(
+        &of("enabled_tags: 'loud'"),
+        &format!("{path}enabled_tags[0]"),
+        &["tag \"loud\""],
+    );
+    one(
+        &of("disabled_categories: '*'"),
+        &format!("{path}disabled_categories[0]"),
+        &["none is enabled"],
+    );
+}
+
+#[test]
+fn counters_that_are_not_sampled() {
+    let of = |config: &str| {
+        source(&format!(
+            "name: 'linux.sys_stats' sys_stats_config {{ {config} }}"
+        ))
+    };
+    nothing(&of("meminfo_period_ms: 1000 meminfo_counters: MEMINFO_MEM_FREE"));
+    let path = "data_sources[0].config.sys_stats_config";
+    one(&of(""), path, &["no period"]);
+    one(
+        &of("stat_period_ms: 100 meminfo_counters: MEMINFO_MEM_FREE"),
+        &format!("{path}.meminfo_counters[0]"),
+        &["meminfo_period_ms: 1000"],
+    );
+}
+
+#[test]
+fn periods_that_are_too_short() {
+    let of = |ms: u32| {
+        source(&format!(
+            "name: 'linux.sys_stats' sys_stats_config {{ psi_period_ms: {ms} }}"
+        ))
+    };
+    nothing(&of(10));
+    one(
+        &of(9),
+        "data_sources[0].config.sys_stats_config.psi_period_ms",
+        &["9 ms", "10"],
+    );
+    let of = |ms: u32| {
+        source(&format!(
+            "name: 'linux.process_stats' process_stats_config {{ proc_stats_poll_ms: {ms} }}"
+        ))
+    };
+    nothing(&of(100));
+    nothing(&of(0));
+    one(
+        &of(99),
+        "data_sources[0].config.process_stats_config.proc_stats_poll_ms",
+        &["100"],
+    );
+    let of =
+        |ms: u32| format!("{BUFFER}{DURATION}{SOURCES} write_into_file: true file_write_period_ms: {ms}");
+    nothing(&of(100));
+    one(&of(99), "file_write_period_ms", &["99 ms", "100"]);
+}
+
+#[test]
+fn recordings_that_do_not_end_by_themselves() {
+    let hint = |source: &str, path: &str, words: &[&str]| {
+        one(source, path, words);
+        assert_eq!(said(source)[0].weight, Weight::Hint);
+    };
+    hint(&format!("{BUFFER}{SOURCES}"), "duration_ms", &["Ctrl-C"]);
+    hint(
+        &format!("{BUFFER}{SOURCES}write_into_file: true"),
+        "write_into_file",
+        &["disk is full"],
+    );
+    for meant in [
+        "unique_session_name: 'recorder'",
+        "bugreport_score: 1",
+        "trigger_config { trigger_mode: STOP_TRACING trigger_timeout_ms: 1 triggers { name: 'x' } }",
+    ] {
+        nothing(&format!("{BUFFER}{SOURCES}{meant}"));
+    }
+    // Who types `-t 0` knows.
+    let (config, _) = written(&format!("{BUFFER}{SOURCES}"));
+    assert_eq!(advise(&config, &Origin::Flags, &surroundings()), []);
+}
+
+#[test]
+fn fields_of_a_file_that_is_not_written() {
+    for (field, given) in [
+        ("max_file_size_bytes", "1"),
+        ("file_write_period_ms", "1000"),
+        ("write_flush_mode", "WRITE_FLUSH_ENABLED"),
+        ("fflush_post_write", "FFLUSH_ENABLED"),
+        ("output_path", "'/tmp/x'"),
+    ] {
+        let config = format!("{BUFFER}{DURATION}{SOURCES}{field}: {given}");
+        one(&config, field, &[field, "write_into_file"]);
+        nothing(&format!("{config} write_into_file: true"));
+    }
+}
+
+#[test]
+fn flushes_that_the_service_decides_about() {
+    let config = format!("{BUFFER}{DURATION}{SOURCES}flush_period_ms: 1000");
+    nothing(&config);
+    one(
+        &format!("{config} write_into_file: true"),
+        "flush_period_ms",
+        &["ignores"],
+    );
+    nothing(&format!(
+        "{config} write_into_file: true write_flush_mode: WRITE_FLUSH_DISABLED"
+    ));
+    let forced = |ms: u32| {
+        format!(
+            "{BUFFER}{DURATION}{SOURCES}write_into_file: true fflush_post_write: FFLUSH_ENABLED file_write_period_ms: {ms}"
+        )
+    };
+    nothing(&forced(1000));
+    one(&forced(999), "fflush_post_write", &["every 999 ms"]);
+}
+
+#[test]
+fn a_state_that_nobody_has() {
+    let of = |name: &str| {
+        format!(
+            "{BUFFER}{DURATION}incremental_state_config {{ clear_period_ms: 1000 }} data_sources {{ config {{ name: '{name}' }} }}"
+        )
+    };
+    nothing(&of("track_event"));
+    one(
+        &of("linux.system_info"),
+        "incremental_state_config.clear_period_ms",
+        &["none of the data sources"],
+    );
+}
+
+#[test]
+fn triggers_that_do_nothing() {
+    let of = |triggers: &str| format!("{BUFFER}{SOURCES}trigger_config {{ {triggers} }}");
+    let timeout = "trigger_timeout_ms: 1000";
+    nothing(&of(&format!(
+        "trigger_mode: STOP_TRACING {timeout} triggers {{ name: 'x' }}"
+    )));
+    nothing(&of(&format!(
+        "use_clone_snapshot_if_available: true {timeout} triggers {{ name: 'x' }}"
+    )));
+    nothing(&of(&format!(
+        "trigger_mode: START_TRACING {timeout} triggers {{ name: 'x' stop_delay_ms: 1 }}"
+    )));
+    one(
+        &of(&format!("{timeout} triggers {{ name: 'x' }}")),
+        "trigger_config",
+        &["trigger_mode"],
+    );
+    one(
+        &of(&format!("trigger_mode: STOP_TRACING {timeout}")),
+        "trigger_config",
+        &["no trigger"],
+    );
+    one(
+        &of("trigger_mode: STOP_TRACING triggers { name: 'x' }"),
+        "trigger_config.trigger_timeout_ms",
+        &["trigger_timeout_ms"],
+    );
+    one(
+        &of(&format!(
+            "trigger_mode: START_TRACING {timeout} triggers {{ name: 'x' }}"
+        )),
+        "trigger_config.triggers[0].stop_delay_ms",
+        &["ends it at once"],
+    );
+}
+
+#[test]
+fn fields_for_androids_services() {
+    for given in [
+        "android_report_config { skip_report: true }",
+        "incident_report_config { privacy_level: 1 }",
+        "statsd_metadata { triggering_alert_id: 1 }",
+        "statsd_logging: STATSD_LOGGING_ENABLED",
+        "notify_traceur: true",
+        "allow_user_build_tracing: true",
+    ] {
+        let field = given.split([' ', ':']).next().unwrap();
+        one(
+            &format!("{BUFFER}{DURATION}{SOURCES}{given}"),
+            field,
+            &["Android"],
+        );
+    }
+    nothing(&format!("{BUFFER}{DURATION}{SOURCES}notify_traceur: false"));
+}
+
+#[test]
+fn a_start_that_nobody_gives() {
+    one(
+        &format!("{BUFFER}{DURATION}{SOURCES}deferred_start: true"),
+        "deferred_start",
+        &["never"],
+    );
+}
+
+#[test]
+fn advice_points_into_the_text_and_is_one_line() {
+    let source = "duration_ms: 5\nbuffers { size_kb: 4096 }\ndata_sources {\n  config { name: \"linux.sys_stat\" target_buffer: 1 }\n}\n";
+    let (config, origin) = written(source);
+    let lines: Vec<String> = advise(&config, &origin, &surroundings())
+        .iter()
+        .map(|advice| advice.line(&origin).to_string())
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "demo.cfg:2:1: warning: no data source writes into this buffer; leave it out, or write `target_buffer: 0` into the config \
+             of a data source",
+            "demo.cfg:4:18: warning: nobody offers the data source \"linux.sys_stat\" at the moment; did you mean \
+             \"linux.sys_stats\"?",
+            "demo.cfg:4:50: warning: there is no buffer 1: they are counted from 0, and the last is 0; write 0, or add a \
+             buffer",
+        ]
+    );
+    // Where there is no text the field is named, and where there were flags nothing is.
+    let encoded = Origin::Encoded {
+        name: "demo.pb".to_owned(),
+    };
+    let advice = &advise(&config, &encoded, &surroundings())[0];
+    let line = advice.line(&encoded).to_string();
+    assert!(
+        line.starts_with("demo.pb: data_sources[0].config.name: warning: nobody"),
+        "{line}"
+    );
+    let line = advice.line(&Origin::Flags).to_string();
+    assert!(line.starts_with("warning: nobody"), "{line}");
+    // A field that is not there is shown where it would be.
+    let said = said(
+        "# one\nbuffers { size_kb: 64 }\n\ndata_sources { config { name: 'linux.sys_stats' } } duration_ms: 5",
+    );
+    let place = said[0].place.as_ref().unwrap();
+    assert_eq!(
+        (place.line, &*said[0].path),
+        (4, "data_sources[0].config.sys_stats_config")
+    );
+}
+
+#[test]
+fn what_a_config_can_have_said_of_it_is_bounded() {
+    let events: String = (0..1000)
+        .map(|number| format!("ftrace_events: 'schde{number}/sched_switch' "))
+        .collect();
+    let sources =
+        format!("{BUFFER} data_sources {{ config {{ name: 'linux.ftrace' ftrace_config {{ {events} }} }} }}");
+    let said = said(&sources);
+    assert_eq!(said.len(), MOST);
+    assert!(said.iter().all(|advice| advice.weight == Weight::Warning));
+}
+
+#[test]
+fn times_are_said_as_people_say_them() {
+    for (ms, words) in [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1 s"),
+        (1500, "1.5 s"),
+        (119_000, "119 s"),
+        (120_000, "2 min"),
+        (7_200_000, "2 h"),
+    ] {
+        assert_eq!(time(ms), words);
+    }
+}

@@ -1,0 +1,156 @@
+//! `ferretto config check`: everything that can be known about a config without recording it.
+//!
+//! First what makes it illegal: mistakes in the text, then what a service refuses, which the service itself says: the same state machine
+//! that runs in `traced`, without anybody connected to it. Then what is legal but will disappoint.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_client::consumer::StateScope;
+use ferretto_ipc::socket_names::consumer_address;
+use ferretto_proto::messages::{Message, TraceConfig};
+use ferretto_service::{ConfigInput, Identity, Now, OutputFile, Service, SystemFacts};
+
+use super::advice::{Advice, Origin, Weight, advise};
+use super::surroundings::{Kernel, Machine, Offers, Surroundings};
+use super::{FAILURE, SUCCESS, parse};
+use crate::perfetto::config_source::WrittenConfig;
+use crate::perfetto::plan::check_config;
+use crate::perfetto::query::ask_within;
+
+/// How long a service is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Checks and prints; gives the exit code.
+///
+/// # Errors
+/// If the findings cannot be printed.
+pub(super) fn check(name: &str, bytes: &[u8]) -> Result<u8, String> {
+    let (report, code) = match parse(name, bytes) {
+        Ok(written) => judged(name, &written),
+        Err(mistakes) => (format!("{mistakes}\n"), FAILURE),
+    };
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(report.as_bytes()).and_then(|()| stdout.flush()) {
+        // A reader that has seen enough (`| head`) is no failure.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to stdout: {error}"))
+        }
+        _ => Ok(code),
+    }
+}
+
+fn judged(name: &str, written: &WrittenConfig) -> (String, u8) {
+    let machine = Machine::look();
+    let refusal = refusal(&written.config, &machine);
+    let surroundings = look_around(&written.config, machine);
+    let advice = advise(&written.config, &written.origin, &surroundings);
+    (
+        report(name, &written.origin, refusal.as_deref(), &advice),
+        match refusal {
+            Some(_) => FAILURE,
+            None => SUCCESS,
+        },
+    )
+}
+
+/// Why it would be refused, by the command line or the service.
+fn refusal(config: &TraceConfig, machine: &Machine) -> Option<String> {
+    if let Err(error) = check_config(config) {
+        return Some(error.to_string());
+    }
+    if !config.activate_triggers.is_empty() {
+        return None;
+    }
+    let mut service = Service::new(Identity {
+        uid: rustix::process::geteuid().as_raw(),
+        version: String::new(),
+        machine_name: machine.name.clone(),
+        system: SystemFacts::default(),
+        extension_descriptors: Vec::new(),
+    });
+    let consumer = service.connect_consumer(rustix::process::geteuid().as_raw());
+    // The command line clears it.
+    let config = TraceConfig {
+        enable_extra_guardrails: None,
+        ..config.clone()
+    };
+    let file = match config.output_path.as_deref() {
+        Some(path) if !path.is_empty() => OutputFile::Created,
+        _ => OutputFile::Passed,
+    };
+    let bytes: Arc<[u8]> = config.encode_to_vec().into();
+    let input = ConfigInput { config, bytes };
+    let refused = service.enable_tracing(consumer, input, &file, 0, &Now::default());
+    let reason = refused.err()?;
+    Some(format!("the service would refuse this config: {reason}"))
+}
+
+/// Looks at whatever can be seen, and says on stderr what cannot.
+fn look_around(config: &TraceConfig, machine: Machine) -> Surroundings {
+    let unseen = |what: &str, why: &str| eprintln!("ferretto config: note: {what}: {why}");
+    let answer = consumer_address()
+        .map_err(|error| error.to_string())
+        .and_then(|socket| ask_within(PATIENCE, &socket, StateScope::Everything));
+    let service = match answer {
+        Ok((state, _)) => Some(Offers::of(&state)),
+        Err(why) => {
+            let first = why.split(". ").next().unwrap_or(&why);
+            unseen(
+                "the data sources are compared with those that `ferretto` itself would start",
+                first,
+            );
+            Some(Offers::of_own_probes())
+        }
+    };
+    let kernel = Kernel::look(config);
+    if let Err(why) = &kernel
+        && config
+            .data_sources
+            .iter()
+            .any(|source| source.config.ftrace_config.is_set())
+    {
+        unseen("the names of kernel events are not checked", why);
+    }
+    Surroundings {
+        service,
+        kernel: kernel.ok().flatten(),
+        machine,
+    }
+}
+
+/// What there is to be said, in lines.
+fn report(name: &str, origin: &Origin, refusal: Option<&str>, advice: &[Advice]) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    if let Some(refusal) = refusal {
+        let _ = writeln!(out, "{name}: error: {refusal}");
+    }
+    for advice in advice {
+        let _ = writeln!(out, "{}", advice.line(origin));
+        if let Some(place) = &advice.place {
+            let _ = writeln!(out, "{}", place.caret());
+        }
+    }
+    let count = |weight| advice.iter().filter(|advice| advice.weight == weight).count();
+    let verdict = match refusal {
+        Some(_) => "would be refused",
+        None => "can be recorded",
+    };
+    let _ = write!(out, "{name}: {verdict}");
+    let found = [
+        (count(Weight::Warning), "warning", "warnings"),
+        (count(Weight::Hint), "hint", "hints"),
+    ];
+    for (count, one, several) in found {
+        match count {
+            0 => {}
+            1 => _ = write!(out, ", 1 {one}"),
+            _ => _ = write!(out, ", {count} {several}"),
+        }
+    }
+    out.push('\n');
+    out
+}

@@ -1,0 +1,154 @@
+//! `ferretto config`: checks trace configs before they are used, and converts them between text and binary.
+//!
+//! Called by [`applet`](crate::applet). Findings and converted configs go to stdout, everything else to stderr. Exit codes: 0 when it was
+//! done, and for a config that is legal, whatever there is to be said of it; 1 for one that would be refused and for any other
+//! failure; 2 for a command line that is none.
+
+pub(crate) mod advice;
+mod check;
+pub(crate) mod surroundings;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use ferretto_proto::text::{self, Printer, TRACE_CONFIG};
+
+use crate::perfetto::config_source::{ConfigSyntax, WrittenConfig, detect, parse_config, read_config};
+
+const SUCCESS: u8 = 0;
+const FAILURE: u8 = 1;
+const USAGE: u8 = 2;
+
+/// The definition of all flags.
+pub(crate) fn command() -> Command {
+    let file = || {
+        Arg::new("FILE")
+            .required(true)
+            .value_parser(value_parser!(OsString))
+            .help("A trace config, text or encoded; - for stdin")
+    };
+    let out = || {
+        Arg::new("out")
+            .short('o')
+            .long("out")
+            .value_name("OUT")
+            .value_parser(value_parser!(PathBuf))
+            .action(ArgAction::Set)
+            .help("Where the result goes [default: stdout]")
+    };
+    Command::new("config")
+        .bin_name("ferretto config")
+        .about("Checks trace configs before they are used, and converts them")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(
+            Command::new("check")
+                .about("Says what is wrong with a config, and what will disappoint in the trace")
+                .long_about(
+                    "Says what is wrong with a trace config, each mistake with its line, and what is legal but will disappoint: data \
+                     sources that nobody offers, events that this kernel does not have, buffers that are soon full. The \
+                     tracing service is asked if one is running, and the kernel if tracefs may be read. Exits with 0 if a \
+                     recording could begin, with 1 if the config would be refused.",
+                )
+                .arg(file()),
+        )
+        .subcommand(
+            Command::new("encode")
+                .about("Turns the text of a config into its binary form")
+                .arg(file())
+                .arg(out()),
+        )
+        .subcommand(
+            Command::new("decode")
+                .about("Turns a binary config into text")
+                .arg(file())
+                .arg(out()),
+        )
+}
+
+/// Runs the applet with the words after its name; gives the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let matches = match command().try_get_matches_from(std::iter::once("config".into()).chain(words)) {
+        Ok(matches) => matches,
+        Err(message) => {
+            let _ = message.print();
+            return if message.use_stderr() { USAGE } else { SUCCESS };
+        }
+    };
+    let done = match matches.subcommand() {
+        Some(("check", matches)) => read(matches).and_then(|(name, bytes)| check::check(&name, &bytes)),
+        Some(("encode", matches)) => encode(matches).map(|()| SUCCESS),
+        Some(("decode", matches)) => decode(matches).map(|()| SUCCESS),
+        // There are no others.
+        _ => Ok(USAGE),
+    };
+    done.unwrap_or_else(|problem| {
+        eprintln!("ferretto config: {problem}");
+        FAILURE
+    })
+}
+
+/// The file that is named, with its name for people.
+fn read(matches: &ArgMatches) -> Result<(String, Vec<u8>), String> {
+    let file: &OsStr = matches
+        .get_one::<OsString>("FILE")
+        .map_or("-".as_ref(), |file| file);
+    let bytes = read_config(file).map_err(|error| error.to_string())?;
+    let name = match file.to_str() {
+        Some("-") => "<stdin>".to_owned(),
+        _ => file.to_string_lossy().into_owned(),
+    };
+    Ok((name, bytes))
+}
+
+/// Parses a config, whichever it is.
+fn parse(name: &str, bytes: &[u8]) -> Result<WrittenConfig, String> {
+    parse_config(name, bytes, detect(bytes)).map_err(|error| error.to_string())
+}
+
+fn encode(matches: &ArgMatches) -> Result<(), String> {
+    let (name, bytes) = read(matches)?;
+    if detect(&bytes) == ConfigSyntax::Encoded {
+        return Err(format!("{name} is encoded already"));
+    }
+    parse(&name, &bytes)?;
+    let source = text::source(&bytes).map_err(|error| error.to_string())?;
+    // Not by way of the message: fields keep the order of the text.
+    let encoded = text::encode(&source, TRACE_CONFIG).map_err(|errors| errors.render(&name))?;
+    let out = matches.get_one::<PathBuf>("out");
+    if out.is_none() && std::io::stdout().is_terminal() {
+        return Err("the encoded config is not for a terminal; write -o FILE".to_owned());
+    }
+    write(out, &encoded)
+}
+
+fn decode(matches: &ArgMatches) -> Result<(), String> {
+    let (name, bytes) = read(matches)?;
+    // Nothing is text as well as the encoding of nothing.
+    if !bytes.is_empty() && detect(&bytes) == ConfigSyntax::Text {
+        return Err(format!("{name} is text already"));
+    }
+    parse(&name, &bytes)?;
+    let printer = Printer::new(TRACE_CONFIG).ok_or("this program has no schema of trace configs")?;
+    let mut printed = Vec::new();
+    printer
+        .print(&bytes, 0, &mut printed)
+        .map_err(|error| format!("cannot print {name}: {error}"))?;
+    write(matches.get_one::<PathBuf>("out"), &printed)
+}
+
+fn write(out: Option<&PathBuf>, bytes: &[u8]) -> Result<(), String> {
+    match out {
+        Some(path) => {
+            std::fs::write(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))
+        }
+        None => {
+            let mut stdout = std::io::stdout().lock();
+            let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+            written.map_err(|error| format!("cannot write to stdout: {error}"))
+        }
+    }
+}
