@@ -6,13 +6,14 @@
 pub(crate) mod sender;
 
 use std::ffi::OsString;
+use std::io::Write;
 
 use clap::{Arg, ArgAction, Command};
 use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 
 const NAME: &str = "trigger_perfetto";
 
-/// The definition of all flags. [`parse`] reads them its own way.
+/// The definition of all flags, none of which has a value. [`parse`] reads them its own way.
 pub(crate) fn command() -> Command {
     Command::new(NAME)
         .about("Activates triggers, and so starts, stops or snapshots the recordings that wait for them")
@@ -41,39 +42,64 @@ pub(crate) fn command() -> Command {
 /// What a command line asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arguments {
-    help: bool,
+    /// The ids of the flags.
+    flags: Vec<String>,
     /// There are options that this version does not know.
     unknown_options: bool,
     triggers: Vec<String>,
 }
 
+impl Arguments {
+    fn asks_for_help(&self) -> bool {
+        self.flags.iter().any(|flag| flag == "help")
+    }
+
+    fn take(&mut self, option: Option<&Arg>) {
+        match option {
+            Some(option) => self.flags.push(option.get_id().to_string()),
+            None => self.unknown_options = true,
+        }
+    }
+}
+
 /// Runs with the words after the program's name; gives the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let arguments = parse(words);
-    if arguments.help {
-        eprint!("{}", command().render_help());
+    if arguments.asks_for_help() {
+        tell(&command().render_help().to_string());
         return 1;
     }
     if arguments.unknown_options {
-        eprintln!("{NAME}: Ignoring unknown arguments. See --help for usage.");
+        tell(&format!(
+            "{NAME}: Ignoring unknown arguments. See --help for usage.\n"
+        ));
     }
     if arguments.triggers.is_empty() {
-        eprintln!("{NAME}: At least one trigger must be specified.");
-        eprint!("{}", command().render_help());
+        let help = command().render_help();
+        tell(&format!(
+            "{NAME}: At least one trigger must be specified.\n{help}"
+        ));
         return 1;
     }
     match sender::send(&arguments.triggers) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{NAME}: {error}");
+            tell(&format!("{NAME}: {error}\n"));
             1
         }
     }
 }
 
+/// On stderr. Nobody is left to tell when that is closed.
+fn tell(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
 /// Reads the command line as `getopt_long` does. Options that are not known are ignored, since apps call this program on
-/// systems older than they are: options may come that this version lacks. Because of that clap is no help here.
+/// systems older than they are: options may come that this version lacks. Because of that clap's parser is no help here, but for
+/// the names of the options.
 fn parse(words: Vec<OsString>) -> Arguments {
+    let command = command();
     let mut arguments = Arguments::default();
     let mut options_end = false;
     for word in words {
@@ -84,17 +110,30 @@ fn parse(words: Vec<OsString>) -> Arguments {
             Some(_) if options_end => arguments.triggers.push(word),
             Some("-") => options_end = true,
             Some(option) => match option.strip_prefix('-') {
-                // Long options may be cut short.
-                Some(long) if "help".starts_with(long) => arguments.help = true,
-                Some(_) => arguments.unknown_options = true,
-                None => {
-                    arguments.help |= option.contains('h');
-                    arguments.unknown_options |= option.chars().any(|letter| letter != 'h');
-                }
+                Some(long) => arguments.take(long_option(&command, long)),
+                None => option
+                    .chars()
+                    .for_each(|letter| arguments.take(short_option(&command, letter))),
             },
         }
     }
     arguments
+}
+
+fn short_option(command: &Command, letter: char) -> Option<&Arg> {
+    command
+        .get_arguments()
+        .find(|option| option.get_short() == Some(letter))
+}
+
+/// The option of this name, which may be cut short as long as only one begins so.
+fn long_option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let long = |option: &&Arg| option.get_long().is_some_and(|long| long.starts_with(name));
+    let exact = command
+        .get_arguments()
+        .find(|option| option.get_long() == Some(name));
+    let mut begin_so = command.get_arguments().filter(long);
+    exact.or_else(|| begin_so.next().filter(|_| begin_so.next().is_none()))
 }
 
 #[cfg(test)]
@@ -122,7 +161,7 @@ mod tests {
     #[test]
     fn options_may_stand_anywhere_and_end_with_two_dashes() {
         for line in ["-h", "a -h", "--help a", "a --he", "-xh"] {
-            assert!(parsed(line).help, "{line}");
+            assert!(parsed(line).asks_for_help(), "{line}");
         }
         assert_eq!(
             parsed("a -- -h --help --"),
@@ -140,7 +179,7 @@ mod tests {
             "--helpful a",
         ] {
             let arguments = parsed(line);
-            assert!(arguments.unknown_options && !arguments.help, "{line}");
+            assert!(arguments.unknown_options && !arguments.asks_for_help(), "{line}");
             assert_eq!(arguments.triggers, ["a"], "{line}");
         }
     }
