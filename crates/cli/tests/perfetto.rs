@@ -385,43 +385,6 @@ fn a_clone_is_written_while_the_original_goes_on() {
 }
 
 #[test]
-fn on_a_terminal_one_line_tells_how_it_goes() {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let Some(system) = System::start() else { return };
-    let (config, trace) = (system.config("duration_ms: 1200"), system.path("trace"));
-    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-    grantpt(&terminal).unwrap();
-    unlockpt(&terminal).unwrap();
-    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
-    let screen = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(name)
-        .unwrap();
-
-    let mut command = system.ours(&["--txt", "-c", &config, "-o", &trace]);
-    let mut child = command.env("TERM", "xterm").stderr(screen).spawn().unwrap();
-    drop(command);
-    let mut shown = Vec::new();
-    // EIO, once nobody has the other side open.
-    let _ = std::fs::File::from(terminal).read_to_end(&mut shown);
-    assert!(child.wait().unwrap().success());
-
-    let shown = text(&shown);
-    let redrawn: Vec<&str> = shown.split("\r\x1b[2K").collect();
-    assert!(redrawn.len() >= 3, "{shown:?}");
-    let (last, lines) = redrawn.split_last().unwrap();
-    assert!(
-        lines[1].starts_with("recording: ") && lines[1].contains("nothing lost"),
-        "{shown:?}"
-    );
-    assert!(
-        !last.contains("recording: ") && last.contains("Wrote "),
-        "{shown:?}"
-    );
-}
-
-#[test]
 fn queries_print_what_upstreams_does() {
     let Some(system) = System::start() else { return };
     for arguments in [&["--query"][..], &["--query", "--long"], &["--query-raw"]] {

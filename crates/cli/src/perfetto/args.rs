@@ -10,6 +10,7 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::Program;
+use super::console::Loudness;
 use super::light_config::LightFlags;
 
 /// The flags as typed.
@@ -65,6 +66,8 @@ pub(crate) struct Arguments {
     pub(crate) save_for_bugreport: bool,
     /// `--save-all-for-bugreport`.
     pub(crate) save_all_for_bugreport: bool,
+    /// `-q`.
+    pub(crate) loudness: Loudness,
 }
 
 /// What statsd wants to find again in the trace.
@@ -148,6 +151,11 @@ fn arguments(matches: &ArgMatches) -> Arguments {
         android_only: ANDROID_ONLY.iter().find(given).copied(),
         save_for_bugreport: matches.get_flag("save-for-bugreport"),
         save_all_for_bugreport: matches.get_flag("save-all-for-bugreport"),
+        loudness: if matches.get_flag("quiet") {
+            Loudness::Quiet
+        } else {
+            Loudness::Usual
+        },
     }
 }
 
@@ -172,13 +180,35 @@ fn option(
         .help(help)
 }
 
+fn examples(program: Program) -> String {
+    format!(
+        "Examples:\n  {name} -t 5s -o trace.pftrace sched/sched_switch sched/sched_waking\n  {name} --txt -c trace.cfg -o \
+         trace.pftrace\n  ferretto open trace.pftrace",
+        name = program.name()
+    )
+}
+
+const OUTCOMES: &str = "\
+Exit status:
+  0  it was done
+  1  it failed, and stderr says why
+  2  with -D, if not all data sources have started within 30 s;
+     with --attach and --is_detached, if there is no such session
+
+Environment:
+  PERFETTO_CONSUMER_SOCK_NAME  where the service listens for those who record
+  PERFETTO_PRODUCER_SOCK_NAME  where it listens for producers and triggers
+  NO_COLOR                     if not empty, losses are not red on a terminal
+  TERM                         if `dumb`, the terminal gets plain lines
+  TMPDIR                       the folder of traces for bug reports";
+
 /// The definition of all flags.
 pub(crate) fn command(program: Program) -> Command {
     let command = Command::new(program.name())
         .about(match program {
             Program::Perfetto => "Records traces with the tracing service that runs on this machine.",
             Program::Ferretto => {
-                "Records traces of this machine. When no tracing service is running, it starts one (and the probes) for \
+                "Records a trace (this word can be left out). When no tracing service is running, it starts one (and the probes) for \
                  the recording."
             }
         })
@@ -187,11 +217,8 @@ pub(crate) fn command(program: Program) -> Command {
              --query",
             name = program.name()
         ))
-        .after_help(format!(
-            "Example: record scheduling for 5 seconds, then open the file at https://ui.perfetto.dev\n  {name} -t 5s -o \
-             trace.pftrace sched/sched_switch sched/sched_waking",
-            name = program.name()
-        ))
+        .after_help(examples(program))
+        .after_long_help(format!("{}\n\n{OUTCOMES}", examples(program)))
         .infer_long_args(true)
         .args_override_self(true)
         .disable_help_flag(true)
@@ -227,6 +254,13 @@ fn recording_flags(command: Command) -> Command {
                 ),
         )
         .arg(switch("no-clobber", "Do not overwrite an existing output file"))
+        .arg(
+            switch("quiet", "Say nothing but what goes wrong and what was lost")
+                .short('q')
+                .long_help(
+                    "Shows no progress and no summary. What goes wrong is said nonetheless, on stderr, and what was lost.",
+                ),
+        )
         .arg(switch("txt", "The config is text, not encoded"))
         .arg(
             switch("txt-lossy", "Like --txt, but skip fields and enum values that this version does not know")
@@ -272,7 +306,7 @@ fn recording_flags(command: Command) -> Command {
 
 fn light_flags(command: Command) -> Command {
     command
-        .next_help_heading("Without -c")
+        .next_help_heading("Without a config")
         .arg(
             option("time", "TIME", value_parser!(String), "How long to record: a number and ms, s, m or h [default: 10s]")
                 .short('t')

@@ -10,14 +10,14 @@ use ferretto_ipc::address::Address;
 use ferretto_proto::messages::tracing_service_state::TracingSession;
 
 use super::background::{self, Detached};
-use super::console::Console;
+use super::console::{Console, Voice};
 use super::plan::{
     CloneOf, DEFAULT_BUGREPORT_FILE, ExistingFile, Job, Original, Process, Recording, Sink, TraceFilter,
 };
 use super::query::ask;
 use super::service::running_service;
 use super::signals::Signals;
-use super::{FAILURE, Program, SUCCESS, save_clone};
+use super::{FAILURE, SUCCESS, save_clone};
 
 /// A session to be cloned, and into which file of the folder.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ struct Wanted {
 }
 
 /// Clones them into files in `folder`; gives the exit code.
-pub(super) fn save_all(program: Program, process: Process, folder: &Path, console: &mut Console) -> u8 {
+pub(super) fn save_all(process: Process, folder: &Path, console: &mut Console) -> u8 {
     match background::detach(process, None) {
         Ok(Detached::Recorder(_)) => {}
         Ok(Detached::Parent(status, _)) => return status as u8,
@@ -37,7 +37,7 @@ pub(super) fn save_all(program: Program, process: Process, folder: &Path, consol
             return FAILURE;
         }
     }
-    match find_and_save(program, folder, console) {
+    match find_and_save(folder, console) {
         Ok(exit_code) => exit_code,
         Err(error) => {
             console.say(error);
@@ -46,7 +46,7 @@ pub(super) fn save_all(program: Program, process: Process, folder: &Path, consol
     }
 }
 
-fn find_and_save(program: Program, folder: &Path, console: &mut Console) -> Result<u8, String> {
+fn find_and_save(folder: &Path, console: &mut Console) -> Result<u8, String> {
     let service = running_service().map_err(|error| error.to_string())?;
     let (state, _) = ask(&service, StateScope::SessionsOnly)?;
     let wanted = wanted(&state.tracing_sessions);
@@ -55,11 +55,12 @@ fn find_and_save(program: Program, folder: &Path, console: &mut Console) -> Resu
         return Ok(SUCCESS);
     }
     let socket = &service.consumer_socket;
+    let voice = console.voice();
     // All at once, so that all show the same time.
     let outcomes = std::thread::scope(|scope| {
         let threads: Vec<_> = wanted
             .into_iter()
-            .map(|wanted| scope.spawn(move || save(program, wanted, folder, socket)))
+            .map(|wanted| scope.spawn(move || save(voice, wanted, folder, socket)))
             .collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().ok();
         threads.into_iter().map(join).collect::<Vec<_>>()
@@ -67,16 +68,16 @@ fn find_and_save(program: Program, folder: &Path, console: &mut Console) -> Resu
     let mut exit_code = SUCCESS;
     for outcome in outcomes {
         let (lines, code) = outcome.unwrap_or((Vec::new(), FAILURE));
-        lines.into_iter().for_each(|line| console.line(line));
+        lines.into_iter().for_each(|line| console.pass_on(line));
         exit_code = exit_code.max(code);
     }
     Ok(exit_code)
 }
 
-fn save(program: Program, wanted: Wanted, folder: &Path, socket: &Address) -> (Vec<String>, u8) {
+fn save(voice: Voice, wanted: Wanted, folder: &Path, socket: &Address) -> (Vec<String>, u8) {
     let path = folder.join(&wanted.file);
-    let mut console = Console::kept(program);
-    console.say(format_args!(
+    let mut console = Console::kept(voice);
+    console.notice(format_args!(
         "cloning tracing session {} with score {} into {}",
         wanted.session,
         wanted.score,

@@ -1,21 +1,35 @@
 //! What the user sees while a recording runs: lines on stderr, and on a terminal one line that changes in place.
 //!
-//! Called by [`run`](super::run), [`record`](super::record) and [`query`](super::query). On a pipe there are plain lines only
-//! and no escape codes. stdout is left to what scripts read: the trace, the process id of `-d`, the state.
+//! Called by [`run`](super::run), [`record`](super::record) and [`query`](super::query). On a pipe, and on a terminal that is dumb, there are
+//! plain lines only and no escape codes. stdout is left to what scripts read: the trace, the process id of `-d`, the state.
+//!
+//! The cursor rests at the start of the changing line. So whatever else comes (a `^C` that the terminal echoes, a shell's word
+//! on a stopped job) begins there, and so clearing down from the cursor clears the line whole, also when the terminal has become
+//! narrower and broken it in two. The line is there only while this process is the one that the terminal listens to.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 
 use super::Program;
+use super::suspension;
 
 /// stderr, for people.
 #[derive(Debug)]
 pub(crate) struct Console {
-    program: Program,
+    voice: Voice,
     kind: Kind,
-    /// Whether the changing line is on the screen.
-    live: bool,
+    palette: Palette,
     /// Lines that are kept for another console, instead of printed.
     kept: Option<Vec<String>>,
+}
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Voice {
+    /// Under which name.
+    pub(crate) program: Program,
+    pub(crate) loudness: Loudness,
 }
 
 /// Where stderr goes.
@@ -27,33 +41,140 @@ pub(crate) enum Kind {
     Plain,
 }
 
-const RETURN_AND_CLEAR: &str = "\r\x1b[2K";
+/// How much is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Loudness {
+    /// What happens, and how it ended.
+    #[default]
+    Usual,
+    /// What goes wrong and what was lost.
+    Quiet,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Palette {
+    Coloured,
+    /// As <https://no-color.org> has it.
+    None,
+}
+
+/// Stands out from what is in order.
+const ALARM: &str = "\x1b[31m";
+const USUAL: &str = "\x1b[0m";
+
+/// Clears down from the start of the line.
+pub(super) const CLEAR: &str = "\r\x1b[J";
+/// Between these, what does not fit in a line is lost at the edge and not broken.
+const DO_NOT_WRAP: &str = "\x1b[?7l";
+const WRAP: &str = "\x1b[?7h";
+
+/// Held while the screen and what is known of it differ.
+static DRAWING: Mutex<()> = Mutex::new(());
+
 const NARROWEST: usize = 20;
 const USUAL_WIDTH: usize = 80;
 
+/// The changing line: parts in the order in which they stand.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Line(Vec<Part>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Part {
+    text: String,
+    tone: Tone,
+    /// When the line is too long, the part with the highest number goes first. 0 stays.
+    rank: u8,
+}
+
+/// How a part of a line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Usual,
+    /// Somebody will miss something.
+    Alarm,
+}
+
+impl Line {
+    /// A line that begins so.
+    pub(crate) fn new(text: impl Display) -> Line {
+        let mut line = Line::default();
+        line.push(0, Tone::Usual, text);
+        line
+    }
+
+    /// Appends a part, with what separates it from those before. The higher its `rank`, the sooner it is left out.
+    pub(crate) fn push(&mut self, rank: u8, tone: Tone, text: impl Display) {
+        let text = text.to_string();
+        self.0.push(Part { text, tone, rank });
+    }
+
+    fn width(&self) -> usize {
+        self.0.iter().map(|part| part.text.chars().count()).sum()
+    }
+
+    /// Without the parts for which there is no room.
+    fn fitting(mut self, width: usize) -> Line {
+        while self.width() > width {
+            let last = self.0.iter().map(|part| part.rank).max().unwrap_or(0);
+            if last == 0 {
+                break;
+            }
+            self.0.retain(|part| part.rank < last);
+        }
+        self
+    }
+
+    fn painted(&self, palette: Palette) -> String {
+        self.0
+            .iter()
+            .map(|part| palette.paint(part.tone, &part.text))
+            .collect()
+    }
+}
+
+impl Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|part| f.write_str(&part.text))
+    }
+}
+
+impl Palette {
+    fn paint(self, tone: Tone, text: &str) -> String {
+        match (self, tone) {
+            (Palette::Coloured, Tone::Alarm) => format!("{ALARM}{text}{USUAL}"),
+            _ => text.to_owned(),
+        }
+    }
+}
+
 impl Console {
     /// The console of this process.
-    pub(crate) fn new(program: Program) -> Console {
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    pub(crate) fn new(voice: Voice) -> Console {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let dumb = set("TERM").is_some_and(|term| term == "dumb");
         let kind = if std::io::stderr().is_terminal() && !dumb {
             Kind::Terminal
         } else {
             Kind::Plain
         };
+        let palette = match (kind, set("NO_COLOR")) {
+            (Kind::Terminal, None) => Palette::Coloured,
+            _ => Palette::None,
+        };
         Console {
-            program,
+            voice,
             kind,
-            live: false,
+            palette,
             kept: None,
         }
     }
 
     /// One for a thread that does not own the terminal: keeps its lines for whoever does.
-    pub(crate) fn kept(program: Program) -> Console {
+    pub(crate) fn kept(voice: Voice) -> Console {
         Console {
-            program,
+            voice,
             kind: Kind::Plain,
-            live: false,
+            palette: Palette::None,
             kept: Some(Vec::new()),
         }
     }
@@ -63,9 +184,9 @@ impl Console {
         self.kept.take().unwrap_or_default()
     }
 
-    /// Under which name it speaks.
-    pub(crate) fn program(&self) -> Program {
-        self.program
+    /// Who speaks here.
+    pub(crate) fn voice(&self) -> Voice {
+        self.voice
     }
 
     /// Where it goes.
@@ -73,49 +194,103 @@ impl Console {
         self.kind
     }
 
-    /// A line that starts with the program's name: what goes wrong or is about to happen.
-    pub(crate) fn say(&mut self, text: impl std::fmt::Display) {
-        let name = self.program.name();
-        self.line(format_args!("{name}: {text}"));
+    /// A line that starts with the program's name and must be seen: what goes wrong, what was lost.
+    pub(crate) fn say(&mut self, text: impl Display) {
+        let name = self.voice.program.name();
+        self.pass_on(format_args!("{name}: {text}"));
     }
 
     /// A line that starts with the program's name: what is about to happen, and how it ended.
-    pub(crate) fn notice(&mut self, text: impl std::fmt::Display) {
-        self.say(text);
+    pub(crate) fn notice(&mut self, text: impl Display) {
+        if self.voice.loudness == Loudness::Usual {
+            self.say(text);
+        }
     }
 
-    /// A line.
-    pub(crate) fn line(&mut self, text: impl std::fmt::Display) {
+    /// A line that belongs to the one before.
+    pub(crate) fn line(&mut self, text: impl Display) {
+        if self.voice.loudness == Loudness::Usual {
+            self.pass_on(text);
+        }
+    }
+
+    /// A line that belongs to the one before and stands out: something is missing.
+    pub(crate) fn alarm(&mut self, text: &str) {
+        match self.voice.loudness {
+            Loudness::Usual => self.pass_on(self.palette.paint(Tone::Alarm, text)),
+            // There is none before.
+            Loudness::Quiet => self.say(self.palette.paint(Tone::Alarm, text.trim_start())),
+        }
+    }
+
+    /// A line as it is: one that was kept.
+    pub(crate) fn pass_on(&mut self, text: impl Display) {
         if let Some(lines) = &mut self.kept {
             return lines.push(text.to_string());
         }
-        let clear = if std::mem::take(&mut self.live) {
-            RETURN_AND_CLEAR
-        } else {
-            ""
-        };
-        // Nobody is left to tell when stderr is closed.
-        let _ = writeln!(std::io::stderr(), "{clear}{text}");
+        put_line(&text);
+    }
+
+    /// A key was pressed, of which the terminal shows something (`^C`): the next line takes its place.
+    pub(crate) fn key_pressed(&mut self) {
+        if self.kind == Kind::Terminal {
+            suspension::line_is_there();
+        }
     }
 
     /// Replaces the changing line, on a terminal; a plain line elsewhere.
-    pub(crate) fn progress(&mut self, text: &str) {
+    pub(crate) fn progress(&mut self, line: Line) {
         match self.kind {
-            Kind::Plain => self.line(text),
-            Kind::Terminal => {
-                self.live = true;
-                let text = fitting(text, terminal_width());
-                let _ = write!(std::io::stderr(), "{RETURN_AND_CLEAR}{text}");
-            }
+            Kind::Plain => self.line(line),
+            Kind::Terminal => self.live(line),
         }
+    }
+
+    /// Replaces the changing line; nothing where there is none.
+    pub(crate) fn live(&mut self, line: Line) {
+        if self.kind == Kind::Plain || self.voice.loudness == Loudness::Quiet || !in_foreground() {
+            return;
+        }
+        // The last column stays free: some terminals wrap when it is filled.
+        let line = line.fitting(terminal_width() - 1).painted(self.palette);
+        let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+        suspension::line_is_there();
+        put(&format!("{CLEAR}{DO_NOT_WRAP}{line}{WRAP}\r"));
     }
 }
 
 impl Drop for Console {
     fn drop(&mut self) {
-        if self.live {
-            let _ = write!(std::io::stderr(), "{RETURN_AND_CLEAR}");
+        if suspension::line_is_gone() {
+            put(CLEAR);
         }
+    }
+}
+
+/// Says what a process says that this one has started, from whatever thread.
+pub(crate) fn interject(text: &str) {
+    // What follows the first line of something is indented.
+    let name = if text.starts_with(' ') { "" } else { "ferretto: " };
+    put_line(&format_args!("{name}{text}"));
+}
+
+fn put_line(text: &dyn Display) {
+    let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+    let clear = if suspension::line_is_gone() { CLEAR } else { "" };
+    put(&format!("{clear}{text}\n"));
+}
+
+/// In one write, so that nobody else's comes between. Nobody is left to tell when stderr is closed.
+fn put(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Whether the terminal is ours to draw on: not while a shell has put this process into the background.
+fn in_foreground() -> bool {
+    match rustix::termios::tcgetpgrp(std::io::stderr()) {
+        Ok(foreground) => foreground == rustix::process::getpgrp(),
+        // Not the terminal that signals come from: nobody else is told of jobs there.
+        Err(_) => true,
     }
 }
 
@@ -128,22 +303,33 @@ fn terminal_width() -> usize {
     }
 }
 
-/// What of `text` fits in a line, so that it never wraps and can be cleared. The last column stays free: some terminals
-/// wrap when it is filled.
-fn fitting(text: &str, width: usize) -> &str {
-    text.char_indices()
-        .nth(width.saturating_sub(1))
-        .map_or(text, |(end, _)| &text[..end])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn line() -> Line {
+        let mut line = Line::new("recording");
+        line.push(2, Tone::Usual, ", full");
+        line.push(1, Tone::Alarm, ", LOST");
+        line.push(2, Tone::Usual, ", rate");
+        line
+    }
+
     #[test]
-    fn a_long_line_is_cut_before_the_edge() {
-        assert_eq!(fitting("12345", 6), "12345");
-        assert_eq!(fitting("123456", 6), "12345");
-        assert_eq!(fitting("äöüß", 3), "äö");
+    fn a_long_line_loses_what_matters_least() {
+        let at = |width| line().fitting(width).to_string();
+        assert_eq!(at(27), "recording, full, LOST, rate");
+        assert_eq!(at(26), "recording, LOST");
+        assert_eq!(at(14), "recording");
+        assert_eq!(at(3), "recording", "the terminal cuts it");
+    }
+
+    #[test]
+    fn only_alarms_are_coloured_and_only_if_wanted() {
+        assert_eq!(
+            line().painted(Palette::Coloured),
+            "recording, full\x1b[31m, LOST\x1b[0m, rate"
+        );
+        assert_eq!(line().painted(Palette::None), line().to_string());
     }
 }

@@ -76,6 +76,20 @@ impl fmt::Display for Counted {
     }
 }
 
+/// A word of a command line, quoted if a shell would take it for something else.
+pub(crate) struct Word<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Word<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |letter: char| letter.is_alphanumeric() || "-_./+,:@%=".contains(letter);
+        if !self.0.is_empty() && self.0.chars().all(plain) {
+            f.write_str(self.0)
+        } else {
+            write!(f, "'{}'", self.0.replace('\'', r"'\''"))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +131,19 @@ mod tests {
         ];
         for (ms, text) in cases {
             assert_eq!(Elapsed(Duration::from_millis(ms)).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_when_a_shell_would_split_them() {
+        for (word, typed) in [
+            ("a/b-1.pftrace", "a/b-1.pftrace"),
+            ("größe", "größe"),
+            ("two words", "'two words'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(Word(word).to_string(), typed);
         }
     }
 }

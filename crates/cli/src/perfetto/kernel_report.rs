@@ -10,7 +10,7 @@ use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Reader, Value};
 
 use super::figures::Counted;
-use super::losses::Loss;
+use super::losses::{Loss, LossKind};
 
 /// At most so many names are remembered; a config can name any number.
 const MAX_NAMES: usize = 1000;
@@ -113,14 +113,15 @@ impl KernelReport {
         (events > 0).then(|| Loss {
             what: format!("{} on {}", Counted(events, "kernel event"), Counted(cpus, "CPU")),
             why: "faster than they were fetched; larger kernel buffers help (ftrace_config.buffer_size_kb)",
+            kind: LossKind::Hole,
         })
     }
 
     /// What was asked for and is not in the trace.
     pub(crate) fn notes(&self) -> Vec<String> {
         let silent = (self.awaited && !self.reported).then(|| {
-            "not recorded: kernel events, since no linux.ftrace source answered; is traced_probes running, as root, with \
-             tracefs mounted?"
+            "not recorded: kernel events, since no linux.ftrace source answered; they need root (sudo), a running traced_probes, \
+             and tracefs. `ferretto doctor` finds out what is missing"
                 .to_owned()
         });
         let missing = [

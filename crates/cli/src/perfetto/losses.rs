@@ -15,6 +15,16 @@ pub(crate) struct Loss {
     pub(crate) what: String,
     /// Why, and what helps.
     pub(crate) why: &'static str,
+    pub(crate) kind: LossKind,
+}
+
+/// Whether a loss is one that was agreed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LossKind {
+    /// A ring buffer keeps what is newest: that is what it is for.
+    Oldest,
+    /// Data are missing in the middle of others, or at their end.
+    Hole,
 }
 
 /// Every loss that the stats know, buffer by buffer, then those of the whole session.
@@ -28,6 +38,7 @@ pub(crate) fn losses(stats: &TraceStats) -> Vec<Loss> {
             losses.push(Loss {
                 what: Counted(count, unit).to_string(),
                 why,
+                kind: LossKind::Hole,
             });
         }
     };
@@ -60,51 +71,59 @@ pub(crate) fn losses(stats: &TraceStats) -> Vec<Loss> {
         losses.push(Loss {
             what: "the last flush".to_owned(),
             why: "not acknowledged in time; the newest data may be missing (flush_timeout_ms)",
+            kind: LossKind::Hole,
         });
     }
     losses
 }
 
 fn buffer_losses(index: usize, buffer: &trace_stats::BufferStats, losses: &mut Vec<Loss>) {
-    let mut add = |count: Option<u64>, unit: &'static str, bytes: Option<u64>, why: &'static str| {
-        let Some(count @ 1..) = count else { return };
-        let size = bytes
-            .filter(|bytes| *bytes > 0)
-            .map(|bytes| format!(" ({})", Bytes(bytes)))
-            .unwrap_or_default();
-        losses.push(Loss {
-            what: format!("{}{size} of buffer {index}", Counted(count, unit)),
-            why,
-        });
-    };
+    let mut add =
+        |count: Option<u64>, unit: &'static str, bytes: Option<u64>, kind: LossKind, why: &'static str| {
+            let Some(count @ 1..) = count else { return };
+            let size = bytes
+                .filter(|bytes| *bytes > 0)
+                .map(|bytes| format!(" ({})", Bytes(bytes)))
+                .unwrap_or_default();
+            losses.push(Loss {
+                what: format!("{}{size} of buffer {index}", Counted(count, unit)),
+                why,
+                kind,
+            });
+        };
     add(
         buffer.chunks_overwritten,
         "chunk",
         buffer.bytes_overwritten,
+        LossKind::Oldest,
         "overwritten by newer data; a larger buffer (-b) reaches further back",
     );
     add(
         buffer.chunks_discarded,
         "chunk",
         None,
+        LossKind::Hole,
         "came when the buffer was full; a larger buffer holds more",
     );
     add(
         buffer.trace_writer_packet_loss,
         "gap",
         None,
+        LossKind::Hole,
         "left by producers whose shared memory was full; a larger one helps (shm_size_kb)",
     );
     add(
         buffer.patches_failed,
         "patch",
         None,
+        LossKind::Hole,
         "came after its packet had been overwritten",
     );
     add(
         buffer.abi_violations,
         "chunk",
         None,
+        LossKind::Hole,
         "malformed by a producer, so left out",
     );
 }

@@ -29,12 +29,14 @@ mod service_state;
 mod session;
 mod signals;
 mod snapshots;
+mod suspension;
 mod triggers;
 mod warnings;
 
 pub(crate) use args::command;
 use background::Detached;
-use console::Console;
+pub(crate) use console::interject;
+use console::{Console, Voice};
 use ferretto_ipc::address::Address;
 use output::Output;
 use plan::Plan;
@@ -73,14 +75,15 @@ impl Program {
 pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_service: FindService<'_>) -> u8 {
     let words: Vec<OsString> = words.into_iter().collect();
     if words.is_empty() {
-        eprint!("{}", args::command(program).render_help());
+        tell(&args::command(program).render_help().to_string());
         return FAILURE;
     }
     let arguments = match args::parse(program, words) {
         Ok(arguments) => arguments,
         Err(message) => return explain(program, &message),
     };
-    let mut console = Console::new(program);
+    let loudness = arguments.loudness;
+    let mut console = Console::new(Voice { program, loudness });
     match plan::plan(program, arguments) {
         Ok(Plan::Notice(text)) => {
             console.say(text);
@@ -90,9 +93,9 @@ pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_ser
         Ok(Plan::Activate(activation)) => triggers::activate(&activation, &mut console),
         Ok(Plan::SaveAllForBugreport(process)) => {
             let folder = plan::bugreport_folder();
-            bugreport::save_all(program, process, &folder, &mut console)
+            bugreport::save_all(process, &folder, &mut console)
         }
-        Ok(Plan::Record(recording)) => record(program, *recording, find_service, &mut console),
+        Ok(Plan::Record(recording)) => record(*recording, find_service, &mut console),
         Err(error) => {
             console.say(error);
             FAILURE
@@ -115,22 +118,22 @@ fn explain(program: Program, message: &clap::Error) -> u8 {
             SUCCESS
         }
         _ => {
-            eprint!("{}", message.render());
+            tell(&message.render().to_string());
             FAILURE
         }
     }
 }
 
-fn record(
-    program: Program,
-    mut recording: plan::Recording,
-    find_service: FindService<'_>,
-    console: &mut Console,
-) -> u8 {
+/// On stderr. Nobody is left to tell when that is closed.
+fn tell(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn record(mut recording: plan::Recording, find_service: FindService<'_>, console: &mut Console) -> u8 {
     if recording.process != plan::Process::Foreground
         && let Some(written) = recording.written.take()
     {
-        warnings::warn_before_fork(program, &written, console);
+        warnings::warn_before_fork(console.voice().program, &written, console);
     }
     let opened = Output::open(&recording.sink, recording.existing);
     let output = match opened {
@@ -153,7 +156,7 @@ fn record(
             status as u8
         }
         Ok(Detached::Recorder(reports)) => {
-            let mut recorder_console = Console::new(program);
+            let mut recorder_console = Console::new(console.voice());
             let find_service = match recording.job {
                 plan::Job::Record => find_service,
                 // One of our own would have no such session, and a detached one would end with us.

@@ -2,41 +2,120 @@
 //!
 //! Called by [`record`](super::record).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use ferretto_proto::messages::TraceStats;
 
-use super::figures::{Bytes, Counted, Elapsed};
+use super::console::{Line, Tone};
+use super::figures::{Bytes, Counted, Elapsed, Word};
 use super::kernel_report::KernelReport;
-use super::losses::{Loss, bytes_written, fill, losses};
+use super::losses::{Loss, LossKind, bytes_written, fill, losses};
 
-/// One line: elapsed time, buffer fill, bytes, losses.
-pub(crate) fn progress_line(recorded: Duration, duration: Option<Duration>, stats: &TraceStats) -> String {
-    let over = duration.is_some_and(|duration| recorded >= duration);
-    let activity = if over {
-        "waiting for the data sources to stop"
-    } else {
-        "recording"
-    };
-    let mut line = format!("{activity}: {}", Elapsed(recorded));
-    if let Some(duration) = duration {
-        line.push_str(&format!(" of {}", Elapsed(duration)));
-    }
-    if let Some(fill) = fill(stats) {
-        line.push_str(&format!(", buffer {:.0}% full", fill * 100.0));
-    }
-    line.push_str(&format!(", {}", Bytes(bytes_written(stats))));
-    let losses = losses(stats);
-    match losses.as_slice() {
-        [] => line.push_str(", nothing lost"),
-        [first, rest @ ..] => {
-            line.push_str(&format!(", LOST {}", first.what));
-            if !rest.is_empty() {
-                line.push_str(&format!(" and {} more", rest.len()));
-            }
+/// The rate is that of this time.
+const RATE_WINDOW: Duration = Duration::from_secs(5);
+
+/// What a recording is doing, or waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// Not all data sources have started.
+    Starting,
+    /// None will start before a trigger is activated.
+    AwaitingTrigger,
+    Recording,
+}
+
+/// A recording at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment<'a> {
+    pub(crate) activity: Activity,
+    /// How long it has been recording.
+    pub(crate) recorded: Duration,
+    /// How long it is going to, if it ends by itself.
+    pub(crate) duration: Option<Duration>,
+    pub(crate) stats: &'a TraceStats,
+}
+
+/// Makes the line that changes while recording, from one moment after the other.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// When so many bytes had been written, for the rate. Never empty.
+    samples: VecDeque<(Duration, u64)>,
+}
+
+impl Progress {
+    /// At the start of a recording.
+    pub(crate) fn new() -> Progress {
+        Progress {
+            samples: VecDeque::from([(Duration::ZERO, 0)]),
         }
     }
-    line
+
+    /// Elapsed and remaining time, buffer fill, bytes, rate, losses; or what the recording waits for.
+    pub(crate) fn line(&mut self, moment: &Moment<'_>) -> Line {
+        let &Moment {
+            activity,
+            recorded,
+            duration,
+            stats,
+        } = moment;
+        let rate = self.rate(recorded, bytes_written(stats));
+        let left = duration.map(|duration| duration.saturating_sub(recorded));
+        let elapsed = Elapsed(recorded);
+        let mut line = match (left, activity) {
+            (Some(Duration::ZERO), _) => Line::new(format_args!(
+                "recorded {elapsed}, waiting for the data sources to stop"
+            )),
+            (_, Activity::AwaitingTrigger) => Line::new(format_args!("waiting for a trigger: {elapsed}")),
+            (_, Activity::Starting) => {
+                Line::new(format_args!("waiting for the data sources to start: {elapsed}"))
+            }
+            (_, Activity::Recording) => Line::new(format_args!("recording {elapsed}")),
+        };
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            line.push(2, Tone::Usual, format_args!(", {} left", Elapsed(left)));
+        }
+        if activity != Activity::Recording {
+            return line;
+        }
+        if let Some(fill) = fill(stats) {
+            line.push(3, Tone::Usual, format_args!(", buffer {:.0}%", fill * 100.0));
+        }
+        line.push(5, Tone::Usual, format_args!(", {}", Bytes(bytes_written(stats))));
+        if let Some(rate) = rate {
+            line.push(4, Tone::Usual, format_args!(", {}/s", Bytes(rate)));
+        }
+        let (oldest, holes): (Vec<Loss>, Vec<Loss>) = losses(stats)
+            .into_iter()
+            .partition(|loss| loss.kind == LossKind::Oldest);
+        match (holes.as_slice(), oldest.as_slice()) {
+            ([], []) => line.push(5, Tone::Usual, ", nothing lost"),
+            ([], _) => line.push(3, Tone::Usual, ", the newest data are kept"),
+            ([first, rest @ ..], _) => {
+                line.push(1, Tone::Alarm, format_args!(", LOST {}", first.what));
+                if !rest.is_empty() {
+                    line.push(2, Tone::Alarm, format_args!(" and {} more", rest.len()));
+                }
+            }
+        }
+        line
+    }
+
+    /// Bytes per second of late.
+    fn rate(&mut self, recorded: Duration, bytes: u64) -> Option<u64> {
+        self.samples.push_back((recorded, bytes));
+        // The first one left is the last of those before the window.
+        while self
+            .samples
+            .get(1)
+            .is_some_and(|(at, _)| *at + RATE_WINDOW <= recorded)
+        {
+            self.samples.pop_front();
+        }
+        let &(since, before) = self.samples.front()?;
+        let seconds = recorded.saturating_sub(since).as_secs_f64();
+        (seconds > 0.0).then(|| (bytes.saturating_sub(before) as f64 / seconds) as u64)
+    }
 }
 
 /// A finished recording.
@@ -55,11 +134,11 @@ pub(crate) struct Summary<'a> {
 }
 
 impl Summary<'_> {
-    /// The lines of the summary, below the one that names the file.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    /// The rest of the line that names the file: how long, how much, whether all of it.
+    pub(crate) fn facts(&self) -> String {
         let mut facts = match self.recorded {
-            Some(recorded) => format!("  recorded {}", Elapsed(recorded)),
-            None => "  cloned".to_owned(),
+            Some(recorded) => format!("recorded {}", Elapsed(recorded)),
+            None => "cloned".to_owned(),
         };
         if let Some(size) = self.size {
             facts.push_str(&format!(", {}", Bytes(size)));
@@ -67,119 +146,41 @@ impl Summary<'_> {
         if let Some(packets) = self.packets {
             facts.push_str(&format!(", {}", Counted(packets, "packet")));
         }
-        let mut losses: Vec<Loss> = self.stats.map(losses).unwrap_or_default();
-        losses.extend(self.kernel.and_then(KernelReport::losses));
-        facts.push_str(match (losses.is_empty(), self.stats, self.kernel) {
-            (false, ..) => "",
+        facts.push_str(match (self.alarms().is_empty(), self.stats, self.kernel) {
+            (false, ..) => ", not complete:",
             (true, Some(_), Some(_)) => ", nothing lost",
             // What was not looked at is not vouched for.
             (true, Some(_), None) => ", nothing lost after the kernel",
             (true, None, _) => " (the service gave no statistics of losses)",
         });
-        let mut lines = vec![facts];
-        lines.extend(
-            losses
-                .iter()
-                .map(|loss| format!("  lost: {}, {}", loss.what, loss.why)),
-        );
-        lines.extend(
-            self.kernel
-                .into_iter()
-                .flat_map(KernelReport::notes)
-                .map(|note| format!("  {note}")),
-        );
-        if let Some(file) = self.file.filter(|_| self.size != Some(0)) {
-            lines.push(format!(
-                "  to see it: https://ui.perfetto.dev, \"Open trace file\", {file}"
-            ));
-        }
-        lines
+        facts
+    }
+
+    /// A line for each loss, and each thing that is not there: what, why, and what to do about it.
+    pub(crate) fn alarms(&self) -> Vec<String> {
+        let losses = self.losses().into_iter();
+        let notes = self.kernel.into_iter().flat_map(KernelReport::notes);
+        losses
+            .map(|loss| format!("  lost: {}, {}", loss.what, loss.why))
+            .chain(notes.map(|note| format!("  {note}")))
+            .collect()
+    }
+
+    /// How to look at it, if there is anything to look at.
+    pub(crate) fn next_step(&self) -> Option<String> {
+        let file = self.file.filter(|_| self.size != Some(0))?;
+        Some(format!(
+            "  to see it: ferretto open {} (or load it at https://ui.perfetto.dev)",
+            Word(file)
+        ))
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        let mut losses: Vec<Loss> = self.stats.map(losses).unwrap_or_default();
+        losses.extend(self.kernel.and_then(KernelReport::losses));
+        losses
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ferretto_proto::messages::trace_stats::BufferStats;
-
-    fn stats(overwritten: u64) -> TraceStats {
-        TraceStats {
-            buffer_stats: vec![BufferStats {
-                buffer_size: Some(4 << 20),
-                bytes_written: Some(1 << 20),
-                chunks_overwritten: Some(overwritten),
-                patches_failed: Some(overwritten),
-                ..Default::default()
-            }],
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn the_line_tells_time_fill_bytes_and_losses() {
-        let (elapsed, total) = (Duration::from_millis(1500), Some(Duration::from_secs(5)));
-        assert_eq!(
-            progress_line(elapsed, total, &stats(0)),
-            "recording: 1.5 s of 5.0 s, buffer 25% full, 1.0 MiB, nothing lost"
-        );
-        assert_eq!(
-            progress_line(elapsed, None, &stats(7)),
-            "recording: 1.5 s, buffer 25% full, 1.0 MiB, LOST 7 chunks of buffer 0 and 1 more"
-        );
-        assert_eq!(
-            progress_line(elapsed, None, &TraceStats::default()),
-            "recording: 1.5 s, 0 B, nothing lost"
-        );
-    }
-
-    fn summary<'a>(stats: &'a TraceStats, kernel: &'a KernelReport) -> Summary<'a> {
-        Summary {
-            file: Some("trace.pftrace"),
-            size: Some(1536),
-            packets: Some(12_345),
-            recorded: Some(Duration::from_secs(5)),
-            stats: Some(stats),
-            kernel: Some(kernel),
-        }
-    }
-
-    #[test]
-    fn the_summary_tells_size_packets_losses_and_how_to_open_the_file() {
-        let expected = [
-            "  recorded 5.0 s, 1.5 KiB, 12,345 packets",
-            "  lost: 1 chunk of buffer 0, overwritten by newer data; a larger buffer (-b) reaches further back",
-            "  lost: 1 patch of buffer 0, came after its packet had been overwritten",
-            "  to see it: https://ui.perfetto.dev, \"Open trace file\", trace.pftrace",
-        ];
-        assert_eq!(summary(&stats(1), &KernelReport::default()).lines(), expected);
-        let clean = &summary(&stats(0), &KernelReport::default()).lines()[0];
-        assert_eq!(clean, "  recorded 5.0 s, 1.5 KiB, 12,345 packets, nothing lost");
-    }
-
-    #[test]
-    fn what_is_not_known_is_not_claimed() {
-        let (stats, kernel) = (stats(0), KernelReport::default());
-        let unknown = Summary {
-            file: None,
-            size: None,
-            packets: None,
-            ..summary(&stats, &kernel)
-        };
-        let without_packets = Summary {
-            kernel: None,
-            ..unknown
-        };
-        assert_eq!(
-            without_packets.lines(),
-            ["  recorded 5.0 s, nothing lost after the kernel"]
-        );
-        let without_stats = Summary {
-            stats: None,
-            ..without_packets
-        };
-        assert_eq!(
-            without_stats.lines(),
-            ["  recorded 5.0 s (the service gave no statistics of losses)"]
-        );
-    }
-}
+mod tests;

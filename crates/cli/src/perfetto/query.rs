@@ -23,7 +23,12 @@ const SERVICE: Token = Token(0);
 /// Asks and prints; gives the exit code.
 pub(super) fn query(format: QueryFormat, find_service: FindService<'_>, console: &mut Console) -> u8 {
     match printed(format, find_service) {
-        Ok(output) => {
+        Ok((output, origin)) => {
+            if origin == Origin::Started {
+                console.notice(
+                    "no tracing service is running; this is the one that `ferretto` starts for a recording",
+                );
+            }
             // A reader that has seen enough (`| head`) is no failure.
             let mut stdout = std::io::stdout();
             let _ = stdout.write_all(&output).and_then(|()| stdout.flush());
@@ -36,15 +41,28 @@ pub(super) fn query(format: QueryFormat, find_service: FindService<'_>, console:
     }
 }
 
-fn printed(format: QueryFormat, find_service: FindService<'_>) -> Result<Vec<u8>, String> {
+/// Whose state it is.
+#[derive(Debug, PartialEq, Eq)]
+enum Origin {
+    Running,
+    /// Started to be asked.
+    Started,
+}
+
+fn printed(format: QueryFormat, find_service: FindService<'_>) -> Result<(Vec<u8>, Origin), String> {
     let service = find_service().map_err(|error| error.to_string())?;
     let (state, encoded) = ask(&service, StateScope::Everything)?;
-    Ok(match format {
+    let output = match format {
         QueryFormat::Raw => encoded,
         QueryFormat::Table | QueryFormat::LongTable => {
             table(&state, format, viewer(), palette()).into_bytes()
         }
-    })
+    };
+    let origin = match service.started {
+        Some(_) => Origin::Started,
+        None => Origin::Running,
+    };
+    Ok((output, origin))
 }
 
 /// Asks a service for its state; gives it decoded and as it came.

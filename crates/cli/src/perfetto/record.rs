@@ -20,12 +20,13 @@ use ferretto_proto::messages::{
 
 use super::background::{StartReport, StartStatus};
 use super::config_source::WrittenConfig;
-use super::console::{Console, Kind};
+use super::console::{Console, Kind, Line, Loudness, Tone};
 use super::contents::Contents;
-use super::figures::Bytes;
+use super::figures::{Bytes, Elapsed};
+use super::losses::bytes_written;
 use super::output::Output;
 use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, TraceFilter};
-use super::progress::{Summary, progress_line};
+use super::progress::{Activity, Moment, Progress, Summary};
 use super::service::{FindService, Service, unreachable};
 use super::session::{
     Acceptance, CLONE_PATIENCE, Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step,
@@ -33,7 +34,7 @@ use super::session::{
 };
 use super::signals::Signals;
 use super::snapshots::{SnapshotPlan, Snapshots};
-use super::{FAILURE, NOT_ATTACHED, SUCCESS, signals, triggers, warnings};
+use super::{FAILURE, NOT_ATTACHED, Program, SUCCESS, signals, triggers, warnings};
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
 const FLUSH_FLAGS: u64 = 2 << 4 | 2;
@@ -62,17 +63,19 @@ pub(super) fn record(
     console: &mut Console,
 ) -> u8 {
     name_thread(&recording.config);
-    let snapshots = SnapshotPlan::of(&recording, output.as_ref(), console.program());
-    let observer = if reports.is_empty() && snapshots.is_none() {
+    let snapshots = SnapshotPlan::of(&recording, output.as_ref(), console.voice());
+    // Nobody reads the lines of a background process.
+    let period = match (recording.process, console.voice().loudness, console.kind()) {
+        (Process::Background | Process::BackgroundOnceStarted, ..) | (_, Loudness::Quiet, _) => None,
+        (Process::Foreground, Loudness::Usual, Kind::Terminal) => Some(TERMINAL_PERIOD),
+        (Process::Foreground, Loudness::Usual, Kind::Plain) => Some(PLAIN_PERIOD),
+    };
+    // Whoever watches the line on a terminal is told when the recording has started, too.
+    let watched = console.kind() == Kind::Terminal && period.is_some();
+    let observer = if reports.is_empty() && snapshots.is_none() && !watched {
         Observer::Absent
     } else {
         Observer::Present
-    };
-    // Nobody reads the lines of a background process.
-    let period = match (recording.process, console.kind()) {
-        (Process::Background | Process::BackgroundOnceStarted, _) => None,
-        (Process::Foreground, Kind::Terminal) => Some(TERMINAL_PERIOD),
-        (Process::Foreground, Kind::Plain) => Some(PLAIN_PERIOD),
     };
     let delay = start_delay(&recording.config);
     let purpose = match &recording.job {
@@ -84,6 +87,14 @@ pub(super) fn record(
         Job::Clone(..) => Purpose::Clone,
     };
     let awaited = triggers::awaited(&recording.config);
+    let activity = match (&recording.job, observer) {
+        (Job::Record, Observer::Present) if triggers::start_it(&recording.config) => {
+            Activity::AwaitingTrigger
+        }
+        (Job::Record, Observer::Present) => Activity::Starting,
+        // Others have started it, or nobody tells when it has.
+        _ => Activity::Recording,
+    };
     let acceptance = match awaited {
         Some(_) => Acceptance::Awaited,
         None => Acceptance::Assumed,
@@ -97,6 +108,8 @@ pub(super) fn record(
         written: recording.written,
         sink: recording.sink,
         awaited,
+        activity,
+        progress: Progress::new(),
         output,
         reports,
         console,
@@ -129,6 +142,9 @@ struct Recorder<'a> {
     sink: Sink,
     /// What the recording waits for.
     awaited: Option<String>,
+    /// What the line tells of.
+    activity: Activity,
+    progress: Progress,
     /// `None` when the service opens the file.
     output: Option<Output>,
     /// Who still waits for the start.
@@ -264,7 +280,7 @@ impl Recorder<'_> {
     /// Says what became of snapshots since.
     fn show_snapshots(&mut self) {
         for line in self.snapshots.iter_mut().flat_map(Snapshots::take_lines) {
-            self.console.line(line);
+            self.console.pass_on(line);
         }
     }
 
@@ -283,18 +299,34 @@ impl Recorder<'_> {
             Step::Call(call) => self.call(call),
             Step::ReportStarted => self.report(StartStatus::Started, ""),
             Step::Tell(notice) => self.tell(notice),
-            Step::ShowProgress => {
-                if let Some(stats) = self.session.stats() {
-                    let line = progress_line(self.session.recorded(now()), self.session.duration(), stats);
-                    self.console.progress(&line);
-                }
-            }
+            Step::ShowProgress => self.show_progress(),
             // Taken out by the loop.
             Step::Finish(_) => {}
         }
     }
 
+    fn show_progress(&mut self) {
+        let Some(stats) = self.session.stats() else {
+            return;
+        };
+        // Services that are older do not tell that all has started.
+        if bytes_written(stats) > 0 {
+            self.activity = Activity::Recording;
+        }
+        let mut line = self.progress.line(&Moment {
+            activity: self.activity,
+            recorded: self.session.recorded(now()),
+            duration: self.session.duration(),
+            stats,
+        });
+        if self.console.kind() == Kind::Terminal {
+            line.push(6, Tone::Usual, " (Ctrl-C ends it)");
+        }
+        self.console.progress(line);
+    }
+
     fn connect(&mut self, find_service: FindService<'_>) {
+        self.console.live(Line::new("connecting to the tracing service"));
         let connected = find_service()
             .map_err(|error| error.to_string())
             .and_then(|service| {
@@ -317,7 +349,7 @@ impl Recorder<'_> {
     fn call(&mut self, call: Call) {
         let file = match self.open_for(call) {
             Ok(file) => file,
-            Err(error) => return self.session.output_failed(error.to_string()),
+            Err(error) => return self.session.output_failed(why(&error)),
         };
         if call == Call::ReadBuffers
             && let Some(output) = self.output.as_ref().filter(|output| output.awaits_reader())
@@ -330,8 +362,8 @@ impl Recorder<'_> {
         };
         let called: Result<_, InvokeError> = match call {
             Call::Observe => {
-                let start =
-                    (!self.reports.is_empty()).then_some(ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED);
+                let start_awaited = !self.reports.is_empty() || self.activity != Activity::Recording;
+                let start = start_awaited.then_some(ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED);
                 let triggers = self
                     .snapshots
                     .is_some()
@@ -421,7 +453,7 @@ impl Recorder<'_> {
                     More::Follows => written,
                 };
                 match (written, more) {
-                    (Err(error), _) => self.session.output_failed(error.to_string()),
+                    (Err(error), _) => self.session.output_failed(why(&error)),
                     (Ok(()), More::Follows) => {
                         self.session.packets_read(now());
                         self.show_writing();
@@ -436,6 +468,7 @@ impl Recorder<'_> {
             }
             (_, Ok(ConsumerReply::Observed(events))) => {
                 if events.all_data_sources_started == Some(true) {
+                    self.activity = Activity::Recording;
                     self.session.all_data_sources_started();
                 }
                 if let Some(hit) = events.clone_trigger_hit.as_option() {
@@ -487,8 +520,8 @@ impl Recorder<'_> {
         {
             self.write_shown_at = now();
             let bytes = Bytes(output.size().unwrap_or(0));
-            let line = format!("writing {}: {bytes}", output.name());
-            self.console.progress(&line);
+            let line = Line::new(format_args!("writing {}: {bytes}", output.name()));
+            self.console.live(line);
         }
     }
 
@@ -501,39 +534,60 @@ impl Recorder<'_> {
     /// The sentences about the connection and the line "Wrote … bytes into …" are upstream's: scripts wait for them.
     fn tell(&mut self, notice: Notice) {
         match notice {
-            Notice::Recording(Some(duration)) => {
-                let seconds = duration.as_millis().div_ceil(1000);
-                self.console.say(format_args!(
-                    "Connected to the Perfetto traced service, TTL: {seconds}s"
-                ));
-            }
-            Notice::Recording(None) => {
-                self.console
-                    .say("Connected to the Perfetto traced service, starting tracing");
-                self.console.say("Ctrl-C ends the recording and keeps the data");
-            }
+            Notice::Recording(duration) => self.tell_of_the_start(duration),
             Notice::Accepted => {
                 if let Some(awaited) = &self.awaited {
-                    self.console.say(awaited);
+                    self.console.notice(awaited);
                 }
                 if let Some(started) = self.service.as_ref().and_then(|service| service.started.as_ref()) {
-                    self.console.say(format_args!(
+                    self.console.notice(format_args!(
                         "to activate one: PERFETTO_PRODUCER_SOCK_NAME={} ferretto trigger_perfetto NAME",
                         started.producer_socket
                     ));
                 }
             }
             Notice::Stopping(signal) => {
+                self.console.key_pressed();
                 let signal = signals::name(signal);
-                self.console.say(format_args!(
+                self.console.notice(format_args!(
                     "{signal}: ending the recording (again to give it up)"
                 ));
+                self.console.live(Line::new("waiting for the newest data"));
             }
             // Said with the summary: a recording that still waits for its trigger has nothing to miss.
             Notice::FlushFailed => self.newest_may_be_missing = true,
             Notice::AlreadyReadingBack => {
+                self.console.key_pressed();
                 self.console
-                    .say("the recording is over and being written (again to give it up)");
+                    .notice("the recording is over and being written (again to give it up)");
+            }
+        }
+    }
+
+    fn tell_of_the_start(&mut self, duration: Option<Duration>) {
+        let upstreams = match duration {
+            Some(duration) => {
+                let seconds = duration.as_millis().div_ceil(1000);
+                format!("Connected to the Perfetto traced service, TTL: {seconds}s")
+            }
+            None => "Connected to the Perfetto traced service, starting tracing".to_owned(),
+        };
+        match (self.console.voice().program, duration, &self.awaited) {
+            (Program::Perfetto, Some(_), _) => self.console.notice(upstreams),
+            (Program::Perfetto, None, _) => {
+                self.console.notice(upstreams);
+                self.console
+                    .notice("Ctrl-C ends the recording and keeps the data");
+            }
+            // What it waits for is said next.
+            (Program::Ferretto, _, Some(_)) => {}
+            (Program::Ferretto, Some(duration), None) => self.console.notice(format_args!(
+                "recording for {}; Ctrl-C ends it earlier and keeps the data",
+                Elapsed(duration)
+            )),
+            (Program::Ferretto, None, None) => {
+                self.console
+                    .notice("recording until Ctrl-C, which keeps the data");
             }
         }
     }
@@ -561,6 +615,9 @@ impl Recorder<'_> {
                 return NOT_ATTACHED;
             }
             _ => {}
+        }
+        if matches!(ending, Ending::Abandoned(_)) {
+            self.console.key_pressed();
         }
         let problem = self.problem(&ending);
         self.console.say(&problem);
@@ -641,7 +698,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// Says how it went, and gives what there is of the trace.
+    /// One line that says what there is and whether it is all, then what is missing and what to do next; gives what there is of the
+    /// trace.
     fn summarize(&mut self) -> Trace {
         let name = self.output_name();
         let size = self.output.as_ref().and_then(Output::size);
@@ -654,29 +712,24 @@ impl Recorder<'_> {
                 "{name} breaks off in the middle of a packet: the service could not write all of it. Is the disk full?"
             ));
         }
-        match (self.session.writer(), &self.job) {
-            // Upstream's says so of clones whoever writes them.
-            (Writer::Us, _) | (Writer::Service, Job::Clone(_)) => self
-                .console
-                .say(format_args!("Wrote {} bytes into {name}", size.unwrap_or(0))),
-            (Writer::Service, _) => self
-                .console
-                .say(format_args!("Trace written into the output file {name}")),
-        }
+        // Upstream's words: scripts look for them. It says the former of clones whoever writes them.
+        let written = match (self.session.writer(), &self.job) {
+            (Writer::Us, _) | (Writer::Service, Job::Clone(_)) => {
+                format!("Wrote {} bytes into {name}", size.unwrap_or(0))
+            }
+            (Writer::Service, _) => format!("Trace written into the output file {name}"),
+        };
         let seen = trace == Trace::Whole;
         if self.awaited.is_some() && size == Some(0) {
+            self.console.notice(written);
             match self.snapshots.as_ref().map(Snapshots::taken) {
                 None => self.console.say("no trigger came: the trace is empty"),
                 Some(0) => self.console.say("no snapshot was taken: there is no trace"),
-                Some(_) => self.console.say(format_args!(
+                Some(_) => self.console.notice(format_args!(
                     "the snapshots have what was recorded; {name} stays empty"
                 )),
             }
             return trace;
-        }
-        if self.newest_may_be_missing {
-            self.console
-                .say("some producers did not hand over their newest data in time; they may be missing");
         }
         let summary = Summary {
             file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),
@@ -686,7 +739,24 @@ impl Recorder<'_> {
             stats: self.session.stats(),
             kernel: self.contents.kernel().filter(|_| seen),
         };
-        for line in summary.lines() {
+        match self.console.voice().program {
+            // Scripts look at the end of that line, too.
+            Program::Perfetto => {
+                self.console.notice(written);
+                self.console.line(format_args!("  {}", summary.facts()));
+            }
+            Program::Ferretto => self
+                .console
+                .notice(format_args!("{written}: {}", summary.facts())),
+        }
+        if self.newest_may_be_missing {
+            self.console
+                .alarm("  some producers did not hand over their newest data in time; they may be missing");
+        }
+        for line in summary.alarms() {
+            self.console.alarm(&line);
+        }
+        if let Some(line) = summary.next_step() {
             self.console.line(line);
         }
         trace
@@ -774,6 +844,16 @@ fn cloned(job: &Job, response: &CloneSessionResponse) -> Result<Writer, String> 
     };
     let reason = response.error.as_deref().unwrap_or_default();
     Err(format!("cannot clone the session {original}: {reason}"))
+}
+
+/// Why the output cannot be written, and what to do about it.
+fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            format!("{error}; free some space, or choose another place with -o")
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// Shows the session's name in `ps` and `top`, as upstream's does.

@@ -58,8 +58,8 @@ pub fn running_service() -> Result<Service, FindServiceError> {
 pub(super) fn unreachable(socket: &Address, error: &ConnectError) -> String {
     match error {
         ConnectError::Transport(transport) if transport.is_unreachable() => format!(
-            "no tracing service listens at {socket}. Start one (`ferretto traced` and `ferretto traced_probes`); for recordings \
-             that it stays for, `ferretto` starts its own"
+            "no tracing service listens at {socket}. Start one with `ferretto traced &` and `ferretto traced_probes &`; or record \
+             with `ferretto`, which starts its own for each recording (but not for --detach and --clone)"
         ),
         error => format!("cannot connect to the tracing service: {error}"),
     }

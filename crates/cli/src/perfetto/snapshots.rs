@@ -12,17 +12,17 @@ use ferretto_ipc::reactor::{Signal, Waker};
 use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::messages::observable_events::CloneTriggerHit;
 
-use super::console::Console;
+use super::console::{Console, Voice};
 use super::output::Output;
 use super::plan::{
     CloneOf, ExistingFile, HitTrigger, Job, Original, Process, Recording, Sink, TraceFilter, takes_snapshots,
 };
 use super::signals::{Relay, Signals};
-use super::{Program, SUCCESS, save_clone};
+use super::{SUCCESS, save_clone};
 
 /// How snapshots of a recording are taken.
 pub(super) struct SnapshotPlan {
-    program: Program,
+    voice: Voice,
     /// To which the number of the snapshot is added.
     path: PathBuf,
     config: TraceConfig,
@@ -31,11 +31,7 @@ pub(super) struct SnapshotPlan {
 
 impl SnapshotPlan {
     /// That of a recording, if it takes any.
-    pub(super) fn of(
-        recording: &Recording,
-        output: Option<&Output>,
-        program: Program,
-    ) -> Option<SnapshotPlan> {
+    pub(super) fn of(recording: &Recording, output: Option<&Output>, voice: Voice) -> Option<SnapshotPlan> {
         let path = match (&recording.sink, recording.process) {
             (Sink::File(path), Process::Foreground) => path,
             // It has left the directory that a path may begin at.
@@ -51,7 +47,7 @@ impl SnapshotPlan {
         // They are not to be late.
         config.cmd_trace_start_delay = Default::default();
         Some(SnapshotPlan {
-            program,
+            voice,
             path: path.to_owned(),
             config,
             existing: recording.existing,
@@ -137,7 +133,7 @@ impl Snapshots {
             Some(orders) => orders,
             None => {
                 let thread = start(
-                    self.plan.program,
+                    self.plan.voice,
                     self.reports.0.clone(),
                     self.waker.clone(),
                     self.relay.clone(),
@@ -196,7 +192,7 @@ impl Snapshots {
 }
 
 fn start(
-    program: Program,
+    voice: Voice,
     reports: Sender<Report>,
     waker: Waker,
     relay: Relay,
@@ -206,7 +202,7 @@ fn start(
         .name("snapshots".into())
         .spawn(move || {
             for Order { recording, socket } in received {
-                let mut console = Console::kept(program);
+                let mut console = Console::kept(voice);
                 let exit_code = save_clone(recording, &socket, Signals::Relayed(relay.clone()), &mut console);
                 let report = Report {
                     lines: console.into_kept(),
@@ -229,6 +225,8 @@ mod tests {
     use ferretto_ipc::reactor::{Deadline, Events, Reactor};
 
     use super::*;
+    use crate::perfetto::Program;
+    use crate::perfetto::console::Loudness;
 
     #[test]
     fn snapshots_that_are_given_up_say_so_and_leave_nothing() {
@@ -238,7 +236,10 @@ mod tests {
         let mute = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let mut reactor = Reactor::new().unwrap();
         let plan = SnapshotPlan {
-            program: Program::Perfetto,
+            voice: Voice {
+                program: Program::Perfetto,
+                loudness: Loudness::Usual,
+            },
             path: folder.path().join("trace"),
             config: TraceConfig::default(),
             existing: ExistingFile::Replace,

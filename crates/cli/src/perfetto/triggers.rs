@@ -47,6 +47,12 @@ pub(super) fn activate(activation: &Activation, console: &mut Console) -> u8 {
     exit_code
 }
 
+/// Whether triggers start the data sources of this config.
+pub(super) fn start_it(config: &TraceConfig) -> bool {
+    let triggers = &config.trigger_config;
+    triggers.trigger_mode == Some(TriggerMode::START_TRACING) && !triggers.triggers.is_empty()
+}
+
 /// What a recording of this config waits for, if it waits for triggers.
 pub(super) fn awaited(config: &TraceConfig) -> Option<String> {
     let triggers = &config.trigger_config;

@@ -1,0 +1,165 @@
+//! The words of a recording, from made-up statistics.
+
+use ferretto_proto::messages::trace_stats::BufferStats;
+
+use super::*;
+
+fn stats(overwritten: u64, discarded: u64) -> TraceStats {
+    TraceStats {
+        buffer_stats: vec![BufferStats {
+            buffer_size: Some(4 << 20),
+            bytes_written: Some(1 << 20),
+            chunks_overwritten: Some(overwritten),
+            chunks_discarded: Some(discarded),
+            patches_failed: Some(discarded),
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+fn moment(stats: &TraceStats) -> Moment<'_> {
+    Moment {
+        activity: Activity::Recording,
+        recorded: Duration::from_millis(1500),
+        duration: None,
+        stats,
+    }
+}
+
+fn line(moment: Moment<'_>) -> String {
+    Progress::new().line(&moment).to_string()
+}
+
+#[test]
+fn the_line_tells_times_fill_bytes_rate_and_losses() {
+    let duration = Some(Duration::from_secs(5));
+    assert_eq!(
+        line(Moment {
+            duration,
+            ..moment(&stats(0, 0))
+        }),
+        "recording 1.5 s, 3.5 s left, buffer 25%, 1.0 MiB, 682.7 KiB/s, nothing lost"
+    );
+    assert_eq!(
+        line(moment(&stats(0, 7))),
+        "recording 1.5 s, buffer 25%, 1.0 MiB, 682.7 KiB/s, LOST 7 chunks of buffer 0 and 1 more"
+    );
+    assert_eq!(
+        line(moment(&stats(9, 0))),
+        "recording 1.5 s, buffer 25%, 1.0 MiB, 682.7 KiB/s, the newest data are kept",
+        "which is what a ring buffer is for"
+    );
+    assert_eq!(
+        line(moment(&TraceStats::default())),
+        "recording 1.5 s, 0 B, 0 B/s, nothing lost"
+    );
+}
+
+#[test]
+fn the_line_tells_what_is_awaited() {
+    let stats = stats(0, 0);
+    let at = |activity, duration| {
+        line(Moment {
+            activity,
+            duration,
+            ..moment(&stats)
+        })
+    };
+    let long = Some(Duration::from_secs(90));
+    assert_eq!(
+        at(Activity::Starting, None),
+        "waiting for the data sources to start: 1.5 s"
+    );
+    assert_eq!(
+        at(Activity::AwaitingTrigger, long),
+        "waiting for a trigger: 1.5 s, 1:28 min left"
+    );
+    let over = Some(Duration::from_millis(1500));
+    let stopping = at(Activity::Recording, over);
+    assert!(
+        stopping.starts_with("recorded 1.5 s, waiting for the data sources to stop"),
+        "{stopping}"
+    );
+}
+
+#[test]
+fn the_rate_is_that_of_the_last_seconds() {
+    let mut progress = Progress::new();
+    let mut rate = |second: u64, bytes| progress.rate(Duration::from_secs(second), bytes);
+    assert_eq!(rate(0, 0), None);
+    assert_eq!(rate(1, 1000), Some(1000));
+    // A flood, then nothing any more.
+    let rates: Vec<Option<u64>> = (2..=12).map(|second| rate(second, 11_000)).collect();
+    assert_eq!(rates[0], Some(5500));
+    assert_eq!(rates.last(), Some(&Some(0)));
+    assert!(rates.is_sorted_by(|a, b| a >= b), "{rates:?}");
+}
+
+fn summary<'a>(stats: &'a TraceStats, kernel: &'a KernelReport) -> Summary<'a> {
+    Summary {
+        file: Some("trace.pftrace"),
+        size: Some(1536),
+        packets: Some(12_345),
+        recorded: Some(Duration::from_secs(5)),
+        stats: Some(stats),
+        kernel: Some(kernel),
+    }
+}
+
+#[test]
+fn the_summary_tells_size_packets_losses_and_how_to_open_the_file() {
+    let (stats, kernel) = (stats(1, 0), KernelReport::default());
+    let lossy = summary(&stats, &kernel);
+    assert_eq!(
+        lossy.facts(),
+        "recorded 5.0 s, 1.5 KiB, 12,345 packets, not complete:"
+    );
+    assert_eq!(
+        lossy.alarms(),
+        ["  lost: 1 chunk of buffer 0, overwritten by newer data; a larger buffer (-b) reaches further back"]
+    );
+    assert_eq!(
+        lossy.next_step().unwrap(),
+        "  to see it: ferretto open trace.pftrace (or load it at https://ui.perfetto.dev)"
+    );
+    let stats = self::stats(0, 0);
+    let clean = summary(&stats, &kernel);
+    assert_eq!(
+        clean.facts(),
+        "recorded 5.0 s, 1.5 KiB, 12,345 packets, nothing lost"
+    );
+    assert!(clean.alarms().is_empty());
+}
+
+#[test]
+fn what_is_not_known_is_not_claimed() {
+    let (stats, kernel) = (stats(0, 0), KernelReport::default());
+    let unknown = Summary {
+        file: None,
+        size: None,
+        packets: None,
+        kernel: None,
+        ..summary(&stats, &kernel)
+    };
+    assert_eq!(unknown.facts(), "recorded 5.0 s, nothing lost after the kernel");
+    assert_eq!(unknown.next_step(), None);
+    let without_stats = Summary {
+        stats: None,
+        ..unknown
+    };
+    assert_eq!(
+        without_stats.facts(),
+        "recorded 5.0 s (the service gave no statistics of losses)"
+    );
+}
+
+#[test]
+fn there_is_no_advice_on_opening_an_empty_file() {
+    let (stats, kernel) = (stats(0, 0), KernelReport::default());
+    let empty = Summary {
+        size: Some(0),
+        ..summary(&stats, &kernel)
+    };
+    assert_eq!(empty.next_step(), None);
+}
