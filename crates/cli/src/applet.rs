@@ -5,14 +5,17 @@
 //! completions come from there.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
 use crate::perfetto::{self, Program};
 use crate::{
-    autostart, config, doctor, info, open, text, traced, traced_probes, trigger_perfetto, websocket_bridge,
+    autostart, config, doctor, info, manual, open, text, traced, traced_probes, trigger_perfetto,
+    websocket_bridge,
 };
 
 /// A program.
@@ -24,6 +27,44 @@ pub struct Applet {
     /// Takes the words after the program's name and gives the exit code.
     run: fn(Vec<OsString>) -> u8,
 }
+
+impl Applet {
+    /// What its program is called, and what to type after `ferretto`.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether it is a program of its own, and not a word of `ferretto` only.
+    pub(crate) fn is_program(&self) -> bool {
+        APPLETS.iter().any(|applet| applet.name == self.name)
+    }
+
+    /// The definition of its flags.
+    pub(crate) fn command(&self) -> Command {
+        (self.command)()
+    }
+}
+
+/// Records traces, as `ferretto` without a subcommand does.
+const RECORD: Applet = Applet {
+    name: "record",
+    command: || perfetto::command(Program::Ferretto).name("record"),
+    run: run_record,
+};
+
+/// Explains the others.
+const HELP: Applet = Applet {
+    name: "help",
+    command: manual::help::command,
+    run: manual::help::run,
+};
+
+/// Helps shells.
+const COMPLETIONS: Applet = Applet {
+    name: "completions",
+    command: manual::completions::command,
+    run: manual::completions::run,
+};
 
 /// The command line.
 pub const PERFETTO: Applet = Applet {
@@ -60,8 +101,8 @@ pub const WEBSOCKET_BRIDGE: Applet = Applet {
     run: run_websocket_bridge,
 };
 
-/// Those that can be called by name.
-const APPLETS: &[Applet] = &[
+/// Upstream's programs: they can be called by name.
+pub(crate) const APPLETS: &[Applet] = &[
     PERFETTO,
     TRACED,
     TRACED_PROBES,
@@ -111,11 +152,32 @@ const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
     run: run_websocket_bridge_of_ferretto,
 };
 
-/// Those that are the first word of `ferretto` only, or another program there than under a name of their own.
-const WORDS: &[Applet] = &[CONFIG, DOCTOR, INFO, OPEN, TEXT, WEBSOCKET_BRIDGE_OF_FERRETTO];
+/// Those that are the first word of `ferretto` only, or another program there than under a name of their own; in the order in which
+/// they are told of.
+const WORDS: &[Applet] = &[
+    RECORD,
+    OPEN,
+    INFO,
+    TEXT,
+    CONFIG,
+    DOCTOR,
+    COMPLETIONS,
+    HELP,
+    WEBSOCKET_BRIDGE_OF_FERRETTO,
+];
+
+/// What can be the first word of `ferretto`: first what is nothing else, then upstream's programs.
+pub(crate) fn subcommands() -> impl Iterator<Item = &'static Applet> {
+    let own = WORDS.iter().filter(|applet| !applet.is_program());
+    own.chain(
+        APPLETS
+            .iter()
+            .filter_map(|applet| find_word(applet.name.as_ref())),
+    )
+}
 
 /// What the binary is without a name of these.
-const DEFAULT: Applet = Applet {
+pub(crate) const DEFAULT: Applet = Applet {
     name: "ferretto",
     command: || perfetto::command(Program::Ferretto),
     run: run_ferretto,
@@ -181,7 +243,7 @@ fn run_perfetto(words: Vec<OsString>) -> u8 {
     perfetto::run(Program::Perfetto, words, &mut perfetto::running_service)
 }
 
-fn run_ferretto(words: Vec<OsString>) -> u8 {
+fn run_record(words: Vec<OsString>) -> u8 {
     perfetto::run(
         Program::Ferretto,
         words,
@@ -199,6 +261,31 @@ fn run_websocket_bridge_of_ferretto(words: Vec<OsString>) -> u8 {
         words,
         &mut autostart::running_or_started_service,
     )
+}
+
+fn run_ferretto(words: Vec<OsString>) -> u8 {
+    // Of streams that are closed nobody is left to tell.
+    if let Some(mistake) = words.first().and_then(|word| manual::misspelling(word)) {
+        let _ = writeln!(std::io::stderr(), "{}: {mistake}", DEFAULT.name);
+        1
+    } else if words.is_empty() {
+        let _ = write!(std::io::stderr(), "{}", manual::overview());
+        1
+    } else if asks_for_help(&words) {
+        let _ = write!(std::io::stdout(), "{}", manual::overview());
+        0
+    } else {
+        run_record(words)
+    }
+}
+
+/// Whether that is what the flags of a recording come to.
+fn asks_for_help(words: &[OsString]) -> bool {
+    let name = OsString::from(DEFAULT.name);
+    let parsed = DEFAULT
+        .command()
+        .try_get_matches_from(std::iter::once(&name).chain(words));
+    parsed.is_err_and(|message| message.kind() == ErrorKind::DisplayHelp)
 }
 
 #[cfg(test)]
@@ -221,7 +308,7 @@ mod tests {
     #[test]
     fn flags_are_defined_under_the_name_of_the_applet() {
         for applet in APPLETS.iter().chain(WORDS).chain([&DEFAULT]) {
-            let command = (applet.command)();
+            let command = applet.command();
             assert_eq!(command.get_name(), applet.name);
             command.debug_assert();
         }

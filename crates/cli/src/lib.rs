@@ -15,6 +15,7 @@ pub mod fuzz;
 mod info;
 mod inherited;
 mod log;
+mod manual;
 mod open;
 pub mod perfetto;
 mod text;
