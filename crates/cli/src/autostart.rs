@@ -1,21 +1,24 @@
 //! Service and probes of one's own: what `ferretto` does when no service is listening.
 //!
 //! Both run as children of this process, from the same binary, on sockets in a private folder. They are told to end when the
-//! recording is over, and end by themselves should this process die.
+//! recording is over, and end by themselves should this process die. What they say goes through this process, which knows what else is on
+//! the terminal.
 
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferretto_ipc::{Address, Stream, socket_names};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
-use crate::perfetto::{FindServiceError, Service, StartedService};
+use crate::log;
+use crate::perfetto::{self, FindServiceError, Service, StartedService};
 
 /// Set in children of ours: the process id of the one that started them, with which they end.
 pub(crate) const STARTED_BY: &str = "FERRETTO_STARTED_BY";
@@ -41,12 +44,18 @@ pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> 
     }
 }
 
-/// The children, ended when this is dropped.
+/// The children, ended when this is dropped: in this order, for without a service the probes would wait for another.
 struct Daemons {
-    probes: Option<Child>,
-    traced: Option<Child>,
+    _probes: Option<Daemon>,
+    _traced: Daemon,
     /// The folder of the sockets, removed last.
     _folder: tempfile::TempDir,
+}
+
+/// A child, and the thread that passes on what it says.
+struct Daemon {
+    child: Child,
+    voice: Option<JoinHandle<()>>,
 }
 
 fn start() -> Result<Service, String> {
@@ -66,15 +75,15 @@ fn start() -> Result<Service, String> {
     };
     let traced = launcher.start("traced", "TRACED_NOTIFY_FD")?;
     let mut daemons = Daemons {
-        probes: None,
-        traced: Some(traced),
+        _probes: None,
+        _traced: traced,
         _folder: folder,
     };
     let launcher = Launcher {
         program: &program,
         folder: daemons._folder.path(),
     };
-    daemons.probes = Some(launcher.start("traced_probes", "TRACED_PROBES_NOTIFY_FD")?);
+    daemons._probes = Some(launcher.start("traced_probes", "TRACED_PROBES_NOTIFY_FD")?);
     Ok(Service {
         consumer_socket,
         started: Some(StartedService {
@@ -91,14 +100,14 @@ struct Launcher<'a> {
 
 impl Launcher<'_> {
     /// Starts an applet and waits until it says, over the descriptor that this variable names, that it is there.
-    fn start(&self, applet: &str, notify_variable: &str) -> Result<Child, String> {
+    fn start(&self, applet: &str, notify_variable: &str) -> Result<Daemon, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{applet} did not start: {error}");
         let (ready, notify) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(&error))?;
         // Inherited under a number of its own; the other end stays ours.
         let notify = rustix::io::fcntl_dupfd_cloexec(&notify, 10).map_err(|error| failed(&error))?;
         rustix::io::fcntl_setfd(&notify, rustix::io::FdFlags::empty()).map_err(|error| failed(&error))?;
-        let mut child = Command::new(self.program)
+        let child = Command::new(self.program)
             .arg(applet)
             .env("PERFETTO_PRODUCER_SOCK_NAME", self.folder.join("producer"))
             .env("PERFETTO_CONSUMER_SOCK_NAME", self.folder.join("consumer"))
@@ -110,16 +119,21 @@ impl Launcher<'_> {
             .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::piped())
             // Ctrl-C is for the command line alone, which ends the recording and then its children.
             .process_group(0)
             .spawn()
             .map_err(|error| failed(&error))?;
         drop(notify);
-        if let Err(error) = wait_for_byte(&ready) {
-            end(&mut child);
-            return Err(failed(&error));
+        let daemon = Daemon::of(child);
+        match wait_for_byte(&ready) {
+            Ok(()) => Ok(daemon),
+            Err(error) => {
+                // It has said everything, then.
+                drop(daemon);
+                Err(failed(&error))
+            }
         }
-        Ok(child)
     }
 }
 
@@ -176,11 +190,28 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-impl Drop for Daemons {
+impl Daemon {
+    fn of(mut child: Child) -> Daemon {
+        let said = child.stderr.take();
+        let pass_on = |said: ChildStderr| {
+            let lines = BufReader::new(said).split(b'\n').map_while(Result::ok);
+            lines.for_each(|line| perfetto::interject(log::text(&String::from_utf8_lossy(&line))));
+        };
+        // Without the thread it is not heard; a recording can do without that.
+        let thread = |said| std::thread::Builder::new().spawn(move || pass_on(said)).ok();
+        Daemon {
+            voice: said.and_then(thread),
+            child,
+        }
+    }
+}
+
+impl Drop for Daemon {
     fn drop(&mut self) {
-        // The probes first: without a service they would wait for another.
-        for child in [&mut self.probes, &mut self.traced].into_iter().flatten() {
-            end(child);
+        end(&mut self.child);
+        if let Some(voice) = self.voice.take() {
+            // It ends with the child's stderr. A panic there has been told of.
+            let _ = voice.join();
         }
     }
 }

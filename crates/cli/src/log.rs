@@ -169,6 +169,15 @@ fn cut(mut line: String) -> String {
     line
 }
 
+/// What a line of [`write`] says, for whoever reads it as it comes and needs neither time nor level. Other lines are given whole.
+pub(crate) fn text(line: &str) -> &str {
+    let stamped = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+    match stamped.map(|(_, rest)| rest.split_at_checked(2)) {
+        Some(Some(("I " | "W " | "E ", text))) => text,
+        _ => line,
+    }
+}
+
 /// Says which lines are written.
 #[derive(Debug)]
 struct Throttle {
@@ -230,6 +239,14 @@ mod tests {
     fn a_line_stays_one_line() {
         let line = "p\n[00001.000] E \x1b[2Jq\u{85}ä".to_owned();
         assert_eq!(cut(line), "p\\n[00001.000] E \\u{1b}[2Jq\\u{85}ä");
+    }
+
+    #[test]
+    fn a_line_is_told_from_its_time_and_level() {
+        assert_eq!(text("[33491.139] W cannot do it: [x] y"), "cannot do it: [x] y");
+        for other in ["    sudo it", "", "[33491.139] Wrong", "[a] ", "thread panicked"] {
+            assert_eq!(text(other), other);
+        }
     }
 
     #[test]
