@@ -282,7 +282,26 @@ fn open_file(path: &Path, existing: ExistingFile) -> io::Result<(File, Origin)> 
                 .open(path)
                 .map(|file| (file, Origin::Untouched))
         }
-        opened => opened.map(|file| (file, Origin::Created)),
+        opened => {
+            let file = opened?;
+            give_to_who_used_sudo(&file);
+            Ok((file, Origin::Created))
+        }
+    }
+}
+
+/// Recording the kernel needs root, looking at the trace does not: a file that was made under `sudo` is its user's, who could not even
+/// read it otherwise. Only files made here are given away.
+fn give_to_who_used_sudo(file: &File) {
+    let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    if let (true, Some(user), Some(group)) = (
+        rustix::process::geteuid().is_root(),
+        id("SUDO_UID"),
+        id("SUDO_GID"),
+    ) {
+        let (user, group) = (rustix::fs::Uid::from_raw(user), rustix::fs::Gid::from_raw(group));
+        // Some filesystems have no owners: then it stays as it is.
+        let _ = rustix::fs::fchown(file, Some(user), Some(group));
     }
 }
 
