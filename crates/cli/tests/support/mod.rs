@@ -19,7 +19,7 @@ pub(crate) mod wire;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -462,7 +462,8 @@ fn spawn_and_await(
     }
 }
 
-fn is_readable(fd: &OwnedFd, patience: Duration) -> bool {
+/// Whether there is something to read, or its end, within this time.
+pub(crate) fn is_readable(fd: impl AsFd, patience: Duration) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
     let timeout = patience.try_into().unwrap();
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&timeout))).unwrap() > 0

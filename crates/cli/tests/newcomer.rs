@@ -1,0 +1,367 @@
+//! A new user's first ten minutes: each step is typed into a shell in a terminal, as it would be, and what the screen shows must say what
+//! to do next.
+//!
+//! The user is whoever runs the tests, and `nobody` for the steps of a user without rights.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+#[path = "support/terminal.rs"]
+mod terminal;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::tracefs::Tracefs;
+use terminal::{Size, Terminal};
+
+const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
+
+/// The overview, and what is typed before and after it.
+const SCREEN: Size = Size(44, 100);
+
+/// Who types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum User {
+    Myself,
+    Nobody,
+}
+
+/// A user at home, who has installed `ferretto` and runs no service.
+struct Newcomer {
+    home: tempfile::TempDir,
+    shell: Terminal,
+}
+
+impl Newcomer {
+    fn arrives(user: User) -> Newcomer {
+        let home = tempfile::Builder::new().prefix("home-").tempdir().unwrap();
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let bin = home.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        // Where everybody may run it.
+        let installed = bin.join("ferretto");
+        if std::fs::hard_link(FERRETTO, &installed).is_err() {
+            std::fs::copy(FERRETTO, &installed).unwrap();
+        }
+        let mut bash = match user {
+            User::Myself => Command::new("bash"),
+            User::Nobody => {
+                let mut other = Command::new("setpriv");
+                other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "bash"]);
+                other
+            }
+        };
+        bash.args(["--norc", "--noprofile", "-i"])
+            .current_dir(home.path())
+            .env("HOME", home.path())
+            .env("TMPDIR", home.path())
+            .env(
+                "PATH",
+                format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()),
+            )
+            .env("PS1", "ready> ")
+            .env("PERFETTO_CONSUMER_SOCK_NAME", home.path().join("no-consumers"))
+            .env("PERFETTO_PRODUCER_SOCK_NAME", home.path().join("no-producers"))
+            .env_remove("HISTFILE");
+        let mut shell = Terminal::open(SCREEN, &bash);
+        shell.await_screen("a prompt", |rows| rows == ["ready>"]);
+        Newcomer { home, shell }
+    }
+
+    /// Types a line and waits until it is done; gives what it printed, with its exit code at the end.
+    fn types(&mut self, line: &str) -> String {
+        let screen = self.shell.run(&format!("{line}; echo \"exit code $?\""));
+        let mut rows = screen
+            .lines()
+            .skip_while(|row| !row.starts_with("ready> "))
+            .skip(1);
+        let mut said = String::new();
+        for row in rows.by_ref().take_while(|row| *row != "ready>") {
+            said.push_str(row);
+            // A row that is full goes on in the next.
+            if row.chars().count() < usize::from(SCREEN.1) {
+                said.push('\n');
+            }
+        }
+        println!("$ {line}\n{said}");
+        said
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        std::fs::metadata(self.path(name)).is_ok_and(|file| file.len() > 0)
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The one that is not root.
+fn without_rights() -> User {
+    if is_root() { User::Nobody } else { User::Myself }
+}
+
+fn assert_said(said: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in what was said:\n{said}");
+    }
+}
+
+#[test]
+fn the_name_alone_shows_what_to_type_first() {
+    let mut user = Newcomer::arrives(without_rights());
+    let said = user.types("ferretto");
+    assert_said(
+        &said,
+        &[
+            "Start here",
+            "sudo ferretto -t 5s -o trace.pftrace sched/",
+            "ferretto help",
+            "exit code 1",
+        ],
+    );
+    assert_eq!(user.types("ferretto --help").replace("code 0", "code 1"), said);
+}
+
+#[test]
+fn without_rights_kernel_events_are_missed_and_the_way_to_them_is_told() {
+    let mut user = Newcomer::arrives(without_rights());
+    let said = user.types("ferretto -t 1s -o trace.pftrace sched/sched_switch");
+    assert_said(
+        &said,
+        &[
+            "run as root",
+            "recorded 1.0 s",
+            "not complete",
+            "not recorded: kernel events",
+            "sudo",
+            "ferretto open trace.pftrace",
+            "exit code 0",
+        ],
+    );
+    assert!(!said.contains("nothing lost") && !said.contains("] W "), "{said}");
+    assert!(user.has("trace.pftrace"));
+}
+
+#[test]
+fn without_rights_and_events_processes_and_counters_are_recorded() {
+    let mut user = Newcomer::arrives(without_rights());
+    let said = user.types("ferretto -t 1s -o trace.pftrace");
+    assert_said(
+        &said,
+        &[
+            "recorded 1.0 s",
+            "nothing lost",
+            "ferretto open trace.pftrace",
+            "exit code 0",
+        ],
+    );
+    assert!(user.has("trace.pftrace"));
+}
+
+#[test]
+fn as_root_kernel_events_are_recorded() {
+    let Some(_tracefs) = Tracefs::lock() else { return };
+    let mut user = Newcomer::arrives(User::Myself);
+    let said = user.types("ferretto -t 1s -o trace.pftrace sched/sched_switch sched/sched_waking");
+    assert_said(
+        &said,
+        &[
+            "recorded 1.0 s",
+            " packets, nothing lost",
+            "ferretto open trace.pftrace",
+            "exit code 0",
+        ],
+    );
+    let typo = user.types("ferretto -t 1s -o trace.pftrace sched/sched_swich");
+    assert_said(&typo, &["this kernel has no event", "sched/sched_swich"]);
+}
+
+#[test]
+fn a_trace_recorded_with_sudo_belongs_to_the_user() {
+    use std::os::unix::fs::MetadataExt;
+    if !is_root() {
+        println!("skipped: giving files away needs root");
+        return;
+    }
+    let mut user = Newcomer::arrives(User::Myself);
+    // What sudo sets.
+    user.types("SUDO_UID=65534 SUDO_GID=65534 ferretto -t 100ms -o trace.pftrace");
+    assert_eq!(
+        std::fs::metadata(user.path("trace.pftrace")).unwrap().uid(),
+        65534
+    );
+    // Somebody's else file stays theirs.
+    std::fs::write(user.path("mine.pftrace"), "").unwrap();
+    user.types("SUDO_UID=65534 SUDO_GID=65534 ferretto -t 100ms -o mine.pftrace");
+    assert!(user.has("mine.pftrace"));
+    assert_eq!(std::fs::metadata(user.path("mine.pftrace")).unwrap().uid(), 0);
+}
+
+#[test]
+fn an_output_that_is_missing_is_asked_for() {
+    let mut user = Newcomer::arrives(without_rights());
+    let said = user.types("ferretto sched/sched_switch");
+    assert_said(&said, &["-o FILE", "exit code 1"]);
+    let said = user.types("ferretto trcaed");
+    assert_said(&said, &["did you mean", "ferretto traced", "exit code 1"]);
+    let said = user.types("ferretto -t 5x -o trace.pftrace");
+    assert_said(&said, &["--time", "\"x\"", "ms, s, m, h", "exit code 1"]);
+    assert!(!user.has("trace.pftrace"));
+}
+
+#[test]
+fn a_mistake_in_a_config_is_pointed_at() {
+    let mut user = Newcomer::arrives(without_rights());
+    let config = "buffers { size_kb: 4096 }\nduration_ms: 500\ndata_sources { config { nmae: \"linux.sys_stats\" } }\n";
+    std::fs::write(user.path("trace.cfg"), config).unwrap();
+    let said = user.types("ferretto -c trace.cfg -o trace.pftrace");
+    assert_said(&said, &["--txt", "exit code 1"]);
+    let said = user.types("ferretto --txt -c trace.cfg -o trace.pftrace");
+    assert_said(
+        &said,
+        &[
+            "trace.cfg:3:25",
+            "`nmae`",
+            "did you mean `name`",
+            "^^^^",
+            "exit code 1",
+        ],
+    );
+    assert!(!user.has("trace.pftrace"));
+    std::fs::write(user.path("trace.cfg"), config.replace("nmae", "name")).unwrap();
+    let said = user.types("ferretto --txt -c trace.cfg -o trace.pftrace");
+    assert_said(&said, &["recorded 0.5 s", "exit code 0"]);
+    let said = user.types("ferretto trace.cfg");
+    assert_said(
+        &said,
+        &["is a file", "ferretto --txt -c trace.cfg", "exit code 1"],
+    );
+}
+
+#[test]
+fn ctrl_c_ends_the_recording_and_keeps_the_data() {
+    let mut user = Newcomer::arrives(without_rights());
+    user.shell.press("ferretto -t 10m -o trace.pftrace\r");
+    let screen = user.shell.await_screen("the changing line", |rows| {
+        rows.last()
+            .is_some_and(|row| row.starts_with("recording ") && row.contains(" left"))
+    });
+    assert!(screen.contains("Ctrl-C"), "{screen}");
+    user.shell.press("\x03");
+    let screen = user.shell.await_screen("the prompt", |rows| {
+        rows.last().is_some_and(|row| row == "ready>")
+    });
+    assert_said(
+        &screen,
+        &[
+            "Ctrl-C: ending the recording",
+            "Wrote ",
+            "ferretto open trace.pftrace",
+        ],
+    );
+    assert!(
+        !screen.contains("^C") && !screen.contains("\nrecording "),
+        "{screen}"
+    );
+    assert!(user.has("trace.pftrace"));
+}
+
+#[test]
+fn a_full_disk_is_told_with_what_to_do_and_leaves_nothing_half_done() {
+    if !is_root() {
+        println!("skipped: mounting a small disk needs root");
+        return;
+    }
+    let mut user = Newcomer::arrives(User::Myself);
+    // In a namespace of its own, so that it goes with the command.
+    let said = user.types(
+        "mkdir disk; unshare --mount sh -c 'mount -t tmpfs -o size=4k small disk && ferretto -t 1s -o disk/trace.pftrace; code=$?; \
+         ls disk | wc -l; exit $code'",
+    );
+    assert_said(
+        &said,
+        &[
+            "cannot write disk/trace.pftrace",
+            "No space left",
+            "free some space",
+            "\n0\n",
+            "exit code 1",
+        ],
+    );
+}
+
+#[test]
+fn a_query_without_a_service_says_how_to_come_by_one() {
+    let mut user = Newcomer::arrives(without_rights());
+    let said = user.types("ferretto --query");
+    assert_said(
+        &said,
+        &[
+            "no tracing service is running",
+            "linux.process_stats",
+            "exit code 0",
+        ],
+    );
+    let said = user.types("ferretto perfetto --query");
+    assert_said(
+        &said,
+        &["no tracing service listens at", "ferretto traced", "exit code 1"],
+    );
+}
+
+/// Whether this `ferretto` has it.
+fn has_subcommand(name: &str) -> bool {
+    let help = Command::new(FERRETTO)
+        .args(["help", name])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    if !help.status.success() {
+        println!("skipped: there is no subcommand {name}");
+    }
+    help.status.success()
+}
+
+#[test]
+fn a_trace_is_looked_at_and_opened_as_the_summary_says() {
+    let mut user = Newcomer::arrives(without_rights());
+    user.types("ferretto -t 1s -o trace.pftrace");
+    if has_subcommand("info") {
+        let said = user.types("ferretto info trace.pftrace");
+        assert_said(&said, &["linux.process_stats", "exit code 0"]);
+    }
+    if has_subcommand("open") {
+        user.shell.press("\x0cferretto open trace.pftrace\r");
+        user.shell.await_screen("where to go", |rows| {
+            rows.join("").contains("https://ui.perfetto.dev/")
+        });
+        user.shell.press("\x03");
+        user.shell.await_screen("the prompt", |rows| {
+            rows.last().is_some_and(|row| row == "ready>")
+        });
+    }
+    let said = user.types("ferretto trace.pftrace");
+    assert_said(
+        &said,
+        &[
+            "ferretto open trace.pftrace",
+            "ferretto info trace.pftrace",
+            "exit code 1",
+        ],
+    );
+}
+
+#[test]
+fn a_name_with_a_space_is_quoted_in_what_to_type_next() {
+    let mut user = Newcomer::arrives(without_rights());
+    let said = user.types("ferretto -t 100ms -o 'my trace'");
+    assert_said(&said, &["ferretto open 'my trace'"]);
+    assert!(Path::new(&user.path("my trace")).exists());
+}
