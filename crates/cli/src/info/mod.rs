@@ -22,9 +22,9 @@ use summary::Summary;
 
 const NAME: &str = "ferretto info";
 
-/// Tell what is in a trace and what is missing.
+/// Says what is in a trace and what is missing.
 ///
-/// Prints when and where the trace was recorded, its config, how many packets of which kind it has and who wrote them, and
+/// It prints when and where the trace was recorded, its config, how many packets of which kind it has and who wrote them, and
 /// everything that was lost, by cause, with what to change in the config about it.
 ///
 /// Exits with 0 whatever the trace has lost, also if the file ends inside a packet, as one that is still being written does;

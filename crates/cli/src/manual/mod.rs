@@ -1,8 +1,8 @@
 //! The manual: the screen that `ferretto --help` shows, `ferretto help SUBCOMMAND`, and completions for shells.
 //!
 //! Called by [`applet`](crate::applet). All of it is made from the flags that the applets define: [`tree`] is the one command that
-//! has them all, for readers only, since parsing goes on by the first word. The man pages in `docs/man` and the completions in
-//! `completions` are made from it too, and are checked in; a test proves them fresh, and
+//! has them all, for readers only, since parsing goes on by the first word. `ferretto completions` makes its scripts from it. So are the man
+//! pages in `docs/man`, which are checked in; a test proves them fresh, and
 //!
 //! ```text
 //! FERRETTO_WRITE_MANUAL=1 cargo test -p ferretto-cli manual

@@ -27,7 +27,7 @@ const BUFFER: usize = 256 << 10;
 /// So many damaged places are told one by one.
 const TOLD: usize = 10;
 
-/// Print a whole trace as protobuf text.
+/// Prints a whole trace as protobuf text.
 ///
 /// Prints what `traceconv text` does, packet by packet as `packet { … }`, in the order of the file. Takes files of any size
 /// and little memory. Damaged places become comments, and what can be read around them is printed.

@@ -1,7 +1,7 @@
 //! The daemons, and triggers.
 
 use crate::Case;
-use crate::differences::{CRASH, DAEMON_END, DAEMON_HELP, DAEMON_START};
+use crate::differences::{CRASH, DAEMON_END, DAEMON_HELP, DAEMON_START, LEFT_SOCKETS, OCCUPIED};
 
 /// The reference comes without it.
 const NO_TRIGGER_PERFETTO: &str = "the reference comes without trigger_perfetto";
@@ -139,6 +139,43 @@ pub(crate) const CASES: &[Case] = &[
          1 traced -h
          1 traced_probes --help
          1 traced_probes -h",
+    ),
+    Case::ours(
+        "relays",
+        "the service has none yet",
+        "codes <<'-'
+         traced --enable-relay-endpoint
+         traced --enable-relay-endpoint-on producer
+-",
+        "1 traced --enable-relay-endpoint
+         1 traced --enable-relay-endpoint-on producer",
+    ),
+    Case::ours(
+        "daemons that are quiet",
+        "upstream's have no such flag",
+        "export PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumer PERFETTO_PRODUCER_SOCK_NAME=$PWD/producer
+         traced --quiet 2>traced.cfg & service=$!; until_sessions 0
+         traced_probes --quiet 2>probes.cfg & probes=$!
+         until \"$OURS\" --query | grep -q perfetto.traced_probes; do :; done
+         kill -TERM $probes; wait $probes; kill -TERM $service; wait $service; grep -c ' I ' traced.cfg probes.cfg || true",
+        "traced.cfg:0
+         probes.cfg:0",
+    ),
+    Case::differs(
+        "a second service of the same names",
+        OCCUPIED,
+        "export PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumer PERFETTO_PRODUCER_SOCK_NAME=$PWD/producer
+         traced 2>/dev/null & until_sessions 0; timeout 1 traced 2>/dev/null; echo $?; kill -KILL $!",
+        "1",
+        "124",
+    ),
+    Case::differs(
+        "sockets after the end",
+        LEFT_SOCKETS,
+        "export PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumer PERFETTO_PRODUCER_SOCK_NAME=$PWD/producer
+         traced 2>/dev/null & until_sessions 0; kill -TERM $!; wait $!; ls | grep -cE '^(consumer|producer)$' || true",
+        "0",
+        "2",
     ),
     Case::differs(
         "the end of a daemon",

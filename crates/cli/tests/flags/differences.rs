@@ -37,4 +37,6 @@ differences! {
     DAEMON_START = "daemon start": "a script must see that nothing serves it";
     DAEMON_END = "daemon end": "a daemon that was asked to end and did has not failed";
     DAEMON_HELP = "daemon help": "help that was asked for is no failure";
+    OCCUPIED = "occupied": "the first service would go on without clients, and a file is not ours to remove";
+    LEFT_SOCKETS = "left sockets": "who finds a socket there looks for a service";
 }

@@ -29,6 +29,16 @@ pub(crate) const CASES: &[Case] = &[
         "Connected to the Perfetto traced service, TTL: 2s
          trace: a trace",
     ),
+    Case::ours(
+        "a recording that is quiet",
+        "upstream's has no such flag",
+        "for quiet in -q --quiet; do perfetto $quiet -t 10ms -o trace 2>said; echo $?; wc -l <said; done",
+        "0
+         0
+         0
+         0
+         trace: a trace",
+    ),
     Case::same(
         "what upstream's strtoull takes for a number",
         "perfetto -t ' +10ms' -b +100k -o trace",

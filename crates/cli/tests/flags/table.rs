@@ -21,15 +21,6 @@ const RUN_ELSEWHERE: &[(&str, &str)] = &[
     ("traced_probes", "--cleanup-after-crash"),
     ("traced_probes", "--reset-ftrace"),
 ];
-/// Flags that have a row before they are there.
-const PLANNED: &[(&str, &str)] = &[
-    ("perfetto", "-q"),
-    ("perfetto", "--quiet"),
-    ("traced", "--quiet"),
-    ("traced", "--enable-relay-endpoint"),
-    ("traced", "--enable-relay-endpoint-on"),
-    ("traced_probes", "--quiet"),
-];
 
 struct Table {
     text: String,
@@ -101,11 +92,7 @@ fn every_flag_has_a_row_and_every_row_a_flag() {
             without_row.is_empty(),
             "{program} takes {without_row:?}: docs/flags.md needs a row"
         );
-        let planned = |flag: &str| PLANNED.contains(&(program, flag));
-        let without_flag: Vec<_> = listed
-            .difference(&defined)
-            .filter(|flag| !planned(flag))
-            .collect();
+        let without_flag: Vec<_> = listed.difference(&defined).collect();
         assert!(
             without_flag.is_empty(),
             "{program} does not take {without_flag:?} of docs/flags.md"
@@ -147,7 +134,7 @@ fn every_flag_is_run() {
             for flag in row.flags {
                 let flag = (program, &*flag);
                 assert!(
-                    is_run(flag.1) || RUN_ELSEWHERE.contains(&flag) || PLANNED.contains(&flag),
+                    is_run(flag.1) || RUN_ELSEWHERE.contains(&flag),
                     "no case has {flag:?}"
                 );
             }
