@@ -137,7 +137,13 @@ impl Report<'_> {
             known => Some(known as u64),
         });
         if let Some(cpus) = cpus {
-            let model = self.summary.cpus.iter().find_map(|cpu| cpu.processor.as_deref());
+            // Where the kernel names it otherwise, as on x86, probes write that word.
+            let mut models = self
+                .summary
+                .cpus
+                .iter()
+                .filter_map(|cpu| cpu.processor.as_deref());
+            let model = models.find(|model| *model != "unknown");
             let model = model
                 .map(|model| format!(" ({})", clean(model)))
                 .unwrap_or_default();

@@ -260,10 +260,11 @@ impl Restorer {
 
     /// Puts everything back as it was found, and returns what could not be. Raw buffers must be closed by now.
     pub fn restore(&mut self) -> Vec<TracefsError> {
-        if self.changes.is_empty() {
-            return Vec::new();
-        }
-        let errors = put_back(&self.tracefs, &std::mem::take(&mut self.changes), PutBack::All);
+        let errors = match self.changes.is_empty() {
+            true => Vec::new(),
+            false => put_back(&self.tracefs, &std::mem::take(&mut self.changes), PutBack::All),
+        };
+        // There is one also if all that was changed has been undone since.
         if let Some(journal) = self.journal.take() {
             journal.delete();
         }

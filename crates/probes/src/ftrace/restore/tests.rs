@@ -221,6 +221,20 @@ proptest! {
 }
 
 #[test]
+fn what_was_undone_before_the_end_needs_no_journal() {
+    let Some(instance) = TestInstance::new() else {
+        return;
+    };
+    let dir = TestDir::new();
+    let journals = JournalDir::at(dir.path().join("journals")).unwrap();
+    let mut restorer = Restorer::new(instance.tracefs.clone(), Some(journals));
+    Change::Enable("sched_waking").make(&mut restorer);
+    Change::Disable("sched_waking").make(&mut restorer);
+    assert!(restorer.restore().is_empty());
+    assert_eq!(fs::read_dir(dir.path().join("journals")).unwrap().count(), 0);
+}
+
+#[test]
 fn after_a_crash_what_others_have_changed_since_is_left_alone() {
     let Some(instance) = TestInstance::new() else {
         return;
