@@ -25,7 +25,9 @@ fuzz_target!(|source: &str| {
             }
             let mut printed = Vec::new();
             let printer = text::Printer::new(TRACE_CONFIG).expect("the schema has it");
-            printer.print(&bytes, 0, &mut printed).expect("memory takes everything");
+            printer
+                .print(&bytes, 0, &mut printed)
+                .expect("memory takes everything");
             let printed = String::from_utf8(printed).expect("it prints text");
             text::encode(&printed, TRACE_CONFIG).expect("what is printed is read");
         }
