@@ -140,7 +140,7 @@ pub struct SetUp<'a> {
 
 /// An instance has begun to record, once this is dropped.
 #[derive(Debug)]
-pub struct Start(#[allow(dead_code)] Acknowledge);
+pub struct Start(#[allow(dead_code, reason = "it is there to be dropped")] Acknowledge);
 
 /// An instance has stopped, once this is dropped.
 pub struct Stop<D: DataSource> {

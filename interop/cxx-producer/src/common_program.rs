@@ -12,6 +12,7 @@ use super::PATIENCE;
 // Its symbols are the C++ part's.
 use perfetto_sdk_sys as _;
 
+// SAFETY: the signatures are those of the C++ part, which this crate compiles; none takes an argument.
 unsafe extern "C" {
     safe fn common_program_set_up();
     safe fn common_program_is_recorded() -> bool;

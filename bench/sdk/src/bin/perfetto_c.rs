@@ -10,6 +10,7 @@ use perfetto_sdk_sys as _;
 use ferretto_bench_sdk::case::{Case, NAMES, TEXT};
 use ferretto_bench_sdk::peer::{Body, Destination, Peer, SharedMemory, Tracing};
 
+// SAFETY: the signatures are those of the C part, which this crate compiles. Those called safe take numbers only.
 unsafe extern "C" {
     safe fn bench_c_set_up(shared_memory_kb: u32);
     safe fn bench_c_recording() -> bool;

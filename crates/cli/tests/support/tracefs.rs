@@ -8,11 +8,7 @@ use rustix::mount::MountFlags;
 const MOUNT_POINT: &str = "/sys/kernel/tracing";
 
 /// Held while a test records from the kernel; tests in other processes wait for it.
-pub(crate) struct Tracefs(
-    /// Nobody reads it: the lock is held for as long as it is open.
-    #[allow(dead_code)]
-    File,
-);
+pub(crate) struct Tracefs(#[allow(dead_code, reason = "the lock is held as long as it is open")] File);
 
 impl Tracefs {
     /// Waits for its turn. Without tracefs, or without the right to it, a line that says that the test is skipped.

@@ -80,13 +80,13 @@ fn variants_are_their_name_and_what_they_hold() {
         Sphere {
             radius: u8,
             #[annotation(skip)]
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "what is not told is not read")]
             secret: u8,
         },
         #[annotation(rename = "a void")]
         Void(
             #[annotation(skip)]
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "what is not told is not read")]
             fn(),
         ),
         Maybe(Option<u8>),
@@ -161,7 +161,7 @@ fn fields_are_written_as_their_attributes_say() {
         #[annotation(with = length)]
         c: Vec<Opaque>,
         #[annotation(skip)]
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "what is not told is not read")]
         d: Opaque,
         #[annotation(with = (|_: &Opaque, value: AnnotationValue<'_>| value.bool(true)))]
         #[annotation(rename = r#"e"f"#)]
@@ -187,7 +187,7 @@ fn fields_are_written_as_their_attributes_say() {
 fn types_are_written_as_their_attributes_say() {
     #[derive(Debug, DebugAnnotation)]
     #[annotation(debug)]
-    #[allow(dead_code)]
+    #[allow(dead_code, reason = "what is not told is not read")]
     enum Level {
         High(u8),
     }
@@ -238,7 +238,7 @@ fn generic_parameters_are_bounded_by_what_fields_need() {
         qualified: <P as Protocol>::Id,
         phantom: PhantomData<P>,
         #[annotation(skip)]
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "what is not told is not read")]
         skipped: Option<P>,
     }
     let value = Generic::<str, u8, Opaque, NotAnAnnotation, 2> {
@@ -266,7 +266,7 @@ fn declarations_may_have_all_that_rust_has() {
     struct Declared<
         'a,
         'b: 'a,
-        #[allow(dead_code)] S = u8,
+        #[allow(dead_code, reason = "what is not told is not read")] S = u8,
         F: Fn(&'a u8) -> Vec<u8> = fn(&'a u8) -> Vec<u8>,
         const N: usize = { 1 + 1 },
     >
@@ -276,7 +276,7 @@ fn declarations_may_have_all_that_rust_has() {
     {
         borrowed: &'a &'b [S; N],
         #[annotation(skip)]
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "what is not told is not read")]
         function: F,
     }
     let declared = Declared::<u64, fn(&u8) -> Vec<u8>> {
