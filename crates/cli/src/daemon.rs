@@ -192,29 +192,7 @@ fn exit_code(child: i32) -> i32 {
 /// The signals that end a daemon in good order. One that the daemon was told to ignore from the start, by `nohup` or by a script that
 /// runs it with `&`, stays ignored.
 pub(crate) fn ending_signals() -> Vec<Signal> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut signals = vec![Signal::Interrupt, Signal::Terminate, Signal::HangUp];
-    signals.retain(|signal| !is_ignored(&status, signal.number()));
+    signals.retain(|signal| !inherited::ignores(*signal));
     signals
-}
-
-/// Reads the set of ignored signals out of `/proc/PID/status`.
-fn is_ignored(status: &str, signal: i32) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ignored_signals_are_bits_of_a_number() {
-        let status =
-            "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001003\nSigCgt:\tffffffffffffffff\n";
-        let ignored: Vec<i32> = (1..=64).filter(|signal| is_ignored(status, *signal)).collect();
-        assert_eq!(ignored, [1, 2, 13]);
-        assert!(!is_ignored("", 1));
-    }
 }

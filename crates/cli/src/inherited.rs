@@ -1,5 +1,5 @@
-//! What a process has from whoever started it: descriptors that are known by their number only, and a service manager that waits
-//! to hear of it.
+//! What a process has from whoever started it: descriptors that are known by their number only, signals that it is to ignore, and a
+//! service manager that waits to hear of it.
 //!
 //! Called by the start-up code of applets.
 #![allow(unsafe_code)]
@@ -11,6 +11,8 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use ferretto_ipc::reactor::Signal;
 
 /// Takes the descriptor of this number, which the environment or a flag names as meant for us.
 ///
@@ -98,5 +100,33 @@ impl ServiceManager {
         let message = format!("READY=1\nSTATUS={}\n", status.replace('\n', " "));
         UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address)?;
         Ok(())
+    }
+}
+
+/// Whether this process ignores a signal. To be asked before it is watched: then it is what whoever started the process wants, `nohup`
+/// or a script that runs it with `&`.
+pub(crate) fn ignores(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    is_ignored(&status, signal.number())
+}
+
+/// Reads the set of ignored signals out of `/proc/PID/status`.
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_bits_of_a_number() {
+        let status =
+            "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001003\nSigCgt:\tffffffffffffffff\n";
+        let ignored: Vec<i32> = (1..=64).filter(|signal| is_ignored(status, *signal)).collect();
+        assert_eq!(ignored, [1, 2, 13]);
+        assert!(!is_ignored("", 1));
     }
 }

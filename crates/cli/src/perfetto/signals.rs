@@ -6,9 +6,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ferretto_ipc::reactor::{Reactor, ReactorError, Signal, Waker};
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::signal::SIGXFSZ;
 
 use super::pipe::Interrupted;
+use crate::inherited;
 
 /// Who takes the signals that end a recording.
 #[derive(Debug, Clone)]
@@ -24,28 +25,18 @@ pub(super) enum Signals {
 /// Has the reactor tell of signals. What waits for the reader of a pipe, and so not in the reactor, is told by what this gives.
 pub(super) fn watch(reactor: &mut Reactor) -> Result<Interrupted, ReactorError> {
     let mut watched = vec![Signal::Interrupt, Signal::Terminate];
-    if !hang_up_is_ignored() {
+    if !inherited::ignores(Signal::HangUp) {
         watched.push(Signal::HangUp);
     }
     reactor.watch_signals(&watched)?;
     let interrupted = Interrupted::default();
     for signal in watched {
-        signal_hook::flag::register(number(signal), Arc::clone(&interrupted))
+        signal_hook::flag::register(signal.number(), Arc::clone(&interrupted))
             .map_err(ReactorError::Signals)?;
     }
     // An output that may not grow any more (RLIMIT_FSIZE) is an error of a write then, and not the end.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(ReactorError::Signals)?;
     Ok(interrupted)
-}
-
-/// As it was when this process began.
-fn hang_up_is_ignored() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    ignored.is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
 }
 
 /// What the user knows it by.
@@ -57,18 +48,10 @@ pub(super) fn name(signal: Signal) -> &'static str {
     }
 }
 
-fn number(signal: Signal) -> i32 {
-    match signal {
-        Signal::Interrupt => SIGINT,
-        Signal::HangUp => SIGHUP,
-        _ => SIGTERM,
-    }
-}
-
 /// Ends the process the way the signal does by default, so that the shell sees what happened.
 pub(super) fn die_of(signal: Signal) {
     // It returns only if it cannot; then an exit code has to do.
-    let _ = signal_hook::low_level::emulate_default_handler(number(signal));
+    let _ = signal_hook::low_level::emulate_default_handler(signal.number());
 }
 
 /// Passes a signal on to recordings on other threads, those that have begun and those that are still to begin.
