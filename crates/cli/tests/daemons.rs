@@ -919,25 +919,6 @@ fn the_journal_gets_levels_and_no_times() {
 }
 
 #[test]
-fn an_endpoint_for_relays_is_refused_with_the_reason() {
-    let programs = Programs::ours();
-    let system = System::new(&programs);
-    let cases: [&[&str]; 2] = [
-        &["--enable-relay-endpoint"],
-        &["--enable-relay-endpoint-on", "@x"],
-    ];
-    for words in cases {
-        let ended = run(&system, daemon(&system, Side::Ours, Program::Traced, words));
-        assert_eq!(ended.code(), Some(1), "{words:?}: {ended:?}");
-        assert!(
-            ended.stderr.contains("PERFETTO_PRODUCER_SOCK_NAME"),
-            "{words:?}: {ended:?}"
-        );
-        assert!(!system.producer_socket().exists());
-    }
-}
-
-#[test]
 fn without_the_right_to_a_socket_the_daemon_says_so() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: running a daemon as another user needs root");

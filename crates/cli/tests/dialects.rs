@@ -12,29 +12,57 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT, ServiceDescriptor};
-use ferretto_proto::messages::{AttachResponse, Message, QueryServiceStateResponse, ReadBuffersResponse};
+use ferretto_proto::messages::{
+    AttachResponse, CloneSessionResponse, Message, QueryServiceStateResponse, ReadBuffersResponse,
+};
 use ferretto_wire::Reader;
 use support::dialect::{self, Player};
 use support::{Program, Programs, Running, Side, System};
 
 /// A session for the producers that are recorded.
-const SESSION: &str = r#"
-buffers { size_kb: 1024 }
-duration_ms: 1000
-flush_period_ms: 300
-data_sources { config { name: "linux.system_info" } }
-data_sources { config { name: "track_event" track_event_config { enabled_categories: "interop" } } }
-incremental_state_config { clear_period_ms: 400 }
-# What was recorded may end before it acknowledges everything.
-data_source_stop_timeout_ms: 500
-flush_timeout_ms: 500
-"#;
+const RECORDED: &str = "flush_period_ms: 300 incremental_state_config { clear_period_ms: 400 }";
+/// The session in which what was recorded is played. How often the service says something within a second depends on when that begins:
+/// this one does so at least as often as the other.
+const PLAYED: &str = "flush_period_ms: 200 incremental_state_config { clear_period_ms: 250 }";
+
+fn session(periods: &str) -> String {
+    format!(
+        r#"
+        buffers {{ size_kb: 1024 }}
+        duration_ms: 1000
+        {periods}
+        data_sources {{ config {{ name: "linux.system_info" }} }}
+        data_sources {{ config {{ name: "track_event" track_event_config {{ enabled_categories: "interop" }} }} }}
+        # What was recorded may end before it acknowledges everything.
+        data_source_stop_timeout_ms: 500
+        flush_timeout_ms: 500
+        "#
+    )
+}
+
+/// A session to be cloned.
+const ORIGINAL: &str = "buffers { size_kb: 64 } unique_session_name: \"original\"";
+
+/// Upstream's releases whose programs were recorded: the oldest that distributions have, and the current one.
+const RELEASES: [&str; 2] = ["v56", "v58"];
+
+/// The release that a program says it is of.
+fn version_of(program: &std::path::Path) -> String {
+    let said = Command::new(program).arg("--version").output().unwrap().stdout;
+    let said = String::from_utf8(said).unwrap();
+    let version = said
+        .split_whitespace()
+        .find(|word| word.starts_with('v'))
+        .unwrap();
+    version.split('.').next().unwrap().to_owned()
+}
 
 /// Stands between upstream's service and a client of upstream's while that does something, and saves what it said.
 #[test]
 #[ignore = "writes tests/dialects; needs upstream's binaries and interop/cxx-producer"]
 fn record_the_dialects_of_others() {
     let programs = Programs::of_both().expect("upstream's binaries");
+    let version = version_of(&programs.path(Side::Upstream, Program::Perfetto));
     let cxx = PathBuf::from(std::env::var_os("FERRETTO_CXX_PRODUCER").expect("interop/cxx-producer"));
     let recording =
         |name: &str, about: &str, port: &'static ServiceDescriptor, run: &dyn Fn(&System<'_>, &str)| {
@@ -75,8 +103,8 @@ fn record_the_dialects_of_others() {
         ]
     };
     recording(
-        "recorded-perfetto-v56-record",
-        "# perfetto v56 --txt -c CONFIG -o TRACE\n",
+        &format!("recorded-perfetto-{version}-record"),
+        &format!("# perfetto {version} --txt -c CONFIG -o TRACE\n"),
         &CONSUMER_PORT,
         &|system, between| {
             let flags = config(system, "buffers { size_kb: 64 } duration_ms: 200");
@@ -89,14 +117,14 @@ fn record_the_dialects_of_others() {
         perfetto(system, socket, &[a, b, c, d, e, "--detach=key"]);
     };
     recording(
-        "recorded-perfetto-v56-detach",
-        "# perfetto v56 --txt -c CONFIG -o TRACE --detach=key\n",
+        &format!("recorded-perfetto-{version}-detach"),
+        &format!("# perfetto {version} --txt -c CONFIG -o TRACE --detach=key\n"),
         &CONSUMER_PORT,
         &detached,
     );
     recording(
-        "recorded-perfetto-v56-attach",
-        "# perfetto v56 --attach=key --stop\n",
+        &format!("recorded-perfetto-{version}-attach"),
+        &format!("# perfetto {version} --attach=key --stop\n"),
         &CONSUMER_PORT,
         &|system, between| {
             detached(system, &system.consumer_socket().display().to_string());
@@ -104,20 +132,48 @@ fn record_the_dialects_of_others() {
         },
     );
     recording(
-        "recorded-perfetto-v56-query",
-        "# perfetto v56 --query-raw\n",
+        &format!("recorded-perfetto-{version}-query"),
+        &format!("# perfetto {version} --query-raw\n"),
         &CONSUMER_PORT,
         &|system, between| perfetto(system, between, &["--query-raw"]),
+    );
+    recording(
+        &format!("recorded-perfetto-{version}-clone"),
+        &format!("# perfetto {version} --clone-by-name original -o TRACE\n"),
+        &CONSUMER_PORT,
+        &|system, between| {
+            let original = system.record(Side::Upstream, ORIGINAL);
+            let trace = system.path("clone").display().to_string();
+            perfetto(system, between, &["--clone-by-name", "original", "-o", &trace]);
+            original.interrupt();
+        },
+    );
+    recording(
+        &format!("recorded-perfetto-{version}-trigger"),
+        &format!("# perfetto {version} --txt -c CONFIG, with activate_triggers: \"enough\"\n"),
+        &PRODUCER_PORT,
+        &|system, between| {
+            std::fs::write(system.path("config"), "activate_triggers: \"enough\"").unwrap();
+            let program = system.program(Side::Upstream, Program::Perfetto);
+            let mut command = system.command(&program, "perfetto.log");
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", between);
+            command.arg("--txt").arg("-c").arg(system.path("config"));
+            assert!(
+                command.status().unwrap().success(),
+                "{}",
+                system.log("perfetto.log")
+            );
+        },
     );
     let with_session = |system: &System<'_>, producer: &mut Command| {
         let mut producer = Running(producer.spawn().unwrap());
         system.await_state(|state| !state.data_sources.is_empty());
-        system.record(Side::Upstream, SESSION).finish();
+        system.record(Side::Upstream, &session(RECORDED)).finish();
         producer.wait(std::time::Duration::ZERO);
     };
     recording(
-        "recorded-traced_probes-v56",
-        "# traced_probes v56, which a session uses for a second\n",
+        &format!("recorded-traced_probes-{version}"),
+        &format!("# traced_probes {version}, which a session uses for a second\n"),
         &PRODUCER_PORT,
         &|system, between| {
             let mut probes = system.command(
@@ -176,18 +232,60 @@ fn producer(system: &System<'_>, script: &str) -> Player {
 
 #[test]
 fn upstreams_command_line_records_from_us() {
-    const TRACE_CONFIG: u32 = 33;
     let programs = Programs::ours();
     let mut system = our_service(&programs);
-    let mut player = consumer(&system, "recorded-perfetto-v56-record");
-    player.play();
-    let packets = packets(&player.replies(3));
-    let with_config = packets.iter().filter(|packet| {
+    for release in RELEASES {
+        let mut player = consumer(&system, &format!("recorded-perfetto-{release}-record"));
+        player.play();
+        assert_eq!(configs_in(&packets(&player.replies(3))), 1, "{release}");
+    }
+    system.assert_running();
+}
+
+/// How many packets have the config of a trace.
+fn configs_in(packets: &[Vec<u8>]) -> usize {
+    const TRACE_CONFIG: u32 = 33;
+    let has_config = |packet: &&Vec<u8>| {
         Reader::new(packet)
             .flatten()
             .any(|field| field.number == TRACE_CONFIG)
-    });
-    assert_eq!(with_config.count(), 1);
+    };
+    packets.iter().filter(has_config).count()
+}
+
+#[test]
+fn upstreams_command_line_clones_from_us() {
+    let programs = Programs::ours();
+    let mut system = our_service(&programs);
+    for release in RELEASES {
+        let original = system.record(Side::Ours, ORIGINAL);
+        let mut player = consumer(&system, &format!("recorded-perfetto-{release}-clone"));
+        player.play();
+        let [reply] = player.replies(2)[..] else {
+            panic!("{release}: not one reply")
+        };
+        let cloned = CloneSessionResponse::decode_from_slice(reply).unwrap();
+        assert_eq!(cloned.success, Some(true), "{release}");
+        assert_eq!(configs_in(&packets(&player.stream(3))), 1, "{release}");
+        original.interrupt();
+    }
+    system.assert_running();
+}
+
+#[test]
+fn upstreams_triggers_end_recordings_of_ours() {
+    let programs = Programs::ours();
+    let mut system = our_service(&programs);
+    for release in RELEASES {
+        let recording = system.record(
+            Side::Ours,
+            "buffers { size_kb: 64 }
+            trigger_config { trigger_mode: STOP_TRACING trigger_timeout_ms: 60000 triggers { name: \"enough\" } }",
+        );
+        producer(&system, &format!("recorded-perfetto-{release}-trigger")).play();
+        let trace = std::fs::read(recording.finish()).unwrap();
+        assert!(contains(&trace, b"enough"), "{release}");
+    }
     system.assert_running();
 }
 
@@ -195,16 +293,18 @@ fn upstreams_command_line_records_from_us() {
 fn upstreams_command_line_asks_us_for_our_state() {
     let programs = Programs::ours();
     let mut system = our_service(&programs);
-    let mut player = consumer(&system, "recorded-perfetto-v56-query");
-    player.play();
-    let [reply] = player.replies(2)[..] else {
-        panic!("not one reply")
-    };
-    let state = QueryServiceStateResponse::decode_from_slice(reply)
-        .unwrap()
-        .service_state;
-    assert_eq!(state.num_sessions, Some(0));
-    assert_eq!(state.supports_tracing_sessions, Some(true));
+    for release in RELEASES {
+        let mut player = consumer(&system, &format!("recorded-perfetto-{release}-query"));
+        player.play();
+        let [reply] = player.replies(2)[..] else {
+            panic!("{release}: not one reply")
+        };
+        let state = QueryServiceStateResponse::decode_from_slice(reply)
+            .unwrap()
+            .service_state;
+        assert_eq!(state.num_sessions, Some(0));
+        assert_eq!(state.supports_tracing_sessions, Some(true));
+    }
     system.assert_running();
 }
 
@@ -212,31 +312,39 @@ fn upstreams_command_line_asks_us_for_our_state() {
 fn upstreams_command_line_detaches_from_us_and_attaches_again() {
     let programs = Programs::ours();
     let mut system = our_service(&programs);
-    let mut detached = consumer(&system, "recorded-perfetto-v56-detach");
-    detached.play();
-    system.await_state(|state| state.num_sessions == Some(1));
-    let mut attached = consumer(&system, "recorded-perfetto-v56-attach");
-    attached.play();
-    let [reply] = attached.replies(2)[..] else {
-        panic!("not one reply")
-    };
-    let config = AttachResponse::decode_from_slice(reply).unwrap().trace_config;
-    assert_eq!(config.write_into_file, Some(true));
-    let trace = detached.file();
-    assert!(Reader::new(&trace).all(|packet| packet.is_ok()) && !trace.is_empty());
+    for release in RELEASES {
+        let mut detached = consumer(&system, &format!("recorded-perfetto-{release}-detach"));
+        detached.play();
+        system.await_state(|state| state.num_sessions == Some(1));
+        let mut attached = consumer(&system, &format!("recorded-perfetto-{release}-attach"));
+        attached.play();
+        let [reply] = attached.replies(2)[..] else {
+            panic!("{release}: not one reply")
+        };
+        let config = AttachResponse::decode_from_slice(reply).unwrap().trace_config;
+        assert_eq!(config.write_into_file, Some(true));
+        let trace = detached.file();
+        assert!(Reader::new(&trace).all(|packet| packet.is_ok()) && !trace.is_empty());
+        drop((detached, attached));
+        system.await_state(|state| state.num_sessions == Some(0));
+    }
     system.assert_running();
 }
 
 #[test]
 fn upstreams_producers_record_for_us() {
-    for script in ["recorded-traced_probes-v56", "recorded-cxx-sdk"] {
+    for script in [
+        "recorded-traced_probes-v56",
+        "recorded-traced_probes-v58",
+        "recorded-cxx-sdk",
+    ] {
         let programs = Programs::ours();
         let mut system = our_service(&programs);
         let mut player = producer(&system, script);
         std::thread::scope(|threads| {
             let playing = threads.spawn(|| player.play());
             system.await_state(|state| !state.data_sources.is_empty());
-            let trace = system.record(Side::Ours, SESSION).finish();
+            let trace = system.record(Side::Ours, &session(PLAYED)).finish();
             assert!(std::fs::metadata(trace).unwrap().len() > 0);
             playing.join().unwrap();
         });

@@ -19,7 +19,9 @@ use ferretto_proto::messages::{
     AttachRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingRequest, EnableTracingResponse,
     GetTraceStatsResponse, Message, QueryServiceStateRequest, QueryServiceStateResponse,
     RegisterDataSourceRequest, TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
+    UnregisterDataSourceRequest,
 };
+use ferretto_service::limits;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use support::peers::{Producer, Session, chunk, commit, config, enabling, introduction, state};
 use support::wire::{Client, registration};
@@ -115,7 +117,8 @@ fn cost_of_registering(system: &System<'_>, pid: u32, number: usize) -> (u64, Pr
     let mut producer = Producer::new(system, &introduction(&format!("p{number}")), None);
     let registrations: Vec<u8> = (0..SOURCES)
         .flat_map(|n| {
-            let name = registration(&format!("source {number} {n}"));
+            // Later ones come before earlier ones, wherever names are in order.
+            let name = registration(&format!("source {:03} {n}", 999 - number));
             producer.client.encoded_call("RegisterDataSource", &name)
         })
         .collect();
@@ -127,7 +130,7 @@ fn cost_of_registering(system: &System<'_>, pid: u32, number: usize) -> (u64, Pr
 
 #[test]
 fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_want() {
-    const PRODUCERS: usize = 10;
+    const PRODUCERS: usize = 40;
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let pid = system.start(Side::Ours, Program::Traced);
@@ -147,10 +150,11 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     let mut greedy = config("d");
     greedy.data_sources = (0..2000).map(wanted).collect();
     let _sessions: Vec<Session> = (0..5).map(|_| Session::begin(&system, greedy.clone())).collect();
-    let (last, more): (Vec<u64>, Vec<Producer>) = (3..PRODUCERS)
+    let (more, others): (Vec<u64>, Vec<Producer>) = (3..PRODUCERS)
         .map(|number| cost_of_registering(&system, pid, number))
         .unzip();
-    producers.extend(more);
+    producers.extend(others);
+    let last = &more[more.len() - 7..];
     let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
     assert_eq!(state(&mut consumer).data_sources.len(), PRODUCERS * 1000);
     // The least of several, for anything may make one dearer.
@@ -167,6 +171,135 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     assert!(
         leaving < 3 * few * PRODUCERS as u64,
         "{leaving} ns to leave, {few} ns a thousand to come"
+    );
+}
+
+/// Takes part in sessions with as many data sources as one producer may, all of one name; reads no commands.
+fn takes_part_with_all(system: &System<'_>, name: &str) -> Producer {
+    let mut producer = Producer::new(system, &introduction("p"), None);
+    let registrations: Vec<u8> = (0..1000)
+        .flat_map(|_| {
+            producer
+                .client
+                .encoded_call("RegisterDataSource", &registration(name))
+        })
+        .collect();
+    producer.client.read_while_sending(&registrations);
+    producer.sync();
+    producer
+}
+
+#[test]
+fn taking_back_a_data_source_costs_the_same_however_many_a_session_has() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let cost_of_coming_and_going = |system: &System<'_>| {
+        let mut producer = Producer::new(system, &introduction("restless"), None);
+        let calls: Vec<u8> = (0..500)
+            .flat_map(|_| {
+                let name = UnregisterDataSourceRequest {
+                    data_source_name: Some("own".into()),
+                    ..Default::default()
+                };
+                let mut both = producer
+                    .client
+                    .encoded_call("RegisterDataSource", &registration("own"));
+                both.extend(
+                    producer
+                        .client
+                        .encoded_call("UnregisterDataSource", &name.encode_to_vec()),
+                );
+                both
+            })
+            .collect();
+        let before = processor_time(pid);
+        producer.client.read_while_sending(&calls);
+        producer.sync();
+        processor_time(pid) - before
+    };
+    let sources = ["own", "crowded"];
+    let mut wanting = config("own");
+    wanting.data_sources = sources.map(|name| config(name).data_sources.remove(0)).into();
+    let _session = Session::begin(&system, wanting);
+    let few = (0..3).map(|_| cost_of_coming_and_going(&system)).min().unwrap();
+    let _crowd: Vec<Producer> = (0..20).map(|_| takes_part_with_all(&system, "crowded")).collect();
+    let many = (0..3).map(|_| cost_of_coming_and_going(&system)).min().unwrap();
+    assert!(many < 3 * few, "{few} ns alone, {many} ns among 20,000 instances");
+}
+
+#[test]
+fn a_data_source_wanted_and_registered_a_thousand_times_is_no_million_instances() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let _greedy = takes_part_with_all(&system, "d");
+    let mut wanting = config("d");
+    wanting.data_sources = vec![wanting.data_sources[0].clone(); 3000];
+    let before = status_kb(pid, "VmHWM:");
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    consumer.call("EnableTracing", &enabling(wanting));
+    let count = state(&mut consumer).tracing_sessions[0].num_data_sources;
+    assert_eq!(count, Some(limits::MAX_INSTANCES_PER_PRODUCER as u32));
+    let growth = status_kb(pid, "VmHWM:") - before;
+    assert!(growth < 16 * 1024, "{growth} KB");
+    let told = system
+        .log("traced.log")
+        .matches("by registering names more than once")
+        .count();
+    assert_eq!(told, 1, "{}", system.log("traced.log"));
+}
+
+/// A config that takes long to look at: hundreds of expressions, each an automaton.
+fn with_many_expressions() -> TraceConfig {
+    let mut config = config("d");
+    config.data_sources[0].producer_name_regex_filter = (0..limits::MAX_REGEXES_PER_CONFIG)
+        .map(|n| format!("(a|b)*c.{{50}}{n}"))
+        .collect();
+    config
+}
+
+#[test]
+fn what_takes_long_to_answer_takes_turns_with_what_others_ask() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let mut greedy = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let mut other = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    is_served(&mut other);
+    let request = enabling(with_many_expressions());
+    let calls: Vec<u8> = (0..10)
+        .flat_map(|_| {
+            let mut both = greedy.encoded_call("EnableTracing", &request);
+            both.extend(greedy.encoded_call("FreeBuffers", &[]));
+            both
+        })
+        .collect();
+    let stopped = Stopped::new(pid);
+    assert_eq!(greedy.send_what_fits(&calls), calls.len(), "no flood");
+    let query = other.call(
+        "QueryServiceState",
+        &QueryServiceStateRequest::default().encode_to_vec(),
+    );
+    drop(stopped);
+    let answer = other.answer(query).decode::<QueryServiceStateResponse>();
+    let begun = answer
+        .service_state
+        .tracing_sessions
+        .first()
+        .map(|session| session.id.unwrap());
+    assert!(
+        begun.is_none_or(|number| number <= 2),
+        "{begun:?} sessions came first"
+    );
+    // The others have their turns, too.
+    is_served(&mut greedy);
+    assert_eq!(
+        system
+            .log("traced.log")
+            .matches("configured tracing session")
+            .count(),
+        10
     );
 }
 
@@ -352,6 +485,67 @@ fn a_client_that_reads_no_replies_is_not_read_from() {
     assert!(parts > 8, "{parts}");
     drop(lazy);
     is_served(&mut other);
+}
+
+/// A producer with as many bytes of descriptors as it may register.
+fn bulky_producer(system: &System<'_>) -> Producer {
+    let mut producer = Producer::new(system, &introduction("bulky"), None);
+    for n in 0..limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER / 125_000 {
+        let descriptor = DataSourceDescriptor {
+            name: Some(format!("bulky {n}")),
+            track_event_descriptor: TrackEventDescriptor {
+                available_categories: vec![TrackEventCategory {
+                    name: Some("x".repeat(124_000)),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        };
+        let request = RegisterDataSourceRequest {
+            data_source_descriptor: descriptor.into(),
+            ..Default::default()
+        };
+        producer
+            .client
+            .ask("RegisterDataSource", &request.encode_to_vec());
+    }
+    producer
+}
+
+#[test]
+fn many_clients_that_read_no_replies_cost_no_more_than_one_user_may_have_the_service_hold() {
+    const MOST_KB: u64 = limits::MAX_HELD_BYTES_PER_UID as u64 / 1024;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let mut other = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let _producer = bulky_producer(&system);
+    is_served(&mut other);
+    let before = status_kb(pid, "VmRSS:");
+    let query = QueryServiceStateRequest::default().encode_to_vec();
+    let ask = || {
+        let mut lazy = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+        lazy.call("QueryServiceState", &query);
+        lazy
+    };
+    let mut lazy: Vec<Client> = (0..50).map(|_| ask()).collect();
+    is_served(&mut other);
+    let each = (status_kb(pid, "VmRSS:") - before) / 50;
+    assert!((500..1500).contains(&each), "{each} KB each");
+    let told = || system.log("traced.log").contains("do not read their replies");
+    while !told() {
+        lazy.push(ask());
+        is_served(&mut other);
+        let held = status_kb(pid, "VmRSS:") - before;
+        assert!(held < MOST_KB / 4 * 5, "{held} KB for {}", lazy.len());
+    }
+    lazy.extend((0..20).map(|_| ask()));
+    is_served(&mut other);
+    let most = status_kb(pid, "VmHWM:") - before;
+    assert!(most < MOST_KB / 4 * 5, "{most} KB");
+    system.assert_running();
 }
 
 #[test]

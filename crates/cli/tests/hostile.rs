@@ -8,7 +8,7 @@ mod support;
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingRequest,
+    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingRequest, EnableTracingResponse,
     InitializeConnectionRequest, Message, RegisterDataSourceRequest, TraceConfig, commit_data_request,
     trace_config,
 };
@@ -25,7 +25,9 @@ use ferretto_wire::{Reader, Writer};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::Signal;
+use support::peers::{Producer, config, enabling, introduction};
 use support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use support::wire::Client;
 use support::{PATIENCE, Program, Programs, Running, Side, System};
 
 /// Of each kind.
@@ -416,6 +418,86 @@ fn the_service_survives_garbage_and_records_afterwards() {
         "no processes in {}",
         trace.display()
     );
+}
+
+/// A socket whose last descriptor takes a minute to close, and its peer, which reads nothing.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while (&sender).write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&sender, Some(2 * PATIENCE)).unwrap();
+    (sender.into(), peer)
+}
+
+/// Whoever passes a descriptor says how long closing it takes.
+#[test]
+fn descriptors_that_take_long_to_close_hold_up_nobody() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let service = system.start(Side::Ours, Program::Traced);
+    let mut other = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let mut peers = Vec::new();
+    let mut lingering = || {
+        let (socket, peer) = lingering();
+        peers.push(peer);
+        socket
+    };
+    let mut is_served = |after: &str| {
+        println!("{after}");
+        assert!(other.ask("QueryCapabilities", &[]).reply.is_some());
+    };
+
+    let offering = InitializeConnectionRequest {
+        producer_provided_shmem: Some(true),
+        ..introduction("p")
+    };
+    let producer = Producer::new(&system, &offering, Some(&lingering()));
+    assert_eq!(producer.answer.using_shmem_provided_by_producer, Some(false));
+    is_served("one that is offered as shared memory");
+
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    consumer.call_with("GetTraceStats", &[], Some(&lingering()));
+    is_served("one that comes with a call that takes none");
+    let refused = TraceConfig {
+        write_into_file: Some(true),
+        duration_ms: Some(u32::MAX),
+        ..config("d")
+    };
+    let call = consumer.call_with("EnableTracing", &enabling(refused), Some(&lingering()));
+    let answer: EnableTracingResponse = consumer.answer(call).decode();
+    assert!(answer.error.is_some());
+    is_served("one for the trace of a config that is refused");
+    consumer.send(&[8], Some(&lingering()));
+    drop(consumer);
+    is_served("one with a frame that does not come whole");
+
+    let stream = UnixStream::connect(system.consumer_socket()).unwrap();
+    let many: Vec<OwnedFd> = (0..200).map(|_| lingering()).collect();
+    {
+        let borrowed: Vec<_> = many.iter().map(AsFd::as_fd).collect();
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
+        rustix::net::sendmsg(&stream, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL).unwrap();
+    }
+    drop(many);
+    hang_up(stream);
+    is_served("more than any message may bring");
+
+    // The kernel closes what nobody reads, in the thread that closes the connection.
+    let pid = rustix::process::Pid::from_raw(service as i32).unwrap();
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    let stream = UnixStream::connect(system.consumer_socket()).unwrap();
+    let huge = [0xff; 8];
+    rustix::net::send(&stream, &huge, SendFlags::NOSIGNAL).unwrap();
+    send_with(&stream, b"x", Some(&lingering()));
+    rustix::process::kill_process(pid, Signal::CONT).unwrap();
+    is_served("one behind bytes that end the connection");
+    hang_up(stream);
+    is_served("when that connection has ended");
+    system.assert_running();
 }
 
 /// `TracePacket.process_tree`.

@@ -14,8 +14,8 @@ use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::{
     AttachRequest, AttachResponse, CommitDataRequest, DataSourceConfig, DataSourceDescriptor, DetachRequest,
     EnableTracingRequest, EnableTracingResponse, GetTraceStatsResponse, Message, ObserveEventsRequest,
-    ObserveEventsResponse, RegisterDataSourceRequest, TraceConfig, TracingServiceState, TrackEventCategory,
-    TrackEventDescriptor, commit_data_request, observable_events,
+    ObserveEventsResponse, QueryServiceStateResponse, RegisterDataSourceRequest, TraceConfig,
+    TracingServiceState, TrackEventCategory, TrackEventDescriptor, commit_data_request, observable_events,
 };
 use ferretto_service::limits;
 use ferretto_wire::{Reader, Writer};
@@ -123,6 +123,96 @@ fn whatever_is_registered_the_state_can_be_asked_for() {
             );
         }
     }
+    system.assert_running();
+}
+
+#[test]
+fn a_state_larger_than_all_that_may_wait_for_a_client_reaches_it_part_by_part() {
+    const PRODUCERS: usize = 10;
+    const EACH: usize = 65;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let producers: Vec<Producer> = (0..PRODUCERS)
+        .map(|number| {
+            let mut producer = Producer::new(&system, &introduction(&format!("p{number}")), None);
+            for n in 0..EACH {
+                let source = nested(format!("source {number} {n}"), 1, 124_000);
+                producer.client.ask("RegisterDataSource", &source);
+            }
+            producer
+        })
+        .collect();
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    // Two at once: one is answered after the other.
+    let both: Vec<u64> = (0..2).map(|_| consumer.call("QueryServiceState", &[])).collect();
+    for query in both {
+        let (mut bytes, mut names) = (0, BTreeSet::new());
+        loop {
+            let answer = consumer.next_answer().unwrap();
+            assert_eq!(answer.request, query);
+            assert!(answer.frame_size <= MAX_FRAME);
+            bytes += answer.frame_size;
+            let state = answer.decode::<QueryServiceStateResponse>().service_state;
+            let sources = state.data_sources.iter();
+            names.extend(sources.map(|source| source.ds_descriptor.name.clone().unwrap()));
+            if !answer.has_more {
+                break;
+            }
+        }
+        assert!(bytes > 64 * 1024 * 1024, "{bytes} bytes are few");
+        assert_eq!(names.len(), PRODUCERS * EACH);
+    }
+    drop(producers);
+    system.assert_running();
+}
+
+#[test]
+fn producers_with_long_names_do_not_drown_who_observes_them() {
+    const PRODUCERS: usize = 8;
+    const EACH: usize = 1000;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let kinds = ObserveEventsRequest {
+        events_to_observe: vec![observable_events::Type::TYPE_DATA_SOURCES_INSTANCES],
+        ..Default::default()
+    };
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let observed = consumer.call("ObserveEvents", &kinds.encode_to_vec());
+    consumer.call("EnableTracing", &enabling(config("d")));
+    // It is not quick to read what it is told.
+    let producers: Vec<Producer> = (0..PRODUCERS)
+        .map(|number| {
+            let name = format!("{number}{}", "p".repeat(100_000));
+            let mut producer = Producer::new(&system, &introduction(&name), None);
+            let registrations: Vec<u8> = (0..EACH)
+                .flat_map(|_| {
+                    producer
+                        .client
+                        .encoded_call("RegisterDataSource", &registration("d"))
+                })
+                .collect();
+            producer.client.read_while_sending(&registrations);
+            producer.sync();
+            producer
+        })
+        .collect();
+    let mut running = vec![0; PRODUCERS];
+    while running.iter().sum::<usize>() < PRODUCERS * EACH {
+        let answer = consumer.answer(observed);
+        for change in &answer
+            .decode::<ObserveEventsResponse>()
+            .events
+            .instance_state_changes
+        {
+            let started = observable_events::DataSourceInstanceState::DATA_SOURCE_INSTANCE_STATE_STARTED;
+            let name = change.producer_name.as_deref().unwrap();
+            running[usize::from(name.as_bytes()[0] - b'0')] += usize::from(change.state == Some(started));
+        }
+    }
+    assert_eq!(running, [EACH; PRODUCERS]);
+    drop(producers);
     system.assert_running();
 }
 

@@ -1,20 +1,26 @@
 //! The eight mixtures of our and upstream's `traced`, `traced_probes` and `perfetto`: each records the kernel and the processes of
-//! this machine, and upstream's trace processor reads the same from all.
+//! this machine, and upstream's trace processor reads the same from all. So it does when a recording is streamed, flushed, filtered,
+//! compressed, detached and cloned, all at once.
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../service/tests/support/filter_bytecode.rs"]
+mod filter_bytecode;
 mod support;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ferretto_service::compression::expand;
+use ferretto_wire::Reader;
+use filter_bytecode::{Rule, bytecode, escaped};
 use rustix::thread::CpuSet;
 use support::trace::{LOSSES, Rows, TraceProcessor};
 use support::tracefs::Tracefs;
-use support::{Programs, Side, System};
+use support::{PATIENCE, Program, Programs, Side, System};
 
-const CONFIG: &str = r#"
+const SOURCES: &str = r#"
 buffers { size_kb: 32768 fill_policy: RING_BUFFER }
 data_sources { config {
   name: "linux.ftrace"
@@ -35,8 +41,10 @@ data_sources { config {
   sys_stats_config { meminfo_period_ms: 250 vmstat_period_ms: 250 stat_period_ms: 250 }
 } }
 data_sources { config { name: "linux.system_info" system_info_config { irq_names: true } } }
-duration_ms: 2000
 "#;
+
+/// How long each records.
+const DURATION_MS: u32 = 2000;
 
 /// How long a thread that switches sleeps between two runs.
 const PERIOD: Duration = Duration::from_millis(1);
@@ -209,7 +217,8 @@ fn all_mixtures_record_the_same() {
                 let mixture = format!("traced: {traced}, traced_probes: {probes}, perfetto: {perfetto}");
                 println!("{mixture}");
                 let mut system = System::with_daemons(&programs, traced, probes);
-                let trace = while_switching(&cpus, || system.record(perfetto, CONFIG).finish());
+                let config = format!("{SOURCES} duration_ms: {DURATION_MS}");
+                let trace = while_switching(&cpus, || system.record(perfetto, &config).finish());
                 system.assert_running();
                 let reading = Reading::of(&processor, &trace);
                 reading.assert_complete(&cpus, &mixture);
@@ -220,5 +229,131 @@ fn all_mixtures_record_the_same() {
                 }
             }
         }
+    }
+}
+
+/// Mixtures in which each side of a program meets each side of every other.
+const PAIRWISE: [[Side; 3]; 4] = [
+    [Side::Upstream, Side::Upstream, Side::Upstream],
+    [Side::Upstream, Side::Ours, Side::Ours],
+    [Side::Ours, Side::Upstream, Side::Ours],
+    [Side::Ours, Side::Ours, Side::Upstream],
+];
+
+/// Fields of `TracePacket`.
+const COMPRESSED_PACKETS: u32 = 50;
+const SERVICE_EVENT: u32 = 69;
+
+/// What a recording of days is configured with: its trace goes into a file as it grows, compressed and without the service's events.
+/// (Recordings that triggers start or stop are in `triggers.rs`.)
+fn with_everything() -> String {
+    let filter = bytecode(&[
+        &[Rule::Nested(1, 1)],
+        &[
+            Rule::KeepRange(1, SERVICE_EVENT - 1),
+            Rule::KeepRange(SERVICE_EVENT + 1, 1000),
+        ],
+    ]);
+    format!(
+        "{SOURCES}
+        unique_session_name: \"everything\"
+        write_into_file: true file_write_period_ms: 200
+        flush_period_ms: 300 flush_timeout_ms: 30000
+        incremental_state_config {{ clear_period_ms: 400 }}
+        compression_type: COMPRESSION_TYPE_DEFLATE
+        trace_filter {{ bytecode: \"{}\" }}",
+        escaped(&filter)
+    )
+}
+
+/// Waits until the kernel traces what runs, which takes its time to set up. Nobody else uses tracefs meanwhile.
+fn await_sched_switch() {
+    let is_on = |file: &str| {
+        let setting = std::fs::read_to_string(Path::new("/sys/kernel/tracing").join(file));
+        setting.is_ok_and(|setting| setting.trim() == "1")
+    };
+    let until = Instant::now() + PATIENCE;
+    while !(is_on("events/sched/sched_switch/enable") && is_on("tracing_on")) {
+        assert!(Instant::now() < until, "no probes trace the kernel");
+        std::thread::yield_now();
+    }
+}
+
+/// Runs a `perfetto` to its end.
+fn perfetto(system: &System<'_>, side: Side, config: &str, arguments: &[&str]) {
+    let file = system.path("config");
+    std::fs::write(&file, config).unwrap();
+    let mut command = system.command(&system.program(side, Program::Perfetto), "perfetto.log");
+    if !config.is_empty() {
+        command.arg("--txt").arg("-c").arg(file);
+    }
+    let status = command.args(arguments).status().unwrap();
+    assert!(
+        status.success(),
+        "{side} {arguments:?}: {status}\n{}",
+        system.log("perfetto.log")
+    );
+}
+
+/// The fields of all packets of a trace, each of which is compressed.
+fn fields_inside(trace: &Path) -> Vec<u32> {
+    let fields = |packets: &[u8]| -> Vec<(u32, Vec<u8>)> {
+        let fields = Reader::new(packets).map(Result::unwrap);
+        let owned = fields.map(|field| (field.number, field.value.as_bytes().unwrap_or_default().to_vec()));
+        owned.collect()
+    };
+    let mut inside = Vec::new();
+    for (_, packet) in fields(&std::fs::read(trace).unwrap()) {
+        let numbers: Vec<u32> = fields(&packet).into_iter().map(|(number, _)| number).collect();
+        assert_eq!(numbers, [COMPRESSED_PACKETS], "{}", trace.display());
+        let packets = expand(&packet, 1 << 30).unwrap().unwrap();
+        for (_, packet) in fields(&packets) {
+            inside.extend(fields(&packet).into_iter().map(|(number, _)| number));
+        }
+    }
+    inside
+}
+
+#[test]
+fn mixtures_stream_filter_compress_detach_and_clone_alike() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let Some(_tracefs) = Tracefs::lock() else { return };
+    let cpus = cpus();
+    let mut expected = None;
+    for [traced, probes, command_line] in PAIRWISE {
+        let mixture = format!("traced: {traced}, traced_probes: {probes}, perfetto: {command_line}");
+        println!("{mixture}");
+        let mut system = System::with_daemons(&programs, traced, probes);
+        let (trace, clone) = (system.path("trace"), system.path("clone"));
+        while_switching(&cpus, || {
+            let output = ["-o", trace.to_str().unwrap(), "--detach", "key"];
+            perfetto(&system, command_line, &with_everything(), &output);
+            await_sched_switch();
+            std::thread::sleep(Duration::from_millis(DURATION_MS.into()));
+            let output = ["-o", clone.to_str().unwrap(), "--clone-by-name", "everything"];
+            perfetto(&system, command_line, "", &output);
+            perfetto(&system, command_line, "", &["--attach", "key", "--stop"]);
+        });
+        system.await_state(|state| state.num_sessions == Some(0));
+        system.assert_running();
+        let reading = Reading::of(&processor, &trace);
+        reading.assert_complete(&cpus, &mixture);
+        match &expected {
+            None => expected = Some(reading),
+            Some(expected) => assert_eq!(&reading, expected, "{mixture}"),
+        }
+        let fields = fields_inside(&trace);
+        assert!(!fields.contains(&SERVICE_EVENT), "{mixture}");
+        let cloned = Reading::of(&processor, &clone);
+        // Upstream copies the file before it flushes, and what moves from the buffers into the file meanwhile is in neither.
+        if traced == Side::Ours {
+            assert_eq!(cloned.losses, Rows::new(), "{mixture}");
+        }
+        assert_eq!(cloned.process, expected.as_ref().unwrap().process, "{mixture}");
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use ferretto_ipc::host::{HostLimits, PeerIdentitySource, Reply, ReplyTo, ReplyWanted};
 use ferretto_ipc::ports::ServiceDescriptor;
-use ferretto_ipc::{HostConnection, Stream};
+use ferretto_ipc::{HostConnection, PassedFd, Stream};
 
 /// A request that owns its payload.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl FakeService {
             asked.push(Asked {
                 method: request.method,
                 payload: request.payload.to_vec(),
-                fd: request.fd,
+                fd: request.fd.map(PassedFd::into_inner),
                 reply_to: request.reply_to,
             });
         }

@@ -285,7 +285,7 @@ impl Core {
                 self.service
                     .file_copied(clone, result.map_err(|error| error.to_string()), now);
             }
-            Done::NotSynced(error) => self.warn(format!("cannot sync a trace file: {error}")),
+            Done::NotSynced(session, error) => self.service.file_sync_failed(session, &error.to_string()),
             Done::Closed(session, result) => {
                 self.writers.remove(&session);
                 self.service

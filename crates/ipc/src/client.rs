@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 
 use crate::frame::{Frame, FrameDecoder, MAX_OVERHEAD, MAX_PAYLOAD, PayloadTooLarge, Violation};
 use crate::outgoing::{OutgoingFull, OutgoingQueue};
+use crate::passed_fd::PassedFd;
 use crate::reactor::Interest;
 use crate::transport::Connection;
 use crate::wire_protocol::{self, Body, Message, PeerIdentity};
@@ -375,7 +376,7 @@ impl ClientConnection {
                 }
             };
             if let Some(reply) = self.handle(message) {
-                let fd = frame.fd.take();
+                let fd = frame.fd.take().map(PassedFd::into_inner);
                 let payload = &self.decoder.body(&frame)[reply.payload];
                 return Ok(Some(ClientEvent::Reply {
                     call: reply.call,
@@ -531,7 +532,7 @@ impl ClientConnection {
 impl Connection for ClientConnection {
     /// Takes what one read of at most [`MAX_FRAME`](crate::frame::MAX_FRAME) bytes brought. Read only while
     /// [`wants_input`](Connection::wants_input).
-    fn receive(&mut self, bytes: &[u8], fd: Option<OwnedFd>) {
+    fn receive(&mut self, bytes: &[u8], fd: Option<PassedFd>) {
         self.decoder.push(bytes, fd);
     }
 

@@ -16,6 +16,8 @@ use std::os::fd::OwnedFd;
 
 use ferretto_wire::WireError;
 
+use crate::passed_fd::PassedFd;
+
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +32,9 @@ pub const MAX_OVERHEAD: usize = 48;
 
 /// The most bytes of arguments or reply that surely fit into one frame.
 pub const MAX_PAYLOAD: usize = MAX_FRAME - MAX_OVERHEAD;
+
+/// The most bytes of each text in a declared identity (upstream: none). It is kept for as long as the connection lasts.
+pub const MAX_IDENTITY_TEXT: usize = 1024;
 
 /// Descriptors that may wait for their frames to be taken out; reading pauses there. Few, for many peers that each have as
 /// many wait would use up this process's own.
@@ -48,6 +53,11 @@ pub enum Violation {
     },
     /// A frame's bytes are not a protobuf message.
     Malformed(WireError),
+    /// A text in a declared identity exceeds the limit.
+    IdentityTooLong {
+        /// Bytes of the text.
+        length: usize,
+    },
 }
 
 impl fmt::Display for Violation {
@@ -59,6 +69,10 @@ impl fmt::Display for Violation {
                 MAX_FRAME - HEADER
             ),
             Violation::Malformed(reason) => write!(f, "malformed frame: {reason}"),
+            Violation::IdentityTooLong { length } => write!(
+                f,
+                "a name of a machine has {length} bytes, the limit is {MAX_IDENTITY_TEXT}"
+            ),
         }
     }
 }
@@ -84,7 +98,7 @@ pub struct Frame {
     /// Where the bytes of the `IPCFrame` are; see [`FrameDecoder::body`].
     body: Range<usize>,
     /// A descriptor that came with it.
-    pub fd: Option<OwnedFd>,
+    pub fd: Option<PassedFd>,
 }
 
 /// Cuts a stream of bytes into frames.
@@ -96,7 +110,7 @@ pub struct FrameDecoder {
     /// Stream position of `buffer[0]`.
     origin: u64,
     /// Descriptors and the stream position of the last byte each came with; ascending.
-    fds: VecDeque<(u64, OwnedFd)>,
+    fds: VecDeque<(u64, PassedFd)>,
 }
 
 impl FrameDecoder {
@@ -109,7 +123,7 @@ impl FrameDecoder {
     ///
     /// Memory is bounded when callers read only while [`wants_input`](Self::wants_input), and no more than
     /// [`MAX_FRAME`] bytes at a time.
-    pub fn push(&mut self, bytes: &[u8], fd: Option<OwnedFd>) {
+    pub fn push(&mut self, bytes: &[u8], fd: Option<PassedFd>) {
         self.reclaim();
         self.buffer.extend_from_slice(bytes);
         if let Some(fd) = fd {
@@ -171,7 +185,7 @@ impl FrameDecoder {
     }
 
     /// The first descriptor that came with the frame that ends at `end`; a second one is closed.
-    fn take_fd_before(&mut self, end: usize) -> Option<OwnedFd> {
+    fn take_fd_before(&mut self, end: usize) -> Option<PassedFd> {
         let end = self.origin + end as u64;
         let mut taken = None;
         while self.fds.front().is_some_and(|(position, _)| *position < end) {

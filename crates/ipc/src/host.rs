@@ -13,8 +13,11 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-use crate::frame::{Frame, FrameDecoder, MAX_FRAME, OutgoingFrame, PayloadTooLarge, Violation};
+use crate::frame::{
+    Frame, FrameDecoder, MAX_FRAME, MAX_IDENTITY_TEXT, OutgoingFrame, PayloadTooLarge, Violation,
+};
 use crate::outgoing::{OutgoingFull, OutgoingQueue};
+use crate::passed_fd::PassedFd;
 use crate::ports::ServiceDescriptor;
 use crate::reactor::Interest;
 use crate::transport::Connection;
@@ -50,7 +53,7 @@ impl Default for HostLimits {
 pub enum PeerIdentitySource {
     /// The kernel vouches for it (Unix sockets): what the peer says of itself is ignored.
     Kernel,
-    /// A relay declares it once, in `SetPeerIdentity` (TCP and vsock).
+    /// A relay declares it once, in `SetPeerIdentity` (TCP and vsock). Nobody vouches for it.
     Declared,
 }
 
@@ -126,7 +129,9 @@ pub struct Request<'a> {
     /// The encoded request message.
     pub payload: &'a [u8],
     /// A descriptor that came with it.
-    pub fd: Option<OwnedFd>,
+    pub fd: Option<PassedFd>,
+    /// Whom a relay declared to be at the other end, where declarations count.
+    pub identity: Option<&'a PeerIdentity>,
     /// To be passed to [`HostConnection::reply`].
     pub reply_to: ReplyTo,
 }
@@ -234,6 +239,16 @@ impl HostConnection {
         self.frames_left == 0 || self.bytes_left == 0
     }
 
+    /// Ends the turn before its budget is used up: what was handled took long.
+    pub fn end_turn(&mut self) {
+        self.frames_left = 0;
+    }
+
+    /// Bytes that the client has the host keep: of frames that are not handled, and of replies that it has not read.
+    pub fn held_bytes(&self) -> usize {
+        self.decoder.pending() + self.outgoing.queued()
+    }
+
     /// Whether replies pile up so that no more requests are handed out until the client reads.
     pub fn is_congested(&self) -> bool {
         self.outgoing.room() < 2 * MAX_FRAME
@@ -252,7 +267,7 @@ impl HostConnection {
             let message = Message::decode(self.decoder.body(&frame))?;
             self.frames_left -= 1;
             self.bytes_left = self.bytes_left.saturating_sub(self.decoder.body(&frame).len());
-            if let Some(call) = self.handle(message) {
+            if let Some(call) = self.handle(message)? {
                 let fd = frame.fd.take();
                 return Ok(Some(self.request(&frame, call, fd)));
             }
@@ -282,13 +297,8 @@ impl HostConnection {
         &mut self.outgoing
     }
 
-    /// What a relay declared, where declarations count.
-    pub fn declared_identity(&self) -> Option<&PeerIdentity> {
-        self.identity.as_ref()
-    }
-
     /// Answers what is not a call of an existing method; gives back what is.
-    fn handle(&mut self, message: Message) -> Option<Call> {
+    fn handle(&mut self, message: Message) -> Result<Option<Call>, Violation> {
         let request_id = message.request_id;
         let answer = match message.body {
             Body::BindService { service } => {
@@ -309,35 +319,41 @@ impl HostConnection {
                 drop_reply,
             } => {
                 let Some((service, method)) = self.method(service_id, method_id) else {
-                    return self.answer(wire_protocol::invoke_method_reply(request_id, false, None, None));
+                    self.answer(wire_protocol::invoke_method_reply(request_id, false, None, None));
+                    return Ok(None);
                 };
                 let wanted = if drop_reply {
                     ReplyWanted::No
                 } else {
                     ReplyWanted::Yes
                 };
-                return Some(Call {
+                return Ok(Some(Call {
                     service,
                     method,
                     arguments,
                     reply_to: ReplyTo { request_id, wanted },
-                });
+                }));
             }
             Body::SetPeerIdentity(identity) => {
                 if self.identity_source == PeerIdentitySource::Declared && self.identity.is_none() {
+                    let longest = identity.machine_id_hint.len().max(identity.machine_name.len());
+                    if longest > MAX_IDENTITY_TEXT {
+                        return Err(Violation::IdentityTooLong { length: longest });
+                    }
                     self.identity = Some(identity);
                 }
-                return None;
+                return Ok(None);
             }
             Body::BindServiceReply { .. }
             | Body::InvokeMethodReply { .. }
             | Body::RequestError { .. }
             | Body::Unknown => wire_protocol::request_error(request_id, "unknown request"),
         };
-        self.answer(answer)
+        self.answer(answer);
+        Ok(None)
     }
 
-    fn answer(&mut self, frame: Result<OutgoingFrame, PayloadTooLarge>) -> Option<Call> {
+    fn answer(&mut self, frame: Result<OutgoingFrame, PayloadTooLarge>) {
         // There is room: `next_request` hands nothing out without two frames' worth of it. And these answers
         // consist of a few names of ours.
         let queued = frame.map(|frame| self.outgoing.push(frame));
@@ -345,7 +361,6 @@ impl HostConnection {
             matches!(queued, Ok(Ok(()))),
             "an answer of ours found no room: {queued:?}"
         );
-        None
     }
 
     fn method(&self, service_id: u32, method_id: u32) -> Option<(&'static ServiceDescriptor, &'static str)> {
@@ -358,12 +373,13 @@ impl HostConnection {
         Some((service, method))
     }
 
-    fn request(&self, frame: &Frame, call: Call, fd: Option<OwnedFd>) -> Request<'_> {
+    fn request(&self, frame: &Frame, call: Call, fd: Option<PassedFd>) -> Request<'_> {
         Request {
             service: call.service,
             method: call.method,
             payload: &self.decoder.body(frame)[call.arguments],
             fd,
+            identity: self.identity.as_ref(),
             reply_to: call.reply_to,
         }
     }
@@ -372,7 +388,7 @@ impl HostConnection {
 impl Connection for HostConnection {
     /// Takes what one read of at most [`MAX_FRAME`] bytes brought. Read only while
     /// [`wants_input`](Connection::wants_input).
-    fn receive(&mut self, bytes: &[u8], fd: Option<OwnedFd>) {
+    fn receive(&mut self, bytes: &[u8], fd: Option<PassedFd>) {
         self.decoder.push(bytes, fd);
     }
 

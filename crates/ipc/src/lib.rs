@@ -7,6 +7,7 @@
 //! The parts, from the kernel upwards:
 //! - [`address`], [`socket_names`]: where a service listens;
 //! - [`transport`]: non-blocking stream sockets that also carry descriptors and tell who the peer is;
+//! - [`passed_fd`]: descriptors that came along, which take as long to close as a peer likes;
 //! - [`frame`], [`outgoing`]: bytes to frames and back, both bounded;
 //! - [`host`], [`client`]: the two ends of a connection as state machines without I/O;
 //! - [`reactor`]: the one event loop that daemons, command line and SDK run on.
@@ -59,6 +60,7 @@ pub mod host;
 pub mod outgoing;
 #[cfg(test)]
 mod pair;
+pub mod passed_fd;
 pub mod ports;
 pub mod reactor;
 pub mod socket_names;
@@ -69,5 +71,6 @@ mod wire_protocol;
 pub use address::Address;
 pub use client::ClientConnection;
 pub use host::HostConnection;
+pub use passed_fd::PassedFd;
 pub use reactor::Reactor;
 pub use transport::{Listener, Stream};

@@ -1,12 +1,12 @@
 //! A client and a host joined without sockets, for the tests of both.
 
-use std::os::fd::OwnedFd;
-
 use crate::client::{Call, CallError, CallId, ClientConnection, ClientEvent, More, ServiceHandle};
-use crate::host::{HostConnection, HostLimits, PeerIdentitySource};
+use crate::host::{HostConnection, HostLimits, PeerIdentity, PeerIdentitySource};
 use crate::outgoing::OutgoingQueue;
+use crate::passed_fd::PassedFd;
 use crate::ports::ServiceDescriptor;
 use crate::transport::Connection;
+use crate::wire_protocol;
 
 pub(crate) static GREETER: ServiceDescriptor = ServiceDescriptor {
     name: "Greeter",
@@ -19,14 +19,14 @@ pub(crate) static OTHER: ServiceDescriptor = ServiceDescriptor {
 static SERVICES: [&ServiceDescriptor; 2] = [&OTHER, &GREETER];
 
 /// Moves everything that waits in `queue` to `receive`, as reads of what each write sent.
-pub(crate) fn carry(queue: &mut OutgoingQueue, mut receive: impl FnMut(&[u8], Option<OwnedFd>)) {
+pub(crate) fn carry(queue: &mut OutgoingQueue, mut receive: impl FnMut(&[u8], Option<PassedFd>)) {
     while let Some(transmit) = queue.next_transmit() {
         let bytes: Vec<u8> = transmit
             .slices
             .iter()
             .flat_map(|slice| slice.iter().copied())
             .collect();
-        let fd = transmit.fd.map(|fd| fd.try_clone_to_owned().unwrap());
+        let fd = transmit.fd.map(|fd| fd.try_clone_to_owned().unwrap().into());
         receive(&bytes, fd);
         queue.sent(bytes.len());
     }
@@ -81,6 +81,15 @@ impl Pair {
     /// Lets the host deal with what is no call, and checks that nothing is.
     pub(crate) fn answer_nothing(&mut self) {
         assert!(self.host.next_request().unwrap().is_none());
+    }
+
+    /// Whom the host takes the client for when it calls.
+    pub(crate) fn caller(&mut self) -> Option<PeerIdentity> {
+        let call = wire_protocol::invoke_method(9, 1, 1, true, Vec::new(), None).unwrap();
+        self.host.receive(&call.parts().concat(), None);
+        self.host.begin_turn();
+        let request = self.host.next_request().unwrap().expect("a call");
+        request.identity.cloned()
     }
 
     /// Carries the host's output over and takes all events.

@@ -21,16 +21,21 @@ use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
 use crate::address::Address;
 use crate::outgoing::OutgoingQueue;
+use crate::passed_fd::PassedFd;
 pub use permissions::{PermissionsError, SocketPermissions};
 use socket_file::SocketFile;
 
 /// Descriptors accepted beside one read; no frame of the protocol carries more than one.
 const MAX_FDS_PER_READ: usize = 4;
+
+/// Descriptors that the kernel passes beside one write (`SCM_MAX_FD`). There is room for all: those that find none it closes itself,
+/// in the thread that reads.
+const MOST_FDS_PER_READ: usize = 253;
 
 /// The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -339,7 +344,7 @@ pub trait Connection {
     /// Whether to go on reading.
     fn wants_input(&self) -> bool;
     /// Takes what one read brought.
-    fn receive(&mut self, bytes: &[u8], fd: Option<OwnedFd>);
+    fn receive(&mut self, bytes: &[u8], fd: Option<PassedFd>);
 }
 
 /// Why [`Stream::read_into`] stopped.
@@ -433,6 +438,16 @@ impl Stream {
         }
     }
 
+    /// The machine at the other end of a network connection, as its address says: without the port, which differs from one
+    /// connection to the next.
+    pub fn peer_host(&self) -> Option<String> {
+        let address = rustix::net::getpeername(&self.fd).ok()??;
+        if let Some(cid) = sys::vsock_cid(&address) {
+            return Some(format!("vsock://{cid}"));
+        }
+        Some(std::net::SocketAddr::try_from(address).ok()?.ip().to_string())
+    }
+
     /// Whether descriptors can be passed, and so memory shared.
     pub fn passes_fds(&self) -> bool {
         self.kind == Kind::Unix
@@ -440,7 +455,7 @@ impl Stream {
 
     /// Reads once into `buffer`, which must not be empty. A descriptor that came beside these bytes is put
     /// into `fd`; when several came, the first is kept and the rest are closed, as upstream does.
-    pub fn recv(&mut self, buffer: &mut [u8], fd: &mut Option<OwnedFd>) -> Result<Received, TransportError> {
+    pub fn recv(&mut self, buffer: &mut [u8], fd: &mut Option<PassedFd>) -> Result<Received, TransportError> {
         debug_assert!(
             !buffer.is_empty(),
             "an empty buffer cannot tell bytes from the end of the stream"
@@ -448,7 +463,7 @@ impl Stream {
         if !self.finish_connecting().map_err(TransportError::Receive)? {
             return Ok(Received::WouldBlock);
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS_PER_READ))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS_PER_READ))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let message = loop {
             let mut slices = [IoSliceMut::new(buffer)];
@@ -461,14 +476,16 @@ impl Stream {
                 Err(source) => return Err(TransportError::Receive(source)),
             }
         };
+        let mut count = 0;
         for ancillary in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = ancillary {
-                for received in fds {
+                for received in fds.map(PassedFd::from) {
+                    count += 1;
                     fd.get_or_insert(received);
                 }
             }
         }
-        if message.flags.contains(ReturnFlags::CTRUNC) {
+        if count > MAX_FDS_PER_READ || message.flags.contains(ReturnFlags::CTRUNC) {
             return Err(TransportError::FdsCutOff);
         }
         Ok(match message.bytes {
@@ -529,6 +546,19 @@ impl Stream {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         rustix::net::sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL)
+    }
+
+    /// Ends the connection at once, whatever the peer has sent that was not read: descriptors among that are closed as those are
+    /// that were (see [`PassedFd`]), not by the kernel in this thread.
+    pub fn hang_up(mut self) {
+        // Nothing comes after what is there already.
+        if rustix::net::shutdown(&self.fd, Shutdown::Both).is_err() || self.kind == Kind::Network {
+            return;
+        }
+        let mut unread = [0; 4096];
+        while let Ok(Received::Bytes(_)) | Err(TransportError::FdsCutOff) = self.recv(&mut unread, &mut None)
+        {
+        }
     }
 
     /// Whether the connection is up by now.

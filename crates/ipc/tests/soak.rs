@@ -135,7 +135,7 @@ impl Soak {
         while let Some(request) = self.host.next_request().unwrap() {
             let (replies, number) = parse(request.payload);
             let with_fd = request.fd.is_some();
-            assert!(request.fd.is_none_or(|fd| number_in(fd) == number));
+            assert!(request.fd.is_none_or(|fd| number_in(fd.into_inner()) == number));
             self.due.push(Due {
                 to: request.reply_to,
                 number,

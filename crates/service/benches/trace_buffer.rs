@@ -32,57 +32,122 @@ fn main() {
     divan::main();
 }
 
-/// Commits chunk after chunk, of as many writers as asked for in turn.
-struct Producers {
-    payload: Vec<u8>,
-    fragments: u16,
-    writers: Vec<ChunkInfo>,
-    turn: usize,
+/// The payload of a chunk, and how many packets are in it.
+struct Payload {
+    bytes: Vec<u8>,
+    packets: u16,
 }
 
-impl Producers {
-    fn new(packet_size: usize, writers: u16) -> Self {
-        let mut payload = Vec::new();
-        let mut fragments = 0;
-        while payload.len() + 4 + packet_size <= CHUNK_PAYLOAD {
-            payload.extend(length(packet_size));
+impl Payload {
+    /// As many packets of `packet_size` bytes as go into a chunk.
+    fn of_packets(packet_size: usize) -> Self {
+        let mut bytes = Vec::new();
+        let mut packets = 0;
+        while bytes.len() + 4 + packet_size <= CHUNK_PAYLOAD {
+            bytes.extend(length(packet_size));
             // One length-delimited field, so that the packet is valid.
-            payload.extend([
+            bytes.extend([
                 0xa2,
                 0x38,
                 (packet_size - 4) as u8 | 0x80,
                 ((packet_size - 4) >> 7) as u8,
             ]);
-            payload.extend(std::iter::repeat_n(7, packet_size - 4));
-            fragments += 1;
+            bytes.extend(std::iter::repeat_n(7, packet_size - 4));
+            packets += 1;
         }
+        Self { bytes, packets }
+    }
+
+    /// The hundred chunks with which upstream measures its trace buffers (`src/tracing/service/trace_buffer_benchmark.cc`): 5 to
+    /// 15 packets of 50 to 500 bytes, chosen by the generator `std::minstd_rand` from 42. Less than 3 KB on average, which
+    /// upstream counts as 4 KB written.
+    fn of_upstreams_benchmark() -> Vec<Self> {
+        let mut state = 42u64;
+        let mut random = |limit: u64| {
+            state = state * 48_271 % ((1 << 31) - 1);
+            (state % limit) as usize
+        };
+        let mut payloads = Vec::new();
+        for _ in 0..100 {
+            let mut payload = Self {
+                bytes: Vec::new(),
+                packets: 0,
+            };
+            for _ in 0..5 + random(11) {
+                if payload.bytes.len() >= CHUNK_PAYLOAD - 50 {
+                    break;
+                }
+                let size = (50 + random(451)).min(CHUNK_PAYLOAD - payload.bytes.len());
+                if size <= 0x80 {
+                    payload.bytes.push(size as u8 - 1);
+                } else {
+                    let body = size - 2;
+                    payload.bytes.extend([body as u8 | 0x80, (body >> 7) as u8]);
+                }
+                let body = if size <= 0x80 { size - 1 } else { size - 2 };
+                payload.bytes.extend(std::iter::repeat_n(7, body));
+                payload.packets += 1;
+            }
+            payloads.push(payload);
+        }
+        payloads
+    }
+}
+
+/// Commits chunk after chunk, with payloads and of writers each in turn.
+struct Producers {
+    payloads: Vec<Payload>,
+    next_payload: usize,
+    writers: Vec<ChunkInfo>,
+    turn: usize,
+}
+
+impl Producers {
+    fn new(payloads: Vec<Payload>, writers: u16) -> Self {
         let writers = (0..writers)
             .map(|index| ChunkInfo {
                 producer: ProducerId(1 + index / 100),
                 identity: ProducerIdentity::default(),
                 writer: WriterId(1 + index % 100),
                 chunk_id: ChunkId(0),
-                num_fragments: fragments,
+                num_fragments: 0,
                 flags: 0,
                 state: ChunkState::Complete,
             })
             .collect();
         Self {
-            payload,
-            fragments,
+            payloads,
+            next_payload: 0,
             writers,
             turn: 0,
         }
     }
 
+    fn of_packets(packet_size: usize, writers: u16) -> Self {
+        Self::new(vec![Payload::of_packets(packet_size)], writers)
+    }
+
+    /// Bytes and packets in a buffer's worth of chunks, if all payloads are the same.
+    fn in_a_buffer(&self) -> (u64, u64) {
+        let chunks = BUFFER_SIZE / 4096;
+        let payload = &self.payloads[0];
+        (
+            chunks * payload.bytes.len() as u64,
+            chunks * u64::from(payload.packets),
+        )
+    }
+
     fn commit(&mut self, buffer: &mut TraceBuffer) {
+        let payload = &self.payloads[self.next_payload];
         let info = &mut self.writers[self.turn];
+        info.num_fragments = payload.packets;
         assert_eq!(
-            buffer.copy_chunk(info, black_box(&self.payload)),
+            buffer.copy_chunk(info, black_box(&payload.bytes)),
             CopyOutcome::Stored
         );
         info.chunk_id = info.chunk_id.next();
         self.turn = (self.turn + 1) % self.writers.len();
+        self.next_payload = (self.next_payload + 1) % self.payloads.len();
     }
 
     fn fill(&mut self, buffer: &mut TraceBuffer) -> u64 {
@@ -130,9 +195,9 @@ fn copy_only(bencher: Bencher<'_, '_>) {
 /// Commits that overwrite unread chunks.
 #[divan::bench(args = PACKET_SIZES, consts = [1, 1000], sample_count = 20)]
 fn write_overwriting<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: usize) {
-    let mut producers = Producers::new(packet_size, WRITERS);
+    let mut producers = Producers::of_packets(packet_size, WRITERS);
     let mut buffer = warm_buffer(&mut producers);
-    let bytes = BUFFER_SIZE / 4096 * producers.payload.len() as u64;
+    let (bytes, _) = producers.in_a_buffer();
     bencher
         .counter(BytesCount::new(bytes))
         .bench_local(|| producers.fill(&mut buffer));
@@ -141,11 +206,9 @@ fn write_overwriting<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: 
 /// Reading a full buffer, every fragment handed out once.
 #[divan::bench(args = PACKET_SIZES, consts = [1, 1000], sample_count = 20)]
 fn read<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: usize) {
-    let mut producers = Producers::new(packet_size, WRITERS);
+    let mut producers = Producers::of_packets(packet_size, WRITERS);
     let buffer = std::cell::RefCell::new(warm_buffer(&mut producers));
-    let chunks = BUFFER_SIZE / 4096;
-    let bytes = chunks * producers.payload.len() as u64;
-    let packets = chunks * u64::from(producers.fragments);
+    let (bytes, packets) = producers.in_a_buffer();
     let producers = std::cell::RefCell::new(producers);
     bencher
         .counter(BytesCount::new(bytes))
@@ -160,10 +223,10 @@ fn read<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: usize) {
 /// The two together, a megabyte at a time: what `write_into_file` does to a buffer.
 #[divan::bench(args = PACKET_SIZES, sample_count = 20)]
 fn write_and_read_in_batches(bencher: Bencher<'_, '_>, packet_size: usize) {
-    let mut producers = Producers::new(packet_size, 10);
+    let mut producers = Producers::of_packets(packet_size, 10);
     let mut buffer = warm_buffer(&mut producers);
     drain(&mut buffer);
-    let bytes = BUFFER_SIZE / 4096 * producers.payload.len() as u64;
+    let (bytes, _) = producers.in_a_buffer();
     bencher.counter(BytesCount::new(bytes)).bench_local(|| {
         for _ in 0..BUFFER_SIZE >> 20 {
             for _ in 0..(1 << 20) / 4096 {
@@ -172,6 +235,35 @@ fn write_and_read_in_batches(bencher: Bencher<'_, '_>, packet_size: usize) {
             drain(&mut buffer);
         }
     });
+}
+
+/// What upstream's `BM_TraceBuffer_WR_SingleWriter` and `_MultipleWriters` do, counted as they count.
+#[divan::bench(consts = [1, 1000], sample_count = 20)]
+fn write_as_upstreams_benchmark<const WRITERS: u16>(bencher: Bencher<'_, '_>) {
+    let mut producers = Producers::new(Payload::of_upstreams_benchmark(), WRITERS);
+    let mut buffer = warm_buffer(&mut producers);
+    bencher
+        .counter(BytesCount::new(BUFFER_SIZE))
+        .bench_local(|| producers.fill(&mut buffer));
+}
+
+/// What upstream's `BM_TraceBuffer_RD` does: a buffer of 128 MiB, filled anew each time.
+#[divan::bench(sample_count = 20)]
+fn read_as_upstreams_benchmark(bencher: Bencher<'_, '_>) {
+    let fill = || {
+        let mut producers = Producers::new(Payload::of_upstreams_benchmark(), 1);
+        let mut buffer =
+            TraceBuffer::new(2 * BUFFER_SIZE, FillPolicy::RingBuffer).expect("memory for a trace buffer");
+        for _ in 0..2 {
+            producers.fill(&mut buffer);
+        }
+        buffer
+    };
+    let (_, bytes) = drain(&mut fill());
+    bencher
+        .counter(BytesCount::new(bytes))
+        .with_inputs(fill)
+        .bench_local_values(|mut buffer| drain(&mut buffer));
 }
 
 /// A track event as the SDK writes it: timestamp, flags, the event, interned data.
@@ -201,4 +293,16 @@ fn validate_packet_in_two_fragments(bencher: Bencher<'_, '_>) {
     bencher
         .counter(ItemsCount::new(1u64))
         .bench_local(|| PacketValidator::check([black_box(head), black_box(tail)]));
+}
+
+/// What upstream's `BM_PacketStreamValidator` does: ten bundles of scheduler events, in fragments of 512 bytes.
+#[divan::bench]
+fn validate_as_upstreams_benchmark(bencher: Bencher<'_, '_>) {
+    let mut bundle = b"\x0a\xc2\x9e\x80\x00".to_vec();
+    bundle.extend([7; 0x0f42]);
+    let packets: Vec<&[u8]> = (0..10).flat_map(|_| bundle.chunks(512)).collect();
+    bencher.counter(ItemsCount::new(10u64)).bench_local(|| {
+        let checked = PacketValidator::check(black_box(&packets).iter().copied());
+        assert_eq!(checked, Ok(()));
+    });
 }

@@ -243,11 +243,13 @@ pub(crate) fn check_config(config: &TraceConfig) -> Result<(), String> {
     }
     for source in &config.data_sources {
         let source = &source.config;
-        if source.protovm_config.is_set() {
+        let limit = source.protovm_config.memory_limit_kb.unwrap_or_default();
+        if limit > limits::MAX_PROTOVM_MEMORY_KB {
             return Err(format!(
-                "data source {:?}: protovm_config is not supported: what is overwritten in a ring buffer would be lost \
-                 instead of being merged; remove it, and give the data source a buffer that is large enough",
-                source.name.as_deref().unwrap_or_default()
+                "data source {:?}: protovm_config.memory_limit_kb is {limit}, the limit is {}: what is merged goes into a \
+                 packet of the trace",
+                source.name.as_deref().unwrap_or_default(),
+                limits::MAX_PROTOVM_MEMORY_KB
             ));
         }
     }

@@ -161,7 +161,7 @@ struct SnapshotBuffer {
 impl PendingClone {
     fn bytes(&self) -> u64 {
         let buffers = self.buffers.iter().flatten();
-        buffers.map(|snapshot| snapshot.buffer.used_size()).sum()
+        buffers.map(|snapshot| snapshot.buffer.memory_used()).sum()
     }
 }
 
@@ -320,7 +320,7 @@ impl Service {
             ));
         }
         let buffers = session.buffers.iter().filter_map(|id| self.buffers.get(id));
-        self.check_clone_memory(buffers.map(TraceBuffer::used_size).sum())
+        self.check_clone_memory(buffers.map(TraceBuffer::memory_used).sum())
     }
 
     fn check_free_of_sessions(&self, consumer: ConsumerId) -> Result<(), String> {
@@ -338,7 +338,7 @@ impl Service {
         let buffers = clones.flat_map(|session| &session.buffers);
         let made: u64 = buffers
             .filter_map(|id| self.buffers.get(id))
-            .map(TraceBuffer::used_size)
+            .map(TraceBuffer::memory_used)
             .sum();
         let pending: u64 = self.clones.values().map(PendingClone::bytes).sum();
         let limit = limits::clone_memory(self.identity.system.ram_bytes);
@@ -452,7 +452,7 @@ impl Service {
             .map(|(index, (_, id))| (index, *id))
             .collect();
         let buffers = members.iter().filter_map(|(_, id)| self.buffers.get(id));
-        self.check_clone_memory(pending.bytes() + buffers.map(TraceBuffer::used_size).sum::<u64>())?;
+        self.check_clone_memory(pending.bytes() + buffers.map(TraceBuffer::memory_used).sum::<u64>())?;
         Ok(members)
     }
 
@@ -542,6 +542,12 @@ impl Service {
             .extend(ids.into_iter().zip(snapshots.map(|snapshot| snapshot.buffer)));
         self.sessions.insert(id, session);
         self.enter_state(id, State::ClonedReadOnly, now);
+        // The original was told of this clone as of any other session, and the clone has all that it was told.
+        let others = self.sessions.get(&pending.original);
+        let others = others.map(|original| original.other_sessions.clone());
+        if let (Some(clone), Some(others)) = (self.sessions.get_mut(&id), others) {
+            clone.other_sessions = others;
+        }
         if let Some(consumer) = self.consumers.get_mut(&consumer) {
             consumer.session = Some(id);
         }

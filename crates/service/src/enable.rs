@@ -3,10 +3,11 @@
 //! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
 //! do yet is refused as well: a trace without what was asked for is a wrong one.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_proto::messages::{Message, TraceConfig, trace_config};
+use ferretto_proto::messages::{DataSourceDescriptor, Message, TraceConfig, trace_config};
 use ferretto_wire::{Reader, Value, Writer};
 
 use crate::clock::Now;
@@ -156,7 +157,7 @@ impl Service {
             consumer.session = Some(id);
         }
         for (index, target) in targets.into_iter().enumerate() {
-            self.set_up_data_source(id, index, target);
+            self.set_up_data_source(id, index, target, &OrderedSet::new(), now);
         }
         self.enter_state(id, State::Configured, now);
         self.log(LogLevel::Info, line);
@@ -192,8 +193,16 @@ impl Service {
         Ok(ids)
     }
 
-    /// Sets up one data source of the config on every producer that offers it and passes the filters.
-    fn set_up_data_source(&mut self, session: SessionId, index: usize, target: usize) {
+    /// Sets up one data source of the config on every producer that offers it and passes the filters, except where it is
+    /// `already`, and starts it there if the session has started.
+    pub(crate) fn set_up_data_source(
+        &mut self,
+        session: SessionId,
+        index: usize,
+        target: usize,
+        already: &OrderedSet<(usize, RegistrationId)>,
+        now: &Now,
+    ) {
         let Some(entry) = self.sessions.get(&session) else {
             return;
         };
@@ -213,22 +222,15 @@ impl Service {
             .iter()
             .copied()
             .filter(|offer| self.is_wanted(wanted, offer.producer))
+            .filter(|offer| !already.contains(&(index, offer.registration)))
             .collect();
         for offer in matching {
-            self.set_up_instance(session, index, target, offer);
+            self.set_up_and_start(session, index, target, offer, now);
         }
     }
 
-    /// A data source was registered, or has come to pass the filters, while the session was there: sets it up, except
-    /// where it is `already`, and starts it if the session has started.
-    pub(crate) fn set_up_late(
-        &mut self,
-        session: SessionId,
-        offer: Offer,
-        name: &str,
-        already: &OrderedSet<(usize, RegistrationId)>,
-        now: &Now,
-    ) {
+    /// A data source was registered while the session was there: sets it up wherever the config wants it.
+    pub(crate) fn set_up_late(&mut self, session: SessionId, offer: Offer, name: &str, now: &Now) {
         let Some(entry) = self.sessions.get(&session) else {
             return;
         };
@@ -237,22 +239,27 @@ impl Service {
             .named(name)
             .iter()
             .filter(|wanted| self.is_wanted(wanted, offer.producer))
-            .filter(|wanted| !already.contains(&(wanted.index, offer.registration)))
             .map(|wanted| (wanted.index, wanted.target))
             .collect();
-        let started = entry.state == State::Started;
         for (index, target) in wanted {
-            let instance = self.set_up_instance(session, index, target, offer);
-            if let (true, Some(instance)) = (started, instance) {
-                self.start_instance(session, instance, now);
-            }
+            self.set_up_and_start(session, index, target, offer, now);
+        }
+    }
+
+    /// Sets up an instance, and starts it if the session has started.
+    fn set_up_and_start(&mut self, session: SessionId, index: usize, target: usize, offer: Offer, now: &Now) {
+        let instance = self.set_up_instance(session, index, target, offer);
+        let entry = self.sessions.get(&session);
+        let started = entry.is_some_and(|session| session.state == State::Started);
+        if let (true, Some(instance)) = (started, instance) {
+            self.start_instance(session, instance, now);
         }
     }
 
     fn is_wanted(&self, source: &WantedSource, producer: ProducerId) -> bool {
         self.producers.get(&producer).is_some_and(|producer| {
-            let locked_out = self.lockdown && producer.credentials.uid != self.identity.uid;
-            !locked_out && source.is_wanted_of(&producer.name)
+            let locked_out = self.is_locked_out(&producer.credentials, &producer.machine);
+            !locked_out && source.is_wanted_of(&producer.name, &producer.machine)
         })
     }
 
@@ -275,10 +282,23 @@ impl Service {
             .name
             .clone()
             .unwrap_or_default();
-        let registration = producer
+        let place = producer
             .data_sources
-            .iter()
-            .find(|registration| registration.number == offer.registration)?;
+            .binary_search_by_key(&offer.registration, |registration| registration.number)
+            .ok()?;
+        let registration = &producer.data_sources[place];
+        let count = session.instances.of(producer_id).len();
+        if count >= limits::MAX_INSTANCES_PER_PRODUCER {
+            if !std::mem::replace(&mut producer.instances_told, true) {
+                let line = format!(
+                    "producer {:?} takes part in a session with {count} data sources already, by registering names more than once: \
+                     the others are not set up",
+                    producer.name
+                );
+                self.log(LogLevel::Warning, line);
+            }
+            return None;
+        }
         self.last_instance += 1;
         let instance_id = DataSourceInstanceId(self.last_instance);
         let config: Arc<[u8]> = instance_config(session, index, buffer).into();
@@ -295,6 +315,10 @@ impl Service {
             handles_incremental_state_clear: descriptor.handles_incremental_state_clear.unwrap_or_default(),
             no_flush: descriptor.no_flush.unwrap_or_default(),
             buffer,
+        };
+        let protovm = match self.buffers.get_mut(&buffer) {
+            Some(entry) => set_up_protovm(session, index, &instance.name, descriptor, producer_id, entry),
+            None => Ok(()),
         };
         session.instances.insert(instance_id, instance);
         self.instances.insert(instance_id, session_id);
@@ -324,6 +348,9 @@ impl Service {
             };
             self.command(producer_id, command);
         }
+        if let Err(line) = protovm {
+            self.log(LogLevel::Warning, line);
+        }
         self.observe_instance(session_id, instance_id);
         self.command(
             producer_id,
@@ -333,6 +360,43 @@ impl Service {
             },
         );
         Some(instance_id)
+    }
+}
+
+/// What a producer writes for this data source is merged when it is overwritten, if the producer has a program for that and
+/// the config wants it.
+///
+/// # Errors
+/// Why it is not; the data source is set up all the same.
+fn set_up_protovm(
+    session: &Session,
+    index: usize,
+    name: &str,
+    descriptor: &DataSourceDescriptor,
+    producer: ProducerId,
+    buffer: &mut TraceBuffer,
+) -> Result<(), String> {
+    let source = session.config.data_sources.get(index);
+    let config = source.and_then(|source| source.config.protovm_config.as_option());
+    let in_vain = |why: &dyn Display| {
+        let line = format!(
+            "data source {name:?} of producer {producer}: what is overwritten in its trace buffer is lost and not merged by a \
+             ProtoVM: {why}"
+        );
+        Err(line)
+    };
+    match (config, descriptor.protovm_program.as_option()) {
+        (None, _) => Ok(()),
+        (Some(_), None) => {
+            in_vain(&"the config has a protovm_config, but the producer offers no protovm_program")
+        }
+        (Some(config), Some(program)) => match config.memory_limit_kb {
+            None => in_vain(&"the protovm_config has no memory_limit_kb"),
+            Some(kb) => buffer
+                .protovms_mut()
+                .set_up(name, program, kb, producer)
+                .or_else(|error| in_vain(&error)),
+        },
     }
 }
 

@@ -28,6 +28,10 @@ id! {
     MachineId(u32)
 }
 id! {
+    /// A relay of another machine that is connected.
+    RelayId(u64)
+}
+id! {
     /// A tracing session of this service.
     SessionId(u64)
 }

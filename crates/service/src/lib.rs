@@ -16,13 +16,16 @@ mod enable;
 mod expression;
 mod flush;
 mod ids;
+mod instances;
 mod lifecycle;
 pub mod limits;
+mod machines;
 pub mod ordered;
 mod output;
 pub mod packet_validator;
 mod packets;
 mod producer;
+pub mod protovm;
 mod query;
 mod readback;
 mod service;
@@ -40,12 +43,13 @@ pub use clone::{
 };
 pub use enable::{ConfigInput, OutputFile};
 pub use ids::{
-    BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, SessionId,
-    WriterId,
+    BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, RelayId,
+    SessionId, WriterId,
 };
+pub use machines::{Machine, OtherMachine};
 pub use output::{FlushOutcome, LogLevel, Output, ProducerCommand};
 pub use producer::{Credentials, Introduction, MemorySharing, Scraping, SmbOrigin};
-pub use query::StateScope;
+pub use query::{StateQuery, StateScope};
 pub use readback::ReadBatch;
 pub use service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service, SystemFacts};
 pub use wanted::ProducerFilter;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferretto_proto::messages::{TraceConfig, observable_events};
+use ferretto_proto::messages::{Message, TraceConfig, observable_events};
 
 use crate::clock::Now;
 use crate::enable::{ConfigInput, only_filters_differ, resolve_targets};
@@ -84,10 +84,17 @@ impl Service {
             self.start_instance(id, instance, now);
         }
         self.notify_all_started(id, now);
-        self.timers.set(
-            after(now, limits::ALL_STARTED_TIMEOUT),
-            Timer::AllStartedTimeout(id),
-        );
+        // While nobody is attached, nobody is told that all have started, so it would seem that none has.
+        if self
+            .sessions
+            .get(&id)
+            .is_some_and(|session| session.consumer.is_some())
+        {
+            self.timers.set(
+                after(now, limits::ALL_STARTED_TIMEOUT),
+                Timer::AllStartedTimeout(id),
+            );
+        }
     }
 
     /// Clocks, sync marker and statistics are taken at the start and at every interval, to be written at the next
@@ -112,15 +119,16 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let Some(instance) = session.instances.get_mut(&instance_id) else {
+        let Some(instance) = session.instances.get(instance_id) else {
             return;
         };
-        instance.state = if instance.will_notify_on_start {
+        let state = if instance.will_notify_on_start {
             InstanceState::Starting
         } else {
             InstanceState::Started
         };
-        let (producer, config, state) = (instance.producer, instance.config.clone(), instance.state);
+        let (producer, config) = (instance.producer, instance.config.clone());
+        session.instances.set_state(instance_id, state);
         self.observe_instance(id, instance_id);
         self.command(
             producer,
@@ -146,9 +154,7 @@ impl Service {
         if session.state != State::Started || state != InstanceState::Starting {
             return;
         }
-        if let Some(instance) = session.instances.get_mut(&id) {
-            instance.state = InstanceState::Started;
-        }
+        session.instances.set_state(id, InstanceState::Started);
         self.observe_instance(session_id, id);
         self.notify_all_started(session_id, now);
     }
@@ -168,11 +174,9 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&session_id) else {
             return;
         };
-        if let Some(instance) = session.instances.get_mut(&id) {
-            instance.state = InstanceState::Stopped;
-        }
+        session.instances.set_state(id, InstanceState::Stopped);
         let all_acknowledged =
-            session.state == State::DisablingWaitingStopAcks && session.all_instances(InstanceState::Stopped);
+            session.state == State::DisablingWaitingStopAcks && session.instances.all(InstanceState::Stopped);
         self.observe_instance(session_id, id);
         if all_acknowledged {
             self.disabled(session_id, now);
@@ -187,7 +191,7 @@ impl Service {
         let Some(consumer) = session.consumer else { return };
         if session.all_started_notified
             || session.state != State::Started
-            || !session.all_instances(InstanceState::Started)
+            || !session.instances.all(InstanceState::Started)
         {
             return;
         }
@@ -269,32 +273,26 @@ impl Service {
         exchange_filters(&mut session.config, &mut filters);
         let config = &session.config;
         let this_machine = &self.identity.machine_name;
-        session.wanted =
-            match resolve_targets(config).and_then(|targets| Wanted::new(config, &targets, this_machine)) {
-                Ok(wanted) => wanted,
-                Err(error) => {
-                    exchange_filters(&mut session.config, &mut filters);
-                    return self.log(LogLevel::Warning, format!("config not changed: {error}"));
-                }
-            };
-        let names: Vec<String> = session.wanted.names().map(str::to_owned).collect();
+        let wanted = resolve_targets(config)
+            .and_then(|targets| Ok((Wanted::new(config, &targets, this_machine)?, targets)));
+        let (wanted, targets) = match wanted {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                exchange_filters(&mut session.config, &mut filters);
+                return self.log(LogLevel::Warning, format!("config not changed: {error}"));
+            }
+        };
+        session.wanted = wanted;
+        session.config_bytes = session.config.encode_to_vec().into();
         let instances = session.instances.values();
         let set_up: OrderedSet<_> = instances.map(|i| (i.source, i.registration)).collect();
         if surplus {
             let line =
                 "a changed config differs in more than producer filters: only those take effect".into();
             self.log(LogLevel::Warning, line);
-        } else {
-            let duration = session.config.duration_ms;
-            session.config_bytes = input.bytes.clone();
-            if let Some(set_by_trigger) = duration.filter(|_| duration != input.config.duration_ms) {
-                session.set_duration(set_by_trigger);
-            }
         }
-        for name in names {
-            for offer in self.offers.get(&name).cloned().unwrap_or_default() {
-                self.set_up_late(id, offer, &name, &set_up, now);
-            }
+        for (index, target) in targets.into_iter().enumerate() {
+            self.set_up_data_source(id, index, target, &set_up, now);
         }
     }
 
@@ -338,7 +336,7 @@ impl Service {
         if self
             .sessions
             .get(&id)
-            .is_some_and(|session| session.all_instances(InstanceState::Stopped))
+            .is_some_and(|session| session.instances.all(InstanceState::Stopped))
         {
             self.disabled(id, now);
         } else {
@@ -348,21 +346,23 @@ impl Service {
     }
 
     fn stop_instance(&mut self, id: SessionId, instance_id: DataSourceInstanceId, stop: Stop) {
-        let instance = self
-            .sessions
-            .get_mut(&id)
-            .and_then(|session| session.instances.get_mut(&instance_id));
-        let Some(instance) = instance else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(instance) = session.instances.get(instance_id) else {
+            return;
+        };
         if matches!(instance.state, InstanceState::Stopping | InstanceState::Stopped) {
             return;
         }
         let waits = instance.will_notify_on_stop && stop == Stop::Graceful;
-        instance.state = if waits {
+        let state = if waits {
             InstanceState::Stopping
         } else {
             InstanceState::Stopped
         };
         let producer = instance.producer;
+        session.instances.set_state(instance_id, state);
         self.observe_instance(id, instance_id);
         self.command(
             producer,
@@ -377,7 +377,7 @@ impl Service {
         let state = self
             .sessions
             .get(&id)
-            .and_then(|session| session.instances.get(&instance_id))
+            .and_then(|session| session.instances.get(instance_id))
             .map(|instance| instance.state);
         match state {
             None | Some(InstanceState::Stopped) => {}
@@ -387,7 +387,7 @@ impl Service {
         }
         self.instances.remove(&instance_id);
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.instances.remove(&instance_id);
+            session.instances.remove(instance_id);
         }
         self.notify_all_started(id, now);
     }
@@ -413,20 +413,17 @@ impl Service {
     /// Nothing records any more: saves what producers did not return, completes the file, tells the consumer.
     fn disabled(&mut self, id: SessionId, now: &Now) {
         self.enter_state(id, State::Disabled, now);
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let unfinished: Vec<DataSourceInstanceId> = session
-            .instances
-            .iter_mut()
-            .filter(|(_, instance)| instance.state != InstanceState::Stopped)
-            .map(|(id, instance)| {
-                instance.state = InstanceState::Stopped;
-                *id
-            })
-            .collect();
-        for instance in unfinished {
-            self.observe_instance(id, instance);
+        for instance_id in self.instance_ids(id) {
+            let session = self.sessions.get_mut(&id);
+            let instances = session.map(|session| &mut session.instances);
+            let running = instances.filter(|instances| {
+                let instance = instances.get(instance_id);
+                instance.is_some_and(|instance| instance.state != InstanceState::Stopped)
+            });
+            if let Some(instances) = running {
+                instances.set_state(instance_id, InstanceState::Stopped);
+                self.observe_instance(id, instance_id);
+            }
         }
         self.scrape_all(id);
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -530,8 +527,9 @@ impl Service {
         self.abandon_flushes(std::mem::take(&mut session.pending_flushes));
         self.forget_triggers(&session);
         for instance in session.instances.keys() {
-            self.instances.remove(instance);
+            self.instances.remove(&instance);
         }
+        self.machines.forget_gone(self.sessions.values());
         // It may have been read in part.
         self.readout = Readout::default();
         for buffer in &session.buffers {
@@ -556,10 +554,12 @@ impl Service {
         self.adjust_boost(None);
     }
 
+    /// The instances of a session in the order in which things happen to them, which is seen by who observes: producer by
+    /// producer.
     pub(crate) fn instance_ids(&self, id: SessionId) -> Vec<DataSourceInstanceId> {
         self.sessions
             .get(&id)
-            .map(|session| session.instances.keys().copied().collect())
+            .map(|session| session.instances.by_producer())
             .unwrap_or_default()
     }
 
@@ -569,7 +569,7 @@ impl Service {
         id: DataSourceInstanceId,
     ) -> Option<(SessionId, InstanceState)> {
         let session = *self.instances.get(&id)?;
-        let instance = self.sessions.get(&session)?.instances.get(&id)?;
+        let instance = self.sessions.get(&session)?.instances.get(id)?;
         (instance.producer == producer).then_some((session, instance.state))
     }
 }
@@ -581,7 +581,7 @@ pub(crate) fn instances_by_producer(
 ) -> crate::ordered::OrderedMap<ProducerId, Vec<DataSourceInstanceId>> {
     let mut map = crate::ordered::OrderedMap::<ProducerId, Vec<DataSourceInstanceId>>::new();
     for (id, instance) in session.instances.iter().filter(|(_, instance)| picks(instance)) {
-        map.get_or_insert_with(instance.producer, Vec::new).push(*id);
+        map.get_or_insert_with(instance.producer, Vec::new).push(id);
     }
     map
 }

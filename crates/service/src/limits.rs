@@ -30,8 +30,26 @@ pub const MAX_DATA_SOURCES_PER_CONFIG: usize = 4096;
 pub const MAX_DATA_SOURCES_PER_PRODUCER: usize = 1024;
 /// Bytes of descriptors that one producer may have registered at once (upstream: no limit).
 pub const MAX_DESCRIPTOR_BYTES_PER_PRODUCER: usize = 8 * 1024 * 1024;
+/// Bytes of a producer's name, and of its version; the rest is cut off. A program's path has no more, and everything that is said of a
+/// producer repeats its name (upstream: no limit).
+pub const MAX_PRODUCER_NAME: usize = 4096;
+/// Instances of data sources that one producer has in one session: as many as a config can want, so only who registers names more than
+/// once gets there (upstream: no limit).
+pub const MAX_INSTANCES_PER_PRODUCER: usize = MAX_DATA_SOURCES_PER_CONFIG;
+/// Bytes of descriptors that all producers of one user may have registered at once (upstream: no limit).
+pub const MAX_DESCRIPTOR_BYTES_PER_UID: usize = 256 * 1024 * 1024;
 /// Producers at once; their ids are 16 bits wide and never 0.
 pub const MAX_PRODUCERS: usize = 0xffff;
+/// Relays of other machines at once, with those that are gone and whose machines' data sessions may hold (upstream: no limit).
+pub const MAX_RELAYS: usize = 256;
+/// Bytes in what a relay says of its machine (upstream: what fits a frame).
+pub const MAX_SYSTEM_INFO: usize = 16 * 1024;
+/// Clocks that a relay reads at once (upstream: no limit). There are ten in the schema.
+pub const MAX_CLOCKS_PER_EXCHANGE: usize = 64;
+/// Exchanges of readings with a relay that are kept, the latest ones.
+pub const MAX_CLOCK_EXCHANGES: usize = 5;
+/// Machines that one trace tells of (upstream: no limit).
+pub const MAX_MACHINES_PER_TRACE: usize = 256;
 /// Longest session.
 pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -150,10 +168,37 @@ pub const ABANDONED_FILE_PATIENCE: Duration = Duration::from_secs(30);
 /// for sessions that were given up.
 pub const MAX_FILE_THREADS: usize = 128;
 
+/// Largest `memory_limit_kb` of a `protovm_config` (upstream: no limit). The state is written into one packet, and those are
+/// limited to 256 MB.
+pub const MAX_PROTOVM_MEMORY_KB: u32 = 128 * 1024;
+/// When the states in a packet have come to this many bytes, those that follow go into another (upstream: one packet for all).
+pub const PROTOVMS_PACKET: usize = 64 * 1024 * 1024;
+/// Programs that may merge what is overwritten in one trace buffer (upstream: no limit).
+pub const MAX_PROTOVMS_PER_BUFFER: usize = 32;
+/// Different programs among them that producers may bring for one data source: each may take the memory that the config says
+/// (upstream: no limit).
+pub const MAX_PROTOVM_VERSIONS: usize = 8;
+/// Instructions and parts of paths in such a program (upstream: no limit).
+pub const MAX_PROTOVM_INSTRUCTIONS: usize = 4096;
+/// How deep they may be nested (upstream: until its stack overflows). Recursion is as deep.
+pub const MAX_PROTOVM_DEPTH: usize = 128;
+/// Bytes of a packet in several chunks that is put together to be merged (upstream: no limit).
+pub const MAX_PROTOVM_PACKET: usize = 32 * 1024 * 1024;
+/// Units of work that a program earns with each packet: instructions, steps of paths, fields looked at (upstream: no limit
+/// to any of this). A unit takes a few nanoseconds.
+pub const PROTOVM_WORK_PER_PACKET: u64 = 1000;
+/// What it earns with each byte of it.
+pub const PROTOVM_WORK_PER_BYTE: u64 = 64;
+/// What it may have saved up.
+pub const MAX_PROTOVM_WORK: u64 = 1 << 24;
+
 /// Connections at once, where the process may have as many descriptors as they take (upstream: no limit).
 pub const MAX_CONNECTIONS: usize = 16 * 1024;
 /// Connections at once of one user, and never more than half of all: one user cannot keep the others out.
 pub const MAX_CONNECTIONS_PER_UID: usize = 8 * 1024;
+/// Bytes that the connections of one user may leave in the daemon: parts of requests, and replies that are not read. Beyond that, the
+/// one that leaves the most is closed (upstream: no limit).
+pub const MAX_HELD_BYTES_PER_UID: usize = 256 * 1024 * 1024;
 /// Descriptors that a connection may come to cost: its socket, its shared memory, and two that it passes.
 pub const DESCRIPTORS_PER_CONNECTION: usize = 4;
 /// Descriptors that are left for listeners, trace files and the daemon itself; half of all if that is less.

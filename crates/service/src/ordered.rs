@@ -83,6 +83,12 @@ impl<K: Ord, V> OrderedMap<K, V> {
         Some(&self.0[at].1)
     }
 
+    /// The entry behind this key, which need not be there itself.
+    pub fn after(&self, key: &K) -> Option<(&K, &V)> {
+        let place = self.0.partition_point(|(known, _)| known <= key);
+        self.0.get(place).map(|(key, value)| (key, value))
+    }
+
     /// The key that is equal, and its value.
     pub fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
     where

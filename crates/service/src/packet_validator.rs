@@ -89,13 +89,10 @@ enum Expect {
     Length,
 }
 
-/// State carried from one fragment to the next.
+/// State carried from one fragment to the next: the varint that the last one ended in, or in front of.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketValidator {
     expect: Expect,
-    /// Bytes of the current field still to be skipped.
-    skip: u64,
-    /// The varint begun in the previous fragment.
     varint: u64,
     varint_bytes: u32,
 }
@@ -109,14 +106,18 @@ impl PacketValidator {
     pub fn check<'a>(fragments: impl IntoIterator<Item = &'a [u8]>) -> Result<(), InvalidPacket> {
         let mut validator = Self {
             expect: Expect::Tag,
-            skip: 0,
             varint: 0,
             varint_bytes: 0,
         };
+        // Bytes of the current field still to be skipped.
+        let mut skip = 0;
         for fragment in fragments {
-            validator.push(fragment)?;
+            match fragment.get(skip..) {
+                Some(rest) => skip = validator.push(rest)?,
+                None => skip -= fragment.len(),
+            }
         }
-        if validator.skip == 0 && validator.expect == Expect::Tag && validator.varint_bytes == 0 {
+        if skip == 0 && validator.is_between_fields() {
             Ok(())
         } else {
             Err(InvalidPacket::Truncated)
@@ -124,86 +125,53 @@ impl PacketValidator {
     }
 
     #[inline]
-    fn push(&mut self, bytes: &[u8]) -> Result<(), InvalidPacket> {
-        let mut rest = self.skip_in(bytes);
-        if self.expect == Expect::Tag && self.varint_bytes == 0 {
-            rest = self.whole_fields(rest)?;
-        }
-        if rest.is_empty() {
-            return Ok(());
-        }
-        self.push_bytewise(rest)
+    fn is_between_fields(&self) -> bool {
+        self.expect == Expect::Tag && self.varint_bytes == 0
     }
 
-    /// Takes off `bytes` what belongs to a field begun before.
+    /// Goes on with `bytes`. Returns how many of those after them belong to the last field.
     #[inline]
-    fn skip_in<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let here = self.skip.min(bytes.len() as u64);
-        self.skip -= here;
-        &bytes[here as usize..]
+    fn push(&mut self, bytes: &[u8]) -> Result<usize, InvalidPacket> {
+        if !self.is_between_fields() {
+            return self.push_bytewise(bytes);
+        }
+        match whole_fields(bytes)? {
+            Fields::Until { beyond } => Ok(beyond),
+            Fields::Before(rest) => self.push_bytewise(rest),
+        }
     }
 
     /// As [`PacketValidator::push`], for bytes that begin within a varint or with one that cannot be loaded at once.
     #[cold]
-    fn push_bytewise(&mut self, mut bytes: &[u8]) -> Result<(), InvalidPacket> {
+    fn push_bytewise(&mut self, mut bytes: &[u8]) -> Result<usize, InvalidPacket> {
         loop {
             let Some(varint) = self.varint(&mut bytes)? else {
-                return Ok(());
+                return Ok(0);
             };
+            let mut skip = 0;
             match self.expect {
                 Expect::Tag => match field_type(varint)? {
                     FieldType::Varint => self.expect = Expect::Value,
                     FieldType::Length => self.expect = Expect::Length,
-                    FieldType::Fixed(size) => self.skip = size.into(),
+                    FieldType::Fixed(size) => skip = size.into(),
                 },
                 Expect::Value => self.expect = Expect::Tag,
                 Expect::Length => {
-                    self.skip = field_length(varint)?;
+                    skip = field_length(varint)? as usize;
                     self.expect = Expect::Tag;
                 }
             }
-            bytes = self.skip_in(bytes);
-            if self.expect == Expect::Tag {
-                bytes = self.whole_fields(bytes)?;
-            }
-            if bytes.is_empty() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Takes fields off `bytes` as long as their varints can be loaded at once, and returns what is left. The
-    /// last one may reach beyond `bytes`.
-    #[inline]
-    fn whole_fields<'a>(&mut self, mut bytes: &'a [u8]) -> Result<&'a [u8], InvalidPacket> {
-        while let [first, body @ ..] = bytes {
-            let (field, body) = match ONE_BYTE_TAGS[usize::from(*first)] {
-                Some(field) => (field, body),
-                None => match short_varint(bytes) {
-                    Some((tag, size)) => (field_type(tag)?, &bytes[size..]),
-                    None => break,
-                },
-            };
-            let skip = match field {
-                FieldType::Fixed(size) => usize::from(size),
-                FieldType::Varint => match varint_size(body) {
-                    Some(size) => size,
-                    None => break,
-                },
-                FieldType::Length => match short_varint(body) {
-                    Some((length, size)) => size + field_length(length)? as usize,
-                    None => break,
-                },
-            };
-            match body.get(skip..) {
+            match bytes.get(skip..) {
                 Some(rest) => bytes = rest,
-                None => {
-                    self.skip = (skip - body.len()) as u64;
-                    return Ok(&[]);
+                None => return Ok(skip - bytes.len()),
+            }
+            if self.expect == Expect::Tag {
+                match whole_fields(bytes)? {
+                    Fields::Until { beyond } => return Ok(beyond),
+                    Fields::Before(rest) => bytes = rest,
                 }
             }
         }
-        Ok(bytes)
     }
 
     /// Takes a varint off `bytes`, or the part of it that is there.
@@ -226,6 +194,48 @@ impl PacketValidator {
         }
         Ok(None)
     }
+}
+
+/// How far [`whole_fields`] got.
+enum Fields<'a> {
+    /// To the end. The last field may go on for so many bytes.
+    Until { beyond: usize },
+    /// To a field with a varint that cannot be loaded at once. Not empty.
+    Before(&'a [u8]),
+}
+
+/// Takes fields off `bytes` as long as their varints can be loaded at once.
+#[inline]
+fn whole_fields(mut bytes: &[u8]) -> Result<Fields<'_>, InvalidPacket> {
+    while let [first, body @ ..] = bytes {
+        let (field, body) = match ONE_BYTE_TAGS[usize::from(*first)] {
+            Some(field) => (field, body),
+            None => match short_varint(bytes) {
+                Some((tag, size)) => (field_type(tag)?, &bytes[size..]),
+                None => return Ok(Fields::Before(bytes)),
+            },
+        };
+        let skip = match field {
+            FieldType::Fixed(size) => usize::from(size),
+            FieldType::Varint => match varint_size(body) {
+                Some(size) => size,
+                None => return Ok(Fields::Before(bytes)),
+            },
+            FieldType::Length => match short_varint(body) {
+                Some((length, size)) => size + field_length(length)? as usize,
+                None => return Ok(Fields::Before(bytes)),
+            },
+        };
+        match body.get(skip..) {
+            Some(rest) => bytes = rest,
+            None => {
+                return Ok(Fields::Until {
+                    beyond: skip - body.len(),
+                });
+            }
+        }
+    }
+    Ok(Fields::Until { beyond: 0 })
 }
 
 /// How the rest of a field is encoded.

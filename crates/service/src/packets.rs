@@ -9,10 +9,13 @@ use crate::clock::{Now, clock_id};
 use crate::clone::CloneTrigger;
 use crate::concurrent::write_other_sessions;
 use crate::ids::{BufferId, MachineId};
+use crate::limits;
+use crate::machines::Machines;
 use crate::ordered::OrderedMap;
+use crate::protovm::{self, ProtoVms};
 use crate::readback::Readout;
 use crate::service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service};
-use crate::session::{SERVICE_SEQUENCE_ID, Session, SlowKind};
+use crate::session::{LifecycleEvent, SERVICE_SEQUENCE_ID, Session, SlowKind};
 use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
 
 /// Content of `TracePacket.synchronization_marker`, by which readers find packet borders in a damaged file.
@@ -24,6 +27,7 @@ const SYNC_MARKER: [u8; 16] = [
 pub(crate) fn write_leading_packets(
     session: &mut Session,
     identity: &Identity,
+    machines: &Machines,
     buffers: &OrderedMap<BufferId, TraceBuffer>,
     now: &Now,
     out: &mut Readout,
@@ -73,8 +77,39 @@ pub(crate) fn write_leading_packets(
     if is_first {
         write_initial_packets(session, identity, buffers, now, out);
     }
+    if !session.builtin().disable_system_info.unwrap_or_default() {
+        machines.write_systems(session, uid, out);
+    }
     write_lifecycle_events(session, uid, out);
     write_other_sessions(session, uid, out);
+    if !session.builtin().disable_clock_snapshotting.unwrap_or_default() {
+        machines.write_clocks(session, uid, out);
+    }
+    if is_first {
+        write_protovms(session, buffers, uid, out);
+    }
+}
+
+/// Writes what was merged of the packets that were overwritten.
+fn write_protovms(
+    session: &Session,
+    buffers: &OrderedMap<BufferId, TraceBuffer>,
+    uid: u32,
+    out: &mut Readout,
+) {
+    let buffers = session.buffers.iter().filter_map(|id| buffers.get(id));
+    let mut instances = buffers
+        .filter_map(TraceBuffer::protovms)
+        .flat_map(ProtoVms::instances)
+        .peekable();
+    while instances.peek().is_some() {
+        out.own_packet(|packet| {
+            packet.nested(PROTOVMS, |message| {
+                protovm::write_instances(&mut instances, limits::PROTOVMS_PACKET, message);
+            });
+            service_header(&mut write::TracePacket::new(packet), uid);
+        });
+    }
 }
 
 fn write_trace_config(session: &Session, uid: u32, out: &mut Readout) {
@@ -137,12 +172,7 @@ fn write_initial_packets(
                 .into_iter()
                 .flat_map(|buffer| buffer.writer_stats());
             writers
-                .map(|(producer, writer, _)| {
-                    (
-                        session.sequence_id(MachineId::HOST, producer, writer),
-                        i32::from(producer.0),
-                    )
-                })
+                .map(|(producer, writer, _)| (session.sequence_id(producer, writer), i32::from(producer.0)))
                 .collect()
         })
         .collect();
@@ -234,7 +264,7 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
         return;
     }
     enum Event {
-        Plain(u32),
+        Plain(LifecycleEvent),
         Slow(SlowKind, Vec<(String, String)>),
         BufferCloned(u32),
     }
@@ -242,18 +272,20 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
     let slow = session.slow_data_sources.drain(..);
     let slow = slow.map(|slow| (slow.at, Event::Slow(slow.kind, slow.who)));
     let noted = session.lifecycle_events.drain(..);
-    let noted = noted.map(|(kind, at)| (at, Event::Plain(kind as u32)));
-    let mut events: Vec<(u64, Event)> = slow.chain(noted).collect();
+    let noted = noted.map(|(kind, at)| (at, Event::Plain(kind)));
     let cloned = std::mem::take(&mut session.buffers_cloned).into_iter().zip(0..);
-    events.extend(cloned.map(|(at, index)| (at, Event::BufferCloned(index))));
-    events.sort_by_key(|(at, _)| *at);
+    let cloned = cloned.map(|(at, index)| (at, Event::BufferCloned(index)));
+    let mut events: Vec<(u64, Event)> = slow.chain(noted).chain(cloned).collect();
+    // A clone is over when its buffers are there, which may be at the same time.
+    let ends = |event: &Event| matches!(event, Event::Plain(LifecycleEvent::TracingDisabled));
+    events.sort_by_key(|(at, event)| (*at, ends(event)));
     for (at, event) in events {
         out.own_packet(|packet| {
             let mut packet = write::TracePacket::new(packet);
             packet.timestamp(at);
             service_header(&mut packet, uid);
             packet.service_event(|message| match &event {
-                Event::Plain(field) => message.writer().varint_field(*field, 1),
+                Event::Plain(kind) => message.writer().varint_field(*kind as u32, 1),
                 Event::BufferCloned(index) => {
                     message.buffer_cloned(*index);
                 }
@@ -278,6 +310,7 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
 /// Field numbers in `TracePacket` of messages that are written from bytes.
 const TRACE_CONFIG: u32 = 33;
 const TRACE_STATS: u32 = 35;
+const PROTOVMS: u32 = 125;
 
 impl Service {
     /// Writes the statistics of a session as a packet.

@@ -10,16 +10,16 @@ use ferretto_smb::{ChunkHeader, Completeness, MAX_WRITER_ID, ServiceSmb};
 
 use crate::clock::Now;
 use crate::ids::{
-    BufferId, ChunkId, DataSourceInstanceId, FlushRequestId, IdHasher, MachineId, ProducerId, SessionId,
-    WriterId,
+    BufferId, ChunkId, DataSourceInstanceId, FlushRequestId, IdHasher, ProducerId, SessionId, WriterId,
 };
 use crate::limits;
+use crate::machines::Machine;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::service::Service;
 use crate::session::{Instance, State};
 use crate::trace_buffer::{ChunkInfo, ChunkState, MorePatches, Patch, ProducerIdentity, TraceBuffer};
-use crate::triggers::TriggerBudget;
+use crate::triggers::{TriggerBudget, beginning};
 
 /// Whom the transport says a producer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct Introduction {
     pub scraping: Scraping,
     /// Whether memory can be shared with it at all.
     pub sharing: MemorySharing,
+    /// Where it runs, as its connection tells.
+    pub machine: Machine,
 }
 
 /// Whether a producer can be sent memory.
@@ -70,6 +72,11 @@ pub enum Scraping {
 /// Names a registration among all that the service has seen. The ids of producers do not: old ones send none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RegistrationId(u64);
+
+impl RegistrationId {
+    /// Less than any.
+    pub(crate) const NONE: RegistrationId = RegistrationId(0);
+}
 
 /// A registration of a data source, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +109,11 @@ pub(crate) struct Producer {
     pub(crate) smb_page_size_hint: usize,
     pub(crate) scraping: Scraping,
     pub(crate) sharing: MemorySharing,
+    pub(crate) machine: Machine,
     pub(crate) smb: Option<ServiceSmb>,
     /// The driver was asked to make shared memory and has not yet answered.
     pub(crate) smb_requested: bool,
+    /// In the order of registration, and so of their numbers.
     pub(crate) data_sources: Vec<Registration>,
     /// Bytes of their descriptors.
     descriptor_bytes: usize,
@@ -113,6 +122,8 @@ pub(crate) struct Producer {
     /// Buffers of the sessions it takes part in; it may write into no other.
     pub(crate) allowed_buffers: OrderedSet<BufferId>,
     pub(crate) trigger_budget: TriggerBudget,
+    /// The log knows that it would have more instances in a session than it may.
+    pub(crate) instances_told: bool,
 }
 
 impl Producer {
@@ -121,16 +132,17 @@ impl Producer {
         self.sharing == MemorySharing::Impossible && self.scraping == Scraping::Enabled
     }
 
-    /// Whether it may register this many bytes of descriptors in place of others.
-    fn has_room_for(&self, new: usize, replaced: usize) -> bool {
+    /// Whether it may register this many bytes of descriptors in place of others, when those of its user take so many in all.
+    fn has_room_for(&self, new: usize, replaced: usize, of_user: usize) -> bool {
         self.descriptor_bytes - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER
+            && of_user - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_UID
     }
 }
 
 impl Service {
     /// A producer connected. Returns its id, or `None` if it is turned away (lockdown, too many producers).
     pub fn connect_producer(&mut self, credentials: Credentials, who: Introduction) -> Option<ProducerId> {
-        if self.lockdown && credentials.uid != self.identity.uid {
+        if self.is_locked_out(&credentials, &who.machine) {
             self.log(
                 LogLevel::Warning,
                 format!(
@@ -142,13 +154,14 @@ impl Service {
         }
         let id = self.next_producer_id()?;
         let producer = Producer {
-            name: who.name,
-            sdk_version: who.sdk_version,
+            name: beginning(&who.name, limits::MAX_PRODUCER_NAME).to_owned(),
+            sdk_version: beginning(&who.sdk_version, limits::MAX_PRODUCER_NAME).to_owned(),
             credentials,
             smb_size_hint: who.smb_size_hint,
             smb_page_size_hint: who.smb_page_size_hint,
             scraping: who.scraping,
             sharing: who.sharing,
+            machine: who.machine,
             smb: None,
             smb_requested: false,
             data_sources: Vec::new(),
@@ -156,9 +169,17 @@ impl Service {
             writers: HashMap::default(),
             allowed_buffers: OrderedSet::new(),
             trigger_budget: TriggerBudget::default(),
+            instances_told: false,
         };
         self.producers.insert(id, producer);
         Some(id)
+    }
+
+    /// Whether the service deals with no such producer: when it is locked down, with those of its own user only. Users of other
+    /// machines are others, whatever their numbers.
+    pub(crate) fn is_locked_out(&self, credentials: &Credentials, machine: &Machine) -> bool {
+        let is_own = credentials.uid == self.identity.uid && *machine == Machine::Host;
+        self.lockdown && !is_own
     }
 
     /// Whether memory of this size, offered by a producer with this hint for its pages, is one the service would use.
@@ -189,8 +210,9 @@ impl Service {
             self.scrape(session, producer);
         }
         self.forget_in_flushes(producer, now);
-        self.end_instances(now, |instance| instance.producer == producer);
+        self.end_instances(producer, now, |_| true);
         if let Some(gone) = self.producers.remove(&producer) {
+            self.count_descriptors(gone.credentials.uid, gone.descriptor_bytes, 0);
             for source in &gone.data_sources {
                 self.withdraw_offer(source.number, source.name());
             }
@@ -216,14 +238,18 @@ impl Service {
         if registration.name().is_empty() {
             return;
         }
+        let uid = entry.credentials.uid;
+        let of_user = self.descriptor_bytes.get(&uid).copied().unwrap_or_default();
         let too_many = entry.data_sources.len() >= limits::MAX_DATA_SOURCES_PER_PRODUCER;
-        if too_many || !entry.has_room_for(descriptor.len(), 0) {
+        if too_many || !entry.has_room_for(descriptor.len(), 0, of_user) {
             let line = format!(
-                "producer {:?} may not register more than {} data sources, nor {} bytes of descriptors: {:?} is ignored",
+                "producer {:?} may not register more than {} data sources, nor {} bytes of descriptors, nor with the others of \
+                 uid {uid} more than {}: {:?} is ignored",
                 entry.name,
                 limits::MAX_DATA_SOURCES_PER_PRODUCER,
                 limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER,
-                registration.name()
+                limits::MAX_DESCRIPTOR_BYTES_PER_UID,
+                beginning(registration.name(), limits::MAX_LISTED_NAME)
             );
             return self.log(LogLevel::Warning, line);
         }
@@ -240,12 +266,13 @@ impl Service {
         let name = registration.name().to_owned();
         entry.descriptor_bytes += descriptor.len();
         entry.data_sources.push(registration);
+        self.count_descriptors(uid, 0, descriptor.len());
         self.last_registration = number.0;
         let offer = Offer {
             producer,
             registration: number,
         };
-        self.offers.get_or_insert_with(name.clone(), Vec::new).push(offer);
+        self.offers.entry(name.clone()).or_default().push(offer);
 
         let wanting: Vec<SessionId> = self
             .sessions
@@ -254,7 +281,7 @@ impl Service {
             .map(|session| session.id)
             .collect();
         for session in wanting {
-            self.set_up_late(session, offer, &name, &OrderedSet::new(), now);
+            self.set_up_late(session, offer, &name, now);
         }
     }
 
@@ -272,15 +299,19 @@ impl Service {
             .iter()
             .position(|known| id != 0 && known.id == id && known.descriptor.name == decoded.name)
             .filter(|at| {
-                entry.has_room_for(descriptor.len(), entry.data_sources[*at].descriptor_bytes.len())
+                let replaced = entry.data_sources[*at].descriptor_bytes.len();
+                let of_user = self.descriptor_bytes.get(&entry.credentials.uid).copied();
+                entry.has_room_for(descriptor.len(), replaced, of_user.unwrap_or_default())
             });
         match position {
             Some(at) => {
                 let known = &mut entry.data_sources[at];
-                entry.descriptor_bytes -= known.descriptor_bytes.len();
+                let (uid, replaced) = (entry.credentials.uid, known.descriptor_bytes.len());
+                entry.descriptor_bytes -= replaced;
                 entry.descriptor_bytes += descriptor.len();
                 known.descriptor = decoded;
                 known.descriptor_bytes = descriptor.to_vec();
+                self.count_descriptors(uid, replaced, descriptor.len());
             }
             None => {
                 let line = format!(
@@ -304,10 +335,19 @@ impl Service {
         };
         let removed = entry.data_sources.remove(position);
         entry.descriptor_bytes -= removed.descriptor_bytes.len();
+        let uid = entry.credentials.uid;
+        self.count_descriptors(uid, removed.descriptor_bytes.len(), 0);
         self.withdraw_offer(removed.number, name);
-        self.end_instances(now, |instance| {
-            instance.producer == producer && instance.name == name
-        });
+        self.end_instances(producer, now, |instance| instance.name == name);
+    }
+
+    /// A producer of this user has so many bytes of descriptors less, and so many more.
+    fn count_descriptors(&mut self, uid: u32, less: usize, more: usize) {
+        let of_user = self.descriptor_bytes.get_or_insert_with(uid, usize::default);
+        *of_user = *of_user - less + more;
+        if *of_user == 0 {
+            self.descriptor_bytes.remove(&uid);
+        }
     }
 
     /// A data source of this name is offered no more.
@@ -315,23 +355,26 @@ impl Service {
         let Some(offers) = self.offers.get_mut(name) else {
             return;
         };
-        offers.retain(|offer| offer.registration != registration);
+        // Later ones have greater numbers.
+        if let Ok(place) = offers.binary_search_by_key(&registration, |offer| offer.registration) {
+            offers.remove(place);
+        }
         if offers.is_empty() {
             self.offers.remove(name);
         }
     }
 
-    /// Ends instances whose producer has gone away or taken them back.
-    fn end_instances(&mut self, now: &Now, ended: impl Fn(&Instance) -> bool) {
-        let ended: Vec<(SessionId, DataSourceInstanceId)> = self
-            .sessions
-            .values()
-            .flat_map(|session| {
-                let ended = session.instances.iter().filter(|(_, instance)| ended(instance));
-                ended.map(|(instance, _)| (session.id, *instance))
-            })
-            .collect();
-        for (session, instance) in ended {
+    /// Ends instances that their producer has taken back, or all of them because it has gone away, data source by data source.
+    fn end_instances(&mut self, producer: ProducerId, now: &Now, ended: impl Fn(&Instance) -> bool) {
+        let mut ending: Vec<(String, SessionId, DataSourceInstanceId)> = Vec::new();
+        for session in self.sessions.values() {
+            for id in session.instances.of(producer) {
+                let instance = session.instances.get(*id).filter(|instance| ended(instance));
+                ending.extend(instance.map(|instance| (instance.name.clone(), session.id, *id)));
+            }
+        }
+        ending.sort_unstable();
+        for (_, session, instance) in ending {
             self.end_instance(session, instance, now);
         }
     }
@@ -553,7 +596,7 @@ impl Target<'_> {
             identity: ProducerIdentity {
                 uid: self.entry.credentials.uid,
                 pid: self.entry.credentials.pid,
-                machine: MachineId::HOST,
+                machine: self.entry.machine.id(),
             },
             writer: header.writer,
             chunk_id: header.chunk,

@@ -1,13 +1,16 @@
 //! What consumers can ask: state of the service, statistics of a session, capabilities.
 
+use std::ops::Bound;
+
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceStats, TracingServiceCapabilities, TracingServiceState,
     observable_events, trace_stats, tracing_service_state,
 };
 use ferretto_wire::Writer;
 
-use crate::ids::{ConsumerId, MachineId, ProducerId, SessionId};
-use crate::producer::Registration;
+use crate::ids::{ConsumerId, ProducerId, SessionId};
+use crate::machines::Machine;
+use crate::producer::{Offer, Producer, Registration, RegistrationId};
 use crate::service::Service;
 use crate::session::{Session, State};
 use crate::trace_buffer::{BufferStats, PayloadHistogram};
@@ -21,50 +24,117 @@ pub enum StateScope {
     Sessions,
 }
 
+/// A question about the service's state, and how far its answer has come. The answer can be long, and whoever asked may read it slowly: it
+/// is put together as it is read.
+#[derive(Clone, Debug)]
+pub struct StateQuery {
+    scope: StateScope,
+    next: NextPart,
+}
+
+impl StateQuery {
+    /// Nothing has been answered yet.
+    pub fn new(scope: StateScope) -> StateQuery {
+        StateQuery {
+            scope,
+            next: NextPart::Service,
+        }
+    }
+}
+
+/// What of the state is to be told next: what comes behind these.
+#[derive(Clone, Debug)]
+enum NextPart {
+    Service,
+    Producer(ProducerId),
+    /// The name and the number of its registration.
+    DataSource(String, RegistrationId),
+    Session(SessionId),
+}
+
 impl Service {
-    /// The state of the service in parts of at most `max` bytes. Each is an encoded `TracingServiceState`, and so are
-    /// any of them in a row; all of them are the whole. Descriptors are as their producers sent them, except that one
-    /// which does not fit is cut down to id and name. Other entries that do not fit are left out: only names of
-    /// absurd length can make them that long.
+    /// Whether there is such a session: it may have ended, but its buffers were not freed.
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// The state of the service in parts, as they are now; see [`next_state`](Self::next_state).
     pub fn query_state(&self, consumer: ConsumerId, scope: StateScope, max: usize) -> Vec<Vec<u8>> {
-        let mut parts = vec![
-            TracingServiceState {
-                tracing_service_version: Some(self.identity.version.clone()),
-                num_sessions: Some(self.sessions.len() as i32),
-                num_sessions_started: Some(self.sessions_in(State::Started) as i32),
-                supports_tracing_sessions: Some(true),
-                ..Default::default()
-            }
-            .encode_to_vec(),
-        ];
-        if scope == StateScope::Everything {
-            parts.extend(self.producers.iter().map(|(id, producer)| {
-                let producers = vec![tracing_service_state::Producer {
-                    id: Some(id.0.into()),
-                    name: Some(producer.name.clone()),
-                    sdk_version: Some(producer.sdk_version.clone()),
-                    uid: Some(producer.credentials.uid as i32),
-                    pid: producer.credentials.pid,
-                    frozen: Some(false),
-                    ..Default::default()
-                }];
-                TracingServiceState {
-                    producers,
-                    ..Default::default()
+        let mut query = StateQuery::new(scope);
+        std::iter::from_fn(|| self.next_state(consumer, &mut query, max)).collect()
+    }
+
+    /// The next part of the service's state, of at most `max` bytes; `None` if that was all. Each is an encoded
+    /// `TracingServiceState`, and so are any of them in a row; all of them are the whole. Producers come in the order of their
+    /// ids, data sources in that of their names and registrations. Descriptors are as their producers sent them, except that one which does not fit is cut down to id and name. Other entries that do not fit are left out: only names
+    /// of absurd length can make them that long. What comes and goes between two parts may be in the answer or not.
+    pub fn next_state(&self, consumer: ConsumerId, query: &mut StateQuery, max: usize) -> Option<Vec<u8>> {
+        loop {
+            let (part, next) = match &query.next {
+                NextPart::Service => (
+                    Some(self.service_part()),
+                    match query.scope {
+                        StateScope::Everything => NextPart::Producer(ProducerId(0)),
+                        StateScope::Sessions => NextPart::Session(SessionId(0)),
+                    },
+                ),
+                NextPart::Producer(last) => match self.producers.after(last) {
+                    Some((id, producer)) => (Some(producer_part(*id, producer)), NextPart::Producer(*id)),
+                    None => (None, NextPart::DataSource(String::new(), RegistrationId::NONE)),
+                },
+                NextPart::DataSource(name, last) => match self.offer_after(name, *last) {
+                    Some((name, offer)) => (
+                        self.registration(offer)
+                            .map(|source| data_source_part(offer.producer, source, max)),
+                        NextPart::DataSource(name.to_owned(), offer.registration),
+                    ),
+                    None => (None, NextPart::Session(SessionId(0))),
+                },
+                NextPart::Session(last) => {
+                    let (id, session) = self.sessions.after(last)?;
+                    let part = self.is_visible(session, consumer).then(|| session_part(session));
+                    (part, NextPart::Session(*id))
                 }
-                .encode_to_vec()
-            }));
-            for (id, producer) in self.producers.iter() {
-                let sources = producer.data_sources.iter();
-                parts.extend(sources.map(|source| data_source_part(*id, source, max)));
+            };
+            query.next = next;
+            if let Some(part) = part.filter(|part| part.len() <= max) {
+                return Some(part);
             }
         }
-        // Others' sessions are nobody's business but root's.
+    }
+
+    fn service_part(&self) -> Vec<u8> {
+        TracingServiceState {
+            tracing_service_version: Some(self.identity.version.clone()),
+            num_sessions: Some(self.sessions.len() as i32),
+            num_sessions_started: Some(self.sessions_in(State::Started) as i32),
+            supports_tracing_sessions: Some(true),
+            ..Default::default()
+        }
+        .encode_to_vec()
+    }
+
+    /// The data source that comes behind this one.
+    fn offer_after(&self, name: &str, last: RegistrationId) -> Option<(&str, Offer)> {
+        let names = (Bound::Included(name), Bound::Unbounded);
+        // Of its namesakes none may be left; of the next name there is at least one.
+        let mut two = self.offers.range::<str, _>(names).take(2);
+        two.find_map(|(other, offers)| {
+            let told = offers.partition_point(|offer| other == name && offer.registration <= last);
+            Some((other.as_str(), *offers.get(told)?))
+        })
+    }
+
+    fn registration(&self, offer: Offer) -> Option<&Registration> {
+        let sources = &self.producers.get(&offer.producer)?.data_sources;
+        let place = sources.binary_search_by_key(&offer.registration, |source| source.number);
+        sources.get(place.ok()?)
+    }
+
+    /// Others' sessions are nobody's business but root's.
+    fn is_visible(&self, session: &Session, consumer: ConsumerId) -> bool {
         let uid = self.consumers.get(&consumer).map(|consumer| consumer.uid);
-        let visible = |session: &&Session| uid.is_some_and(|uid| uid == 0 || uid == session.uid);
-        parts.extend(self.sessions.values().filter(visible).map(session_part));
-        parts.retain(|part| part.len() <= max);
-        parts
+        uid.is_some_and(|uid| uid == 0 || uid == session.uid)
     }
 
     /// What this service can do that older ones could not.
@@ -131,7 +201,7 @@ impl Service {
                     stats.chunk_payload_histogram_def = PayloadHistogram::BOUNDS.to_vec();
                 }
                 stats.writer_stats.push(trace_stats::WriterStats {
-                    sequence_id: Some(session.sequence_id(MachineId::HOST, producer, writer).into()),
+                    sequence_id: Some(session.sequence_id(producer, writer).into()),
                     buffer: Some(index as u32),
                     chunk_payload_histogram_counts: histogram.counts().to_vec(),
                     chunk_payload_histogram_sum: histogram.sums().to_vec(),
@@ -141,6 +211,32 @@ impl Service {
         }
         Some(stats)
     }
+}
+
+/// A producer as a part of the service's state.
+fn producer_part(id: ProducerId, producer: &Producer) -> Vec<u8> {
+    let machine = match &producer.machine {
+        Machine::Host | Machine::Undeclared => None,
+        Machine::Other(machine) => Some(machine),
+    };
+    let producers = vec![tracing_service_state::Producer {
+        id: Some(id.0.into()),
+        name: Some(producer.name.clone()),
+        sdk_version: Some(producer.sdk_version.clone()),
+        uid: Some(producer.credentials.uid as i32),
+        pid: producer.credentials.pid,
+        frozen: Some(false),
+        machine_id: machine.map(|machine| machine.id.0),
+        machine_name: machine
+            .map(|machine| machine.name.clone())
+            .filter(|name| !name.is_empty()),
+        ..Default::default()
+    }];
+    TracingServiceState {
+        producers,
+        ..Default::default()
+    }
+    .encode_to_vec()
 }
 
 /// A data source as a part of the service's state.

@@ -20,6 +20,7 @@ use crate::ordered::OrderedMap;
 use crate::output::{LogLevel, Output};
 use crate::packet_validator::PacketValidator;
 use crate::packets::{write_leading_packets, write_lifecycle_events, write_trusted_fields};
+use crate::protovm::ProtoVms;
 use crate::service::Service;
 use crate::session::{BatchEnd, Drain, FlushStrategy, LifecycleEvent, State};
 use crate::timers::Timer;
@@ -481,6 +482,19 @@ impl Service {
         self.file_over(id, now);
     }
 
+    /// What [`SyncFile`](crate::Output::SyncFile) asked for failed for this reason. The session goes on, and its consumer is
+    /// told when it ends: of what did not reach the disk the kernel tells once only, so that closing the file may succeed.
+    pub fn file_sync_failed(&mut self, id: SessionId, error: &str) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let error = format!("a part of the trace file may not be on the disk: {error}");
+        if session.disabled_error.is_none() {
+            session.disabled_error = Some(error.clone());
+            self.log(LogLevel::Warning, format!("tracing session {}: {error}", id.0));
+        }
+    }
+
     /// The session has no file any more.
     fn file_over(&mut self, id: SessionId, now: &Now) {
         let Some(session) = self.sessions.get(&id) else {
@@ -591,7 +605,22 @@ impl Service {
         end
     }
 
+    /// The state of programs is told once, and what went wrong with them then too.
+    fn log_protovms(&mut self, id: SessionId) {
+        let session = self.sessions.get(&id);
+        let Some(session) = session.filter(|session| !session.initial_packets_written) else {
+            return;
+        };
+        let buffers = session.buffers.iter().filter_map(|id| self.buffers.get(id));
+        let vms = buffers.filter_map(TraceBuffer::protovms);
+        let complaints: Vec<String> = vms.flat_map(ProtoVms::complaints).collect();
+        for line in complaints {
+            self.log(LogLevel::Warning, line);
+        }
+    }
+
     fn fill_batch(&mut self, id: SessionId, out: &mut Readout, budget: &Budget, now: &Now) -> BatchEnd {
+        self.log_protovms(id);
         let enough = (budget.batch as u64).min(budget.file);
         let Some(session) = self.sessions.get_mut(&id) else {
             return BatchEnd::Drained;
@@ -599,7 +628,7 @@ impl Service {
         if session.triggers.hides_trace() {
             return BatchEnd::Drained;
         }
-        write_leading_packets(session, &self.identity, &self.buffers, now, out);
+        write_leading_packets(session, &self.identity, &self.machines, &self.buffers, now, out);
         for (index, buffer_id) in session.buffers.clone().into_iter().enumerate() {
             let Some(entry) = self.buffers.get_mut(&buffer_id) else {
                 continue;
@@ -615,8 +644,7 @@ impl Service {
                     continue;
                 }
                 let sequence = packet.sequence;
-                let sequence_id =
-                    session.sequence_id(sequence.identity.machine, sequence.producer, sequence.writer);
+                let sequence_id = session.sequence_id(sequence.producer, sequence.writer);
                 out.scratch.clear();
                 write_trusted_fields(&mut out.scratch, &sequence, sequence_id, packet.losses);
                 if out.filter.is_some() {

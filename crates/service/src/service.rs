@@ -4,7 +4,7 @@
 //! the outside: what has to be done is queued for [`Service::poll`]. After any input the driver polls until it gets
 //! `None`, and calls [`Service::handle_timeout`] at [`Service::next_deadline`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use ferretto_proto::messages::{ObservableEvents, observable_events};
 
@@ -22,6 +22,7 @@ use crate::producer::{Offer, Producer};
 use crate::session::{Session, State};
 use crate::timers::{Clock, Timer, Timers};
 use crate::trace_buffer::TraceBuffer;
+use crate::triggers::beginning;
 
 /// What the service says about itself and the machine in every trace.
 #[derive(Clone, Debug, Default)]
@@ -89,10 +90,13 @@ pub struct Service {
     pub(crate) identity: Identity,
     pub(crate) producers: OrderedMap<ProducerId, Producer>,
     pub(crate) consumers: OrderedMap<ConsumerId, Consumer>,
+    pub(crate) machines: crate::machines::Machines,
     pub(crate) sessions: OrderedMap<SessionId, Session>,
     pub(crate) buffers: OrderedMap<BufferId, TraceBuffer>,
     /// Who offers a data source of this name, in the order of registration: a producer may do so more than once.
-    pub(crate) offers: OrderedMap<String, Vec<Offer>>,
+    pub(crate) offers: BTreeMap<String, Vec<Offer>>,
+    /// Bytes of the descriptors that the producers of each user have registered.
+    pub(crate) descriptor_bytes: OrderedMap<u32, usize>,
     /// The session of every instance that was set up.
     pub(crate) instances: HashMap<DataSourceInstanceId, SessionId, IdHasher>,
     /// Clones that are not complete yet, by the ids they will have as sessions.
@@ -131,9 +135,11 @@ impl Service {
             identity,
             producers: OrderedMap::new(),
             consumers: OrderedMap::new(),
+            machines: crate::machines::Machines::default(),
             sessions: OrderedMap::new(),
             buffers: OrderedMap::new(),
-            offers: OrderedMap::new(),
+            offers: BTreeMap::new(),
+            descriptor_bytes: OrderedMap::new(),
             instances: HashMap::default(),
             clones: OrderedMap::new(),
             lockdown: false,
@@ -278,7 +284,7 @@ impl Service {
         let Some(session) = self.sessions.get(&session) else {
             return;
         };
-        let (Some(consumer), Some(instance)) = (session.consumer, session.instances.get(&instance)) else {
+        let (Some(consumer), Some(instance)) = (session.consumer, session.instances.get(instance)) else {
             return;
         };
         let state = match instance.state {
@@ -294,7 +300,7 @@ impl Service {
             producer_name: self
                 .producers
                 .get(&instance.producer)
-                .map(|producer| producer.name.clone()),
+                .map(|producer| beginning(&producer.name, limits::MAX_LISTED_NAME).to_owned()),
             data_source_name: Some(instance.name.clone()),
             state: Some(state),
             ..Default::default()
@@ -325,12 +331,7 @@ impl Service {
         };
         observer.observed = kinds;
         let Some(session) = observer.session else { return };
-        let instances: Vec<DataSourceInstanceId> = self
-            .sessions
-            .get(&session)
-            .map(|session| session.instances.keys().copied().collect())
-            .unwrap_or_default();
-        for instance in instances {
+        for instance in self.instance_ids(session) {
             self.observe_instance(session, instance);
         }
         if kinds & observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED as u32 != 0 {

@@ -2,7 +2,7 @@
 //! its trace. Only data and questions about it; what happens to a session is in `enable`, `lifecycle`, `flush` and
 //! `readback`.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +14,10 @@ use crate::clock::Now;
 use crate::clone::{BufferGroup, CloneTrigger};
 use crate::compression::{Codec, Compressor};
 use crate::concurrent::OtherSessions;
-use crate::ids::{
-    BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, IdHasher, MachineId, ProducerId, SessionId,
-    WriterId,
-};
+use crate::ids::{BufferId, ConsumerId, FlushRequestId, IdHasher, ProducerId, SessionId, WriterId};
+use crate::instances::Instances;
 use crate::limits;
+use crate::machines::MachinesTold;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::producer::{Producer, RegistrationId};
 use crate::timers::Clock;
@@ -235,6 +234,8 @@ pub(crate) struct Beginning {
 
 pub(crate) struct Session {
     pub(crate) id: SessionId,
+    /// The session that recorded what it holds: itself, or of which it is a clone.
+    pub(crate) recorded_by: SessionId,
     /// None while detached.
     pub(crate) consumer: Option<ConsumerId>,
     pub(crate) uid: u32,
@@ -244,7 +245,7 @@ pub(crate) struct Session {
     pub(crate) end_untold: bool,
 
     pub(crate) config: TraceConfig,
-    /// The config as the consumer sent it, which goes into the trace.
+    /// The config as the consumer sent it, with what was changed since, which goes into the trace.
     pub(crate) config_bytes: Arc<[u8]>,
     /// `data_sources[i].config` as the consumer sent it, which goes to producers.
     pub(crate) data_source_configs: Vec<Vec<u8>>,
@@ -254,7 +255,7 @@ pub(crate) struct Session {
 
     /// Buffer ids in the order of the config.
     pub(crate) buffers: Vec<BufferId>,
-    pub(crate) instances: BTreeMap<DataSourceInstanceId, Instance>,
+    pub(crate) instances: Instances,
 
     pub(crate) pending_flushes: OrderedMap<FlushRequestId, PendingFlush>,
     pub(crate) flush_strategy: FlushStrategy,
@@ -276,9 +277,9 @@ pub(crate) struct Session {
     /// The buffers are to be freed as soon as the file is complete.
     pub(crate) free_when_drained: bool,
 
-    sequence_ids: HashMap<(MachineId, ProducerId, WriterId), u32, IdHasher>,
+    sequence_ids: HashMap<(ProducerId, WriterId), u32, IdHasher>,
     /// The one asked for last: packets come out of the buffer many of a sequence in a row.
-    last_sequence_id: Option<((MachineId, ProducerId, WriterId), u32)>,
+    last_sequence_id: Option<((ProducerId, WriterId), u32)>,
     pub(crate) invalid_packets: u64,
     /// What leaves the service goes through this. Only absent while a batch is put together.
     pub(crate) filter: Option<Box<SessionFilter>>,
@@ -293,6 +294,7 @@ pub(crate) struct Session {
     pub(crate) stats_due: bool,
     pub(crate) sync_marker_due: bool,
     pub(crate) initial_packets_written: bool,
+    pub(crate) machines_told: MachinesTold,
 
     /// Boot time at which it came into its state, in nanoseconds.
     pub(crate) state_since: u64,
@@ -311,6 +313,7 @@ impl Session {
     pub(crate) fn new(beginning: Beginning) -> Session {
         Session {
             id: beginning.id,
+            recorded_by: beginning.id,
             consumer: Some(beginning.consumer),
             uid: beginning.uid,
             detach_key: None,
@@ -321,7 +324,7 @@ impl Session {
             wanted: beginning.wanted,
             uuid: beginning.uuid,
             buffers: beginning.buffers,
-            instances: BTreeMap::new(),
+            instances: Instances::default(),
             pending_flushes: OrderedMap::new(),
             flush_strategy: beginning.flush_strategy,
             flushes_requested: 0,
@@ -348,6 +351,7 @@ impl Session {
             stats_due: false,
             sync_marker_due: false,
             initial_packets_written: false,
+            machines_told: MachinesTold::default(),
             state_since: 0,
             other_sessions: OtherSessions::default(),
             boost: beginning.boost,
@@ -372,6 +376,7 @@ impl Session {
     pub(crate) fn clone_of(original: &mut Session, beginning: Beginning) -> Session {
         Session {
             state: State::ClonedReadOnly,
+            recorded_by: original.recorded_by,
             // Those that came since the last clone.
             triggers: original.triggers.for_clone(),
             flushes_requested: original.flushes_requested,
@@ -384,7 +389,6 @@ impl Session {
             clock_snapshots: original.clock_snapshots.clone(),
             lifecycle_events: original.lifecycle_events.clone(),
             slow_data_sources: original.slow_data_sources.clone(),
-            other_sessions: original.other_sessions.clone(),
             stats_due: true,
             ..Session::new(beginning)
         }
@@ -451,13 +455,9 @@ impl Session {
         }
     }
 
-    pub(crate) fn all_instances(&self, state: InstanceState) -> bool {
-        self.instances.values().all(|instance| instance.state == state)
-    }
-
     /// The id under which this writer's packets appear in this session's trace, the same each time it is asked for.
-    pub(crate) fn sequence_id(&mut self, machine: MachineId, producer: ProducerId, writer: WriterId) -> u32 {
-        let key = (machine, producer, writer);
+    pub(crate) fn sequence_id(&mut self, producer: ProducerId, writer: WriterId) -> u32 {
+        let key = (producer, writer);
         if let Some((last, id)) = self.last_sequence_id
             && last == key
         {

@@ -342,6 +342,32 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_kept_of_what_nobody_waits_for_any_more() {
+        use ferretto_proto::messages::trace_config::trigger_config::Trigger;
+        use ferretto_proto::messages::{Message, TraceConfig};
+        let mut service = Service::new(crate::Identity::default());
+        let mut config = TraceConfig::default();
+        config.trigger_config.get_or_insert_default().triggers = vec![Trigger {
+            name: Some("t".into()),
+            ..Default::default()
+        }];
+        let now = Now::default();
+        let consumers = [1, 2].map(|uid| service.connect_consumer(uid));
+        for consumer in consumers {
+            let input = crate::ConfigInput {
+                bytes: config.encode_to_vec().into(),
+                config: config.clone(),
+            };
+            let file = crate::OutputFile::None;
+            service.enable_tracing(consumer, input, &file, 1, &now).unwrap();
+        }
+        service.disconnect_consumer(consumers[0], &now);
+        assert_eq!(service.triggers.waiting.len(), 1);
+        service.disconnect_consumer(consumers[1], &now);
+        assert_eq!(service.triggers.waiting.len(), 0);
+    }
+
+    #[test]
     fn long_names_are_cut_between_characters() {
         assert_eq!(beginning("caf\u{e9}", 4), "caf");
         assert_eq!(beginning("caf\u{e9}", 5), "caf\u{e9}");

@@ -8,6 +8,7 @@ use ferretto_proto::messages::{TraceConfig, trace_config};
 
 use crate::expression::{Regex, text_regex};
 use crate::limits;
+use crate::machines::Machine;
 use crate::ordered::{OrderedMap, OrderedSet};
 
 /// The data sources of a config, by name.
@@ -36,12 +37,17 @@ impl Wanted {
         let mut by_name: OrderedMap<String, Vec<WantedSource>> = OrderedMap::new();
         for ((index, source), target) in config.data_sources.iter().enumerate().zip(targets) {
             let name = source.config.name.as_deref().unwrap_or_default();
+            let others = match config.trace_all_machines.unwrap_or_default() {
+                true => OtherMachines::All,
+                false => OtherMachines::None,
+            };
+            let machines = MachineFilter::new(source, others, this_machine);
             by_name
                 .get_or_insert_with(name.to_owned(), Vec::new)
                 .push(WantedSource {
                     index,
                     target: *target,
-                    filter: ProducerFilter::new(source, this_machine, memory)?,
+                    filter: ProducerFilter::new(source, machines, memory)?,
                 });
         }
         Ok(Wanted { by_name })
@@ -51,17 +57,12 @@ impl Wanted {
     pub(crate) fn named(&self, name: &str) -> &[WantedSource] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
-
-    /// The names, each once.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.by_name.keys().map(String::as_str)
-    }
 }
 
 impl WantedSource {
-    /// Whether it is wanted of a producer of this name.
-    pub(crate) fn is_wanted_of(&self, producer: &str) -> bool {
-        self.filter.passes(producer)
+    /// Whether it is wanted of a producer of this name on this machine.
+    pub(crate) fn is_wanted_of(&self, producer: &str, machine: &Machine) -> bool {
+        self.filter.passes(producer, machine)
     }
 }
 
@@ -70,24 +71,73 @@ impl WantedSource {
 pub struct ProducerFilter {
     names: OrderedSet<String>,
     expressions: Vec<Regex>,
-    other_machine_only: bool,
+    machines: MachineFilter,
+}
+
+/// The machines whose producers a data source is meant for.
+#[derive(Debug)]
+struct MachineFilter {
+    /// This one, by its name or as the host.
+    host: bool,
+    /// Producers that did not say where they are, which make no difference to those of this machine but that it has no name.
+    undeclared: bool,
+    others: OtherMachines,
+}
+
+#[derive(Debug)]
+enum OtherMachines {
+    None,
+    All,
+    Named(OrderedSet<String>),
+}
+
+impl MachineFilter {
+    fn new(source: &trace_config::DataSource, others: OtherMachines, this_machine: &str) -> MachineFilter {
+        let names = &source.machine_name_filter;
+        if names.is_empty() {
+            return MachineFilter {
+                host: true,
+                undeclared: true,
+                others,
+            };
+        }
+        let undeclared = names.iter().any(|name| name == "host");
+        MachineFilter {
+            host: undeclared || names.iter().any(|name| name == this_machine),
+            undeclared,
+            others: OtherMachines::Named(names.iter().cloned().collect()),
+        }
+    }
+
+    fn passes(&self, machine: &Machine) -> bool {
+        match machine {
+            Machine::Host => self.host,
+            Machine::Undeclared => self.undeclared,
+            Machine::Other(machine) => match &self.others {
+                OtherMachines::None => false,
+                OtherMachines::All => true,
+                OtherMachines::Named(names) => names.contains(&machine.name),
+            },
+        }
+    }
 }
 
 impl ProducerFilter {
-    /// The filter of a data source, for whoever wants to know what a service of `this_machine` would make of it.
+    /// The filter of a data source, for whoever wants to know what a service of `this_machine` would make of it if its config
+    /// does not say `trace_all_machines`.
     ///
     /// # Errors
     /// The expression that is none.
     pub fn of(source: &trace_config::DataSource, this_machine: &str) -> Result<ProducerFilter, String> {
-        Self::new(source, this_machine, limits::MIN_REGEX_MEMORY)
+        let machines = MachineFilter::new(source, OtherMachines::None, this_machine);
+        Self::new(source, machines, limits::MIN_REGEX_MEMORY)
     }
 
     fn new(
         source: &trace_config::DataSource,
-        this_machine: &str,
+        machines: MachineFilter,
         memory: usize,
     ) -> Result<ProducerFilter, String> {
-        let machines = &source.machine_name_filter;
         let compile = |expression: &String| {
             whole_name_regex(expression, memory).map_err(|error| {
                 let name = source.config.name.as_deref().unwrap_or_default();
@@ -101,13 +151,12 @@ impl ProducerFilter {
                 .iter()
                 .map(compile)
                 .collect::<Result<_, _>>()?,
-            other_machine_only: !machines.is_empty()
-                && !machines.iter().any(|name| name == "host" || name == this_machine),
+            machines,
         })
     }
 
-    /// Whether it is meant for a producer of this name.
-    pub fn passes(&self, name: &str) -> bool {
+    /// Whether it is meant for a producer of this name on this machine.
+    pub fn passes(&self, name: &str, machine: &Machine) -> bool {
         let anyone = self.names.is_empty() && self.expressions.is_empty();
         let named = || self.names.contains(name);
         let matched = || {
@@ -115,7 +164,7 @@ impl ProducerFilter {
                 .iter()
                 .any(|expression| expression.is_match(name))
         };
-        !self.other_machine_only && (anyone || named() || matched())
+        self.machines.passes(machine) && (anyone || named() || matched())
     }
 }
 
@@ -178,17 +227,16 @@ mod tests {
             (places("a"), places("b"), places("c")),
             (vec![0, 2], vec![1], vec![])
         );
-        assert_eq!(wanted.names().collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]
     fn an_expression_has_to_match_the_whole_name_however_long_that_is() {
         let wanted = wanted(vec![source("d", &["(a|aa)+b?"])]).unwrap();
         let source = &wanted.named("d")[0];
-        assert!(source.is_wanted_of("aaab"));
-        assert!(!source.is_wanted_of("xaaab"));
+        assert!(source.is_wanted_of("aaab", &Machine::Host));
+        assert!(!source.is_wanted_of("xaaab", &Machine::Host));
         // Exponential for a matcher that backtracks, and a stack as deep as the name for one that recurses.
-        assert!(!source.is_wanted_of(&format!("{}c", "a".repeat(30_000))));
+        assert!(!source.is_wanted_of(&format!("{}c", "a".repeat(30_000)), &Machine::Host));
     }
 
     #[test]

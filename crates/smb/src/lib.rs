@@ -30,6 +30,7 @@ mod chunk;
 mod memory;
 mod page;
 mod pages;
+mod prefetch;
 mod producer;
 mod service;
 mod state;
@@ -40,5 +41,6 @@ pub use chunk::{
 pub use memory::{Peer, SharedMemory, SharedMemoryError};
 pub use page::{ChunkState, MAX_CHUNKS_PER_PAGE, PageHeader, PageLayout, PageSize};
 pub use pages::PagesError;
+pub use prefetch::{prefetch_for_reading, prefetch_for_writing};
 pub use producer::{ChunkWindow, FirstPacket, NewChunk, ProducerSmb, WriteChunk};
 pub use service::{ChunkRefused, Completeness, MAX_PAYLOAD_LEN, ScrapableChunk, ServiceSmb};

@@ -119,8 +119,9 @@ impl SharedMemory {
         Self::map(file.into(), size)
     }
 
-    /// Maps the memory that `peer` sent, if it is what it has to be and not larger than `max_size` bytes.
-    pub fn attach(fd: OwnedFd, peer: Peer, max_size: usize) -> Result<Self, SharedMemoryError> {
+    /// Maps the memory that `peer` sent, if it is what it has to be and not larger than `max_size` bytes. What a producer sent is not
+    /// even duplicated before that is known: closing it may take as long as the producer likes.
+    pub fn attach(fd: impl AsFd, peer: Peer, max_size: usize) -> Result<Self, SharedMemoryError> {
         // Seals first: only then the size below stays what it is.
         if peer == Peer::Producer {
             // Only files in memory have seals to get, and only those of `memfd_create` can have these.
@@ -129,7 +130,7 @@ impl SharedMemory {
                 return Err(SharedMemoryError::NotSealed);
             }
         }
-        let file = File::from(fd);
+        let file = File::from(fd.as_fd().try_clone_to_owned().map_err(system("keep"))?);
         let metadata = file.metadata().map_err(system("look at"))?;
         if !metadata.is_file() {
             let kind = kind(metadata.file_type());

@@ -22,9 +22,18 @@ pub(super) struct Admission {
 #[derive(Debug, Default)]
 struct Guests {
     connected: usize,
+    /// Bytes that they have the daemon hold.
+    held: usize,
     /// Some were turned away, and the log knows; until half of the connections are gone, for who comes and goes at the
     /// limit would fill the log.
     turned_away: bool,
+}
+
+/// Whether a user's connections have the daemon hold more than they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holding {
+    Fine,
+    TooMuch,
 }
 
 /// A connection that is not taken.
@@ -89,6 +98,19 @@ impl Admission {
         Ok(())
     }
 
+    /// The daemon holds so many bytes for a connection of this user, after so many before.
+    pub(super) fn holds(&mut self, uid: u32, before: usize, now: usize) -> Holding {
+        let Some(guests) = self.by_user.get_mut(&uid) else {
+            return Holding::Fine;
+        };
+        guests.held = guests.held - before + now;
+        if now > before && guests.held > limits::MAX_HELD_BYTES_PER_UID {
+            Holding::TooMuch
+        } else {
+            Holding::Fine
+        }
+    }
+
     /// A connection that was taken has ended.
     pub(super) fn leave(&mut self, uid: u32) {
         let Some(guests) = self.by_user.get_mut(&uid) else {
@@ -148,6 +170,23 @@ mod tests {
         }
         (0..50).for_each(|uid| admission.leave(uid));
         assert_eq!((admission.connected, admission.by_user.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_the_connections_of_a_user_hold_together_is_bounded() {
+        const MOST: usize = limits::MAX_HELD_BYTES_PER_UID;
+        let mut admission = Admission::for_descriptors(1024);
+        for uid in [1, 1, 2] {
+            admission.enter(uid).unwrap();
+        }
+        assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);
+        assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);
+        assert_eq!(admission.holds(2, 0, MOST), Holding::Fine);
+        assert_eq!(admission.holds(1, MOST / 2, MOST / 2 + 1), Holding::TooMuch);
+        // Who gives something back is not the one to be asked.
+        assert_eq!(admission.holds(1, MOST / 2 + 1, MOST / 2), Holding::Fine);
+        assert_eq!(admission.holds(1, MOST / 2, 0), Holding::Fine);
+        assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use ferretto_ipc::transport::{Connection as _, PeerCredentials, Received};
 
 use super::consumer_port::ConsumerLink;
 use super::producer_port::ProducerLink;
+use super::relay_port::RelayLink;
 
 /// Bytes of replies that may wait for room in the outgoing queue; a client that lets more pile up is cut off. Requests
 /// are not handled while any wait, so this bounds the answers to one request and what the service says unasked.
@@ -58,11 +59,14 @@ pub(super) struct Connection {
     rejection_told: bool,
     /// Trace data is on its way to the client.
     pub(super) takes_packets: bool,
+    /// What of its bytes the daemon was last found to hold.
+    pub(super) held: usize,
 }
 
 /// What is at the other end.
 pub(super) enum Role {
-    Producer(ProducerLink),
+    /// A producer or, on sockets that they may use, a relay; a client may be both.
+    Producer(ProducerLink, RelayLink),
     Consumer(ConsumerLink),
 }
 
@@ -81,6 +85,7 @@ impl Connection {
             held_up: false,
             rejection_told: false,
             takes_packets: false,
+            held: 0,
         }
     }
 
@@ -117,6 +122,20 @@ impl Connection {
     /// Whether bulk data may be produced.
     pub(super) fn has_room(&self) -> bool {
         self.replies.waiting.is_empty() && self.host.outgoing_room() >= 4 * MAX_FRAME
+    }
+
+    /// Whether another frame may be produced for who asked for many, before whatever it asks next.
+    pub(super) fn has_room_for_a_frame(&self) -> bool {
+        self.replies.waiting.is_empty() && !self.host.is_congested()
+    }
+
+    /// Bytes that the client has the daemon keep.
+    pub(super) fn held_bytes(&self) -> usize {
+        let of_role = match &self.role {
+            Role::Producer(link, _) => link.early_bytes(),
+            Role::Consumer(link) => link.held_bytes(),
+        };
+        self.host.held_bytes() + self.replies.bytes + of_role
     }
 
     /// Moves replies into the outgoing queue as far as it has room.

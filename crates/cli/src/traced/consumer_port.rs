@@ -1,11 +1,11 @@
 //! The consumer port: turns calls of consumers into inputs of the service, and its answers into replies.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferretto_ipc::PassedFd;
 use ferretto_ipc::frame::{MAX_FRAME, MAX_PAYLOAD};
 use ferretto_ipc::host::{Reply, ReplyTo, Request};
 use ferretto_ipc::ports::ConsumerMethod;
@@ -17,7 +17,8 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, ConfigInput,
-    ConsumerId, FlushOutcome, Now, Original, OutputFile, ReadBatch, Service, SessionId, StateScope,
+    ConsumerId, FlushOutcome, Now, Original, OutputFile, ReadBatch, Service, SessionId, StateQuery,
+    StateScope,
 };
 use ferretto_wire::{Reader, Value, Writer};
 
@@ -33,6 +34,8 @@ pub(super) struct ConsumerLink {
     enable: Vec<(SessionId, ReplyTo)>,
     /// The open `ReadBuffers` call, answered as the consumer takes the data.
     read: Option<OpenRead>,
+    /// Open `QueryServiceState` calls, answered likewise, one after the other.
+    queries: VecDeque<OpenQuery>,
     /// The open `ObserveEvents` call.
     observe: Option<ReplyTo>,
     /// Open `Flush` calls by token.
@@ -50,6 +53,14 @@ struct OpenRead {
     has_more: bool,
 }
 
+/// A `QueryServiceState` call that is being answered.
+struct OpenQuery {
+    to: ReplyTo,
+    query: StateQuery,
+    /// The part of the state that found no room in the reply before.
+    part: Vec<u8>,
+}
+
 /// Payloads of trace data that are sent before it is looked again how much room there is.
 const PAYLOADS_AT_ONCE: usize = 4;
 
@@ -58,7 +69,7 @@ pub(super) enum Effect {
     None,
     /// A session began that streams into this file.
     Streams(SessionId, TraceFile),
-    /// The consumer reads: its first packets are due.
+    /// The consumer reads: its first packets are due, or the first part of the state.
     Reads,
     /// The buffers of a session are gone.
     Frees,
@@ -72,6 +83,7 @@ impl ConsumerLink {
             id,
             enable: Vec::new(),
             read: None,
+            queries: VecDeque::new(),
             observe: None,
             flushes: VecDeque::new(),
             last_flush_token: 0,
@@ -84,9 +96,9 @@ impl ConsumerLink {
         self.clones.iter().map(|(clone, _)| *clone)
     }
 
-    /// Whether a `ReadBuffers` call is open.
+    /// Whether there is more to tell it as soon as there is room for it: trace data, or state of the service.
     pub(super) fn reads(&self) -> bool {
-        self.read.is_some()
+        self.read.is_some() || !self.queries.is_empty()
     }
 
     /// Handles one call; what there is to say to it at once goes to `replies`.
@@ -219,8 +231,12 @@ impl ConsumerLink {
                     Some(true) => StateScope::Sessions,
                     _ => StateScope::Everything,
                 };
-                service_state(service, id, scope, to, replies);
-                return Ok(Effect::None);
+                self.queries.push_back(OpenQuery {
+                    to,
+                    query: StateQuery::new(scope),
+                    part: Vec::new(),
+                });
+                return Ok(Effect::Reads);
             }
             ConsumerMethod::QueryCapabilities => message(&QueryCapabilitiesResponse {
                 capabilities: Service::query_capabilities().into(),
@@ -260,15 +276,22 @@ impl ConsumerLink {
         // A new call takes over from the one before.
         match self.enable.iter_mut().find(|(of, _)| *of == session) {
             Some((_, waiting)) => replies.push(std::mem::replace(waiting, to), Reply::rejected()),
-            None => self.enable.push((session, to)),
+            None => self.await_end(service, session, to),
         }
+    }
+
+    /// This call is to be answered when the session ends. Those for sessions that were detached, and ended without this consumer, never
+    /// will be.
+    fn await_end(&mut self, service: &Service, session: SessionId, to: ReplyTo) {
+        self.enable.retain(|(of, _)| service.has_session(*of));
+        self.enable.push((session, to));
     }
 
     fn enable_tracing(
         &mut self,
         service: &mut Service,
         input: ConfigInput,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
         to: ReplyTo,
         replies: &mut Replies,
         now: &Now,
@@ -276,7 +299,7 @@ impl ConsumerLink {
         let (output, file) = output_file(&input.config, fd);
         match service.enable_tracing(self.id, input, &output, random_uuid(), now) {
             Ok(session) => {
-                self.enable.push((session, to));
+                self.await_end(service, session, to);
                 file.map_or(Effect::None, |file| Effect::Streams(session, file))
             }
             Err(error) => {
@@ -319,6 +342,48 @@ impl ConsumerLink {
             let Some(payload) = payload else { return };
             replies.push(read.to, Reply::more(payload));
         }
+    }
+
+    /// Answers the oldest open `QueryServiceState` call, if there is one, with as much of the state as a frame holds.
+    pub(super) fn send_state(&mut self, service: &Service, replies: &mut Replies) {
+        const SERVICE_STATE: u32 = 1;
+        let limit = MAX_PAYLOAD - 16;
+        let Some(open) = self.queries.front_mut() else {
+            return;
+        };
+        let mut state = std::mem::take(&mut open.part);
+        let more = loop {
+            let Some(part) = service.next_state(self.id, &mut open.query, limit) else {
+                break false;
+            };
+            if state.len() + part.len() > limit {
+                open.part = part;
+                break true;
+            }
+            state.extend_from_slice(&part);
+        };
+        let mut payload = Writer::new();
+        payload.bytes_field(SERVICE_STATE, &state);
+        let payload = payload.as_slice().to_vec();
+        let to = open.to;
+        if more {
+            replies.push(to, Reply::more(payload));
+        } else {
+            self.queries.pop_front();
+            replies.push(to, Reply::last(payload));
+        }
+    }
+
+    /// Bytes that wait for it to read what it asked for.
+    pub(super) fn held_bytes(&self) -> usize {
+        let read = self.read.iter().flat_map(|read| &read.payloads).map(Vec::len);
+        let state = self.queries.iter().map(|query| query.part.len());
+        read.chain(state).sum()
+    }
+
+    /// Whether a `QueryServiceState` call is open.
+    pub(super) fn asks_for_state(&self) -> bool {
+        !self.queries.is_empty()
     }
 
     /// A session has ended: the answer to its `EnableTracing`.
@@ -385,7 +450,7 @@ fn trace_stats(service: &mut Service, consumer: ConsumerId) -> Reply {
 }
 
 /// What a consumer wants cloned. `fd` came with the request.
-fn clone_request(request: CloneSessionRequest, fd: Option<&OwnedFd>) -> CloneRequest {
+fn clone_request(request: CloneSessionRequest, fd: Option<&PassedFd>) -> CloneRequest {
     let name = request.clone_trigger_name.filter(|name| !name.is_empty());
     CloneRequest {
         original: match request.selector {
@@ -463,15 +528,14 @@ fn config_input(config: Option<TraceConfig>, payload: &[u8]) -> Option<ConfigInp
     })
 }
 
-/// The file that a config streams into, if it does.
-fn output_file(config: &TraceConfig, fd: Option<OwnedFd>) -> (OutputFile, Option<TraceFile>) {
+/// The file that a config streams into, if it does. As at upstream's port, a descriptor beside a path is of no use.
+fn output_file(config: &TraceConfig, fd: Option<PassedFd>) -> (OutputFile, Option<TraceFile>) {
     if !config.write_into_file.unwrap_or_default() {
         return (OutputFile::None, None);
     }
     let path = config.output_path.as_deref().filter(|path| !path.is_empty());
     let (kind, file) = match (path, fd) {
-        (Some(_), Some(_)) => return (OutputFile::Both, None),
-        (Some(path), None) => (OutputFile::Created, TraceFile::create(Path::new(path))),
+        (Some(path), _) => (OutputFile::Created, TraceFile::create(Path::new(path))),
         (None, Some(fd)) => (OutputFile::Passed, TraceFile::passed(fd)),
         (None, None) => return (OutputFile::None, None),
     };
@@ -492,32 +556,6 @@ fn random_uuid() -> u128 {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     u128::from_be_bytes(bytes)
-}
-
-/// The state of the service as replies that fit into frames: each is a valid message, all of them together the whole.
-fn service_state(
-    service: &Service,
-    consumer: ConsumerId,
-    scope: StateScope,
-    to: ReplyTo,
-    replies: &mut Replies,
-) {
-    let limit = MAX_PAYLOAD - 16;
-    let encode = |state: &[u8]| {
-        const SERVICE_STATE: u32 = 1;
-        let mut payload = Writer::new();
-        payload.bytes_field(SERVICE_STATE, state);
-        payload.as_slice().to_vec()
-    };
-    let mut state = Vec::new();
-    for part in service.query_state(consumer, scope, limit) {
-        if state.len() + part.len() > limit {
-            replies.push(to, Reply::more(encode(&state)));
-            state.clear();
-        }
-        state.extend_from_slice(&part);
-    }
-    replies.push(to, Reply::last(encode(&state)));
 }
 
 /// A batch of packets as payloads of `ReadBuffersResponse`. Packets are cut where a frame is full; the last slice of
@@ -561,10 +599,12 @@ fn read_buffers_payloads(batch: &ReadBatch<'_>) -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use super::*;
 
     #[test]
-    fn a_file_is_made_unless_one_was_passed_as_well() {
+    fn a_file_is_made_if_there_is_a_path_whatever_was_passed_beside_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
         let config = TraceConfig {
@@ -572,11 +612,21 @@ mod tests {
             output_path: Some(path.to_string_lossy().into_owned()),
             ..Default::default()
         };
-        let passed = tempfile::tempfile().unwrap().into();
-        assert_eq!(output_file(&config, Some(passed)).0, OutputFile::Both);
-        assert!(!path.exists());
+        let passed = || Some(OwnedFd::from(tempfile::tempfile().unwrap()).into());
+        for fd in [None, passed()] {
+            assert_eq!(output_file(&config, fd).0, OutputFile::Created);
+            std::fs::remove_file(&path).unwrap();
+        }
         assert_eq!(output_file(&config, None).0, OutputFile::Created);
-        assert!(path.exists());
-        assert!(matches!(output_file(&config, None).0, OutputFile::Unusable(_)));
+        assert!(matches!(
+            output_file(&config, passed()).0,
+            OutputFile::Unusable(_)
+        ));
+        let without = TraceConfig {
+            output_path: None,
+            ..config
+        };
+        assert_eq!(output_file(&without, passed()).0, OutputFile::Passed);
+        assert_eq!(output_file(&without, None).0, OutputFile::None);
     }
 }

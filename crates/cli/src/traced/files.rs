@@ -48,7 +48,7 @@ pub(super) enum Done {
     /// What another file held was written, or could not be.
     Copied(SessionId, io::Result<()>),
     /// What was written so far reached the disk, or did not.
-    Synced(io::Result<()>),
+    Synced(SessionId, io::Result<()>),
     /// The file is complete: its [`FileWriter`] can be dropped, which closes it.
     Closed(SessionId, io::Result<()>),
 }
@@ -105,7 +105,7 @@ impl FileWriter {
                         }
                         Job::Share(clone) => Done::Shared(clone, output.file.share()),
                         Job::Copy(from, size) => Done::Copied(session, output.file.copy(&from, size)),
-                        Job::Sync => Done::Synced(output.file.sync()),
+                        Job::Sync => Done::Synced(session, output.file.sync()),
                         Job::Close => Done::Closed(session, output.file.sync()),
                     };
                     if done.send(result).is_err() {
@@ -250,6 +250,7 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
     use std::time::Instant;
 
     use ferretto_ipc::Reactor;
@@ -259,7 +260,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn file() -> TraceFile {
-        TraceFile::passed(tempfile::tempfile().unwrap().into()).unwrap()
+        TraceFile::passed(OwnedFd::from(tempfile::tempfile().unwrap()).into()).unwrap()
     }
 
     #[test]

@@ -41,6 +41,31 @@ impl FromStr for Permissions {
     }
 }
 
+/// Which of the sockets for producers relays of other machines may use, too.
+#[derive(Debug)]
+pub(super) struct Relays {
+    /// All of them, but for one that Android's init made: it is for this machine, as upstream.
+    pub(super) everywhere: bool,
+    /// Those with these names.
+    pub(super) at: Vec<Address>,
+}
+
+impl Relays {
+    /// Who may use a producers' socket of this name; systemd's have none.
+    fn port(&self, name: Option<&Address>) -> Port {
+        if self.everywhere || name.is_some_and(|name| self.at.contains(name)) {
+            Port::ProducerOrRelay
+        } else {
+            Port::Producer
+        }
+    }
+
+    /// The chosen names that are none of these.
+    fn stray(&self, names: &[Address]) -> Option<&Address> {
+        self.at.iter().find(|name| !names.contains(name))
+    }
+}
+
 /// Why the service cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListenError {
@@ -56,6 +81,11 @@ pub(super) enum ListenError {
         "{0} is set and {1} is not: sockets are handed over for producers and for consumers, or for neither"
     )]
     Half(&'static str, &'static str),
+    #[error(
+        "--enable-relay-endpoint-on {0}: the service does not listen for producers there; the flag picks among the names in \
+         {PRODUCER_SOCK_NAME}"
+    )]
+    NoSuchSocket(Address),
     #[error("two sockets would have the name {address}: see {PRODUCER_SOCK_NAME} and {CONSUMER_SOCK_NAME}")]
     Twice { address: Address },
     #[error(transparent)]
@@ -75,14 +105,14 @@ pub(super) struct Handed(Vec<(OwnedFd, Port, String)>);
 impl Handed {
     /// Takes them, as the environment names them. To be called before the process opens anything that it keeps, and before it
     /// forks.
-    pub(super) fn take() -> Result<Handed, ListenError> {
+    pub(super) fn take(relays: &Relays) -> Result<Handed, ListenError> {
         let mut handed = Handed::default();
-        handed.take_from_systemd()?;
+        handed.take_from_systemd(relays)?;
         handed.take_from_init()?;
         Ok(handed)
     }
 
-    fn take_from_systemd(&mut self) -> Result<(), ListenError> {
+    fn take_from_systemd(&mut self, relays: &Relays) -> Result<(), ListenError> {
         // Variables that stayed in the environment of a child are not for it.
         let us = std::process::id().to_string();
         if std::env::var("LISTEN_PID").is_ok_and(|pid| pid == us)
@@ -92,6 +122,10 @@ impl Handed {
             for (number, port) in named_sockets(&count, &names)? {
                 let fd = inherited::take(number)
                     .map_err(|error| ListenError::Descriptor(format!("descriptor {number}"), error.into()))?;
+                let port = match port {
+                    Port::Producer => relays.port(None),
+                    port => port,
+                };
                 self.0.push((fd, port, format!("descriptor {number}")));
             }
         }
@@ -117,8 +151,12 @@ impl Handed {
         Ok(())
     }
 
-    fn has(&self, wanted: Port) -> bool {
-        self.0.iter().any(|(_, port, _)| *port == wanted)
+    fn has_producers(&self) -> bool {
+        self.0.iter().any(|(_, port, _)| *port != Port::Consumer)
+    }
+
+    fn has_consumers(&self) -> bool {
+        self.0.iter().any(|(_, port, _)| *port == Port::Consumer)
     }
 }
 
@@ -166,9 +204,13 @@ impl Listeners {
 
 /// Listens. Of producers and consumers, those that no socket was handed over for find the service under the names in the environment.
 /// `permissions` are for sockets that are files; network addresses for producers have none, as upstream.
-pub(super) fn listen(handed: Handed, permissions: Option<&Permissions>) -> Result<Listeners, ListenError> {
+pub(super) fn listen(
+    handed: Handed,
+    permissions: Option<&Permissions>,
+    relays: &Relays,
+) -> Result<Listeners, ListenError> {
     let mut listeners = Listeners::default();
-    match bind_all(handed, permissions, &mut listeners) {
+    match bind_all(handed, permissions, relays, &mut listeners) {
         Ok(()) => Ok(listeners),
         Err(error) => {
             listeners
@@ -183,14 +225,24 @@ pub(super) fn listen(handed: Handed, permissions: Option<&Permissions>) -> Resul
 fn bind_all(
     handed: Handed,
     permissions: Option<&Permissions>,
+    relays: &Relays,
     listeners: &mut Listeners,
 ) -> Result<(), ListenError> {
-    let mut wanted = Vec::new();
-    if !handed.has(Port::Producer) {
-        let addresses = socket_names::producer_addresses()?.into_iter();
-        wanted.extend(addresses.map(|address| (address, Port::Producer)));
+    let mut for_producers = Vec::new();
+    if !handed.has_producers() {
+        for_producers = socket_names::producer_addresses()?;
     }
-    if !handed.has(Port::Consumer) {
+    if let Some(stray) = relays.stray(&for_producers) {
+        return Err(ListenError::NoSuchSocket(stray.clone()));
+    }
+    let mut wanted: Vec<(Address, Port)> = for_producers
+        .into_iter()
+        .map(|address| {
+            let port = relays.port(Some(&address));
+            (address, port)
+        })
+        .collect();
+    if !handed.has_consumers() {
         wanted.push((socket_names::consumer_address()?, Port::Consumer));
     }
     for (position, (address, _)) in wanted.iter().enumerate() {
@@ -212,7 +264,9 @@ fn bind_all(
     }
     for (address, port) in wanted {
         let permissions = permissions.and_then(|permissions| match port {
-            Port::Producer => Some(&permissions.producers).filter(|_| address.is_unix()),
+            Port::Producer | Port::ProducerOrRelay => {
+                Some(&permissions.producers).filter(|_| address.is_unix())
+            }
             Port::Consumer => Some(&permissions.consumers),
         });
         let listener = match permissions {

@@ -13,6 +13,7 @@ mod freed_memory;
 mod listeners;
 mod priority;
 mod producer_port;
+mod relay_port;
 mod repair;
 mod shell;
 mod system;
@@ -24,12 +25,13 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
+use ferretto_ipc::Address;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
 use signal_hook::consts::SIGXFSZ;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::log;
-use listeners::{Handed, Permissions};
+use listeners::{Handed, Permissions, Relays};
 use shell::Shell;
 
 /// The tracing service: buffers and sessions, between producers and consumers.
@@ -48,14 +50,18 @@ struct Args {
     /// sockets have the daemon's group, and the umask decides about the mode.
     #[arg(long, value_name = "GROUP:MODE:GROUP:MODE", allow_hyphen_values = true)]
     set_socket_permissions: Option<Permissions>,
-    /// Not supported: the daemon says so and ends
+    /// Let relays of other machines connect to every producer socket
     ///
-    /// Upstream's service lets the relays of other machines connect, for recordings that span several machines.
+    /// A relay, traced_relay, forwards the producers of its machine and compares the machines' clocks, so that one recording spans
+    /// several machines: with trace_all_machines or machine_name_filter in its config. Nobody vouches for what comes over a network:
+    /// use addresses that only those machines can reach.
     #[arg(long)]
     enable_relay_endpoint: bool,
-    /// Not supported: likewise, for this socket only
+    /// Let relays of other machines connect to this producer socket
+    ///
+    /// One of those in PERFETTO_PRODUCER_SOCK_NAME. May be given several times.
     #[arg(long, value_name = "SOCKET", allow_hyphen_values = true)]
-    enable_relay_endpoint_on: Vec<String>,
+    enable_relay_endpoint_on: Vec<Address>,
 }
 
 fn environment() -> String {
@@ -94,13 +100,14 @@ impl Daemon for Args {
     }
 
     fn serve(&self, mut startup: Startup) -> Result<(), Box<dyn Error>> {
-        if self.enable_relay_endpoint || !self.enable_relay_endpoint_on.is_empty() {
-            return Err(NoRelay.into());
-        }
         crate::autostart::end_with_starter()?;
-        let handed = Handed::take()?;
+        let relays = Relays {
+            everywhere: self.enable_relay_endpoint,
+            at: self.enable_relay_endpoint_on.clone(),
+        };
+        let handed = Handed::take(&relays)?;
         startup.go_into_background(&self.common)?;
-        let listeners = listeners::listen(handed, self.set_socket_permissions.as_ref())?;
+        let listeners = listeners::listen(handed, self.set_socket_permissions.as_ref(), &relays)?;
         // A trace file that may not grow any more (RLIMIT_FSIZE) is an error of a write then, not the end of the daemon.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         let shell = Shell::new(listeners.sockets)?;
@@ -111,15 +118,6 @@ impl Daemon for Args {
         Ok(shell.run()?)
     }
 }
-
-/// `RelayPort` is missing.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "this service does not record from several machines at once, so it has no endpoint for relays (--enable-relay-endpoint). Leave \
-     the flag away: producers of other machines can connect themselves, to a host:port or vsock://cid:port in {}",
-    PRODUCER_SOCK_NAME
-)]
-struct NoRelay;
 
 /// The definition of all flags.
 pub(crate) fn command() -> clap::Command {

@@ -1,12 +1,12 @@
 //! The producer port: turns calls of producers into inputs of the service, and its commands into replies of their
 //! `GetAsyncCommand` call, which stays open for that.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use ferretto_ipc::PassedFd;
 use ferretto_ipc::host::{Reply, ReplyTo, ReplyWanted, Request};
 use ferretto_ipc::ports::ProducerMethod;
-use ferretto_ipc::transport::PeerCredentials;
 use ferretto_proto::messages::{
     ActivateTriggersRequest, CommitDataRequest, InitializeConnectionRequest, InitializeConnectionResponse,
     Message, NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterDataSourceRequest,
@@ -14,13 +14,13 @@ use ferretto_proto::messages::{
     UpdateDataSourceRequest, initialize_connection_request,
 };
 use ferretto_service::{
-    Credentials, Introduction, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, Service, SmbOrigin,
-    limits,
+    Introduction, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, Service, SmbOrigin, limits,
 };
 use ferretto_smb::{PageSize, Peer, ServiceSmb, SharedMemory};
 use ferretto_wire::{Reader, Value, Writer};
 
 use super::connection::Replies;
+use super::relay_port::Caller;
 use super::repair;
 
 /// Commands that may wait for a producer to ask for them.
@@ -49,6 +49,11 @@ impl ProducerLink {
         }
     }
 
+    /// Bytes of commands that wait to be asked for.
+    pub(super) fn early_bytes(&self) -> usize {
+        self.early_bytes
+    }
+
     /// Handles one call; what there is to say to it at once goes to `replies`.
     ///
     /// # Errors
@@ -56,7 +61,7 @@ impl ProducerLink {
     pub(super) fn call(
         &mut self,
         service: &mut Service,
-        peer: PeerCredentials,
+        caller: &Caller<'_>,
         method: ProducerMethod,
         request: Request<'_>,
         replies: &mut Replies,
@@ -70,7 +75,7 @@ impl ProducerLink {
         } = request;
         let Some(id) = self.id.filter(|_| method != ProducerMethod::InitializeConnection) else {
             let reply = match method {
-                ProducerMethod::InitializeConnection => self.initialize(service, peer, payload, fd)?,
+                ProducerMethod::InitializeConnection => self.initialize(service, caller, payload, fd)?,
                 _ => Reply::rejected(),
             };
             replies.push(to, reply);
@@ -136,6 +141,7 @@ impl ProducerLink {
                         replies.push(earlier, Reply::rejected());
                     }
                     let early = std::mem::take(&mut self.early);
+                    self.early_bytes = 0;
                     early.into_iter().for_each(|command| replies.push(to, command));
                 }
                 return Ok(());
@@ -166,9 +172,9 @@ impl ProducerLink {
     fn initialize(
         &mut self,
         service: &mut Service,
-        peer: PeerCredentials,
+        caller: &Caller<'_>,
         payload: &[u8],
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
     ) -> Result<Reply, String> {
         use initialize_connection_request::ProducerSMBScrapingMode;
         if self.id.is_some() {
@@ -188,22 +194,17 @@ impl ProducerLink {
                 _ => Scraping::Disabled,
             },
             sharing: self.sharing,
+            machine: caller.machine(),
         };
         let name = introduction.name.clone();
-        let Some(id) = service.connect_producer(
-            Credentials {
-                uid: peer.uid,
-                pid: peer.pid,
-            },
-            introduction,
-        ) else {
+        let Some(id) = service.connect_producer(caller.credentials(), introduction) else {
             return Ok(Reply::rejected());
         };
         self.id = Some(id);
         let offered =
             request.producer_provided_shmem.unwrap_or_default() && self.sharing == MemorySharing::Possible;
         let adopted = match fd.filter(|_| offered) {
-            Some(fd) => match adopt(fd, page_size) {
+            Some(fd) => match adopt(&fd, page_size) {
                 Ok(smb) => {
                     service.attach_shared_memory(id, smb, SmbOrigin::Producer);
                     true
@@ -237,7 +238,7 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-fn adopt(fd: OwnedFd, page_size: usize) -> Result<ServiceSmb, String> {
+fn adopt(fd: &PassedFd, page_size: usize) -> Result<ServiceSmb, String> {
     let memory =
         SharedMemory::attach(fd, Peer::Producer, limits::MAX_SMB_SIZE).map_err(|error| error.to_string())?;
     if !Service::would_adopt(memory.size(), page_size) {

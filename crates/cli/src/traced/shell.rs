@@ -11,17 +11,20 @@ use std::time::{Duration, Instant};
 
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::host::{HostConnection, HostLimits, PeerIdentitySource, Reply};
-use ferretto_ipc::ports::{CONSUMER_PORT, ConsumerMethod, PRODUCER_PORT, ProducerMethod, ServiceDescriptor};
+use ferretto_ipc::ports::{
+    CONSUMER_PORT, ConsumerMethod, PRODUCER_PORT, ProducerMethod, RELAY_PORT, RelayMethod, ServiceDescriptor,
+};
 use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Interest, ReactorError, Token};
+use ferretto_ipc::time::{self, Clock};
 use ferretto_ipc::transport::PeerCredentials;
 use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_service::compression::Fit;
 use ferretto_service::{
     ConsumerId, LogLevel, MemorySharing, Now, Output, ProducerCommand, ProducerId, Service, SessionId,
-    SmbOrigin,
+    SmbOrigin, limits,
 };
 
-use super::admission::Admission;
+use super::admission::{Admission, Holding};
 use super::bounds::split_events;
 use super::connection::{Connection, Role};
 use super::consumer_port::{ConsumerLink, Effect};
@@ -29,6 +32,7 @@ use super::files::{Done, FileWriter, Files, Written};
 use super::freed_memory::FreedMemory;
 use super::priority::ThreadPriority;
 use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
+use super::relay_port::{Caller, RelayLink};
 use super::trace_file::TraceFile;
 use super::{clocks, system};
 
@@ -38,6 +42,10 @@ const FILE_BATCH: usize = 1024 * 1024;
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a listener rests when the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a connection's requests are handled, give or take a tick of the kernel's, before others have their turn; the one that is
+/// being handled is still finished. Most clients never get there: configs with hundreds of expressions to compile do, or registrations
+/// that a session wants a thousand times.
+const TIME_PER_TURN: Duration = Duration::from_millis(2);
 /// Connections taken from one listener in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
@@ -45,10 +53,12 @@ const ACCEPTS_PER_TURN: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Port {
     Producer,
+    ProducerOrRelay,
     Consumer,
 }
 
 static PRODUCER_SERVICES: [&ServiceDescriptor; 1] = [&PRODUCER_PORT];
+static PRODUCER_AND_RELAY_SERVICES: [&ServiceDescriptor; 2] = [&PRODUCER_PORT, &RELAY_PORT];
 static CONSUMER_SERVICES: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
 
 pub(super) struct Shell {
@@ -211,33 +221,42 @@ impl Shell {
     }
 
     fn connected(&mut self, stream: Stream, port: Port) {
-        // Only the kernel's word counts; what cannot vouch for its peers is nobody.
+        // Only the kernel's word counts here; whom it does not vouch for is nobody.
         let peer = match stream.peer_credentials() {
             Ok(peer) => peer.unwrap_or(PeerCredentials {
                 uid: u32::MAX,
                 pid: None,
             }),
-            Err(error) => return crate::log::warning(format_args!("{error}")),
+            Err(error) => {
+                stream.hang_up();
+                return crate::log::warning(format_args!("{error}"));
+            }
         };
         if let Err(turned_away) = self.admission.enter(peer.uid) {
             if let Some(line) = turned_away.line {
                 crate::log::warning(format_args!("{line}"));
             }
-            return;
+            return stream.hang_up();
         }
         let token = self.next_token();
         if let Err(error) = self.reactor.register(&stream, token, Interest::Readable) {
             self.admission.leave(peer.uid);
+            stream.hang_up();
             return crate::log::warning(format_args!("{error}"));
         }
         let (services, role): (&'static [_], _) = match port {
-            Port::Producer => {
+            Port::Producer | Port::ProducerOrRelay => {
                 let sharing = if stream.passes_fds() {
                     MemorySharing::Possible
                 } else {
                     MemorySharing::Impossible
                 };
-                (&PRODUCER_SERVICES, Role::Producer(ProducerLink::new(sharing)))
+                let services: &[_] = match port {
+                    Port::ProducerOrRelay => &PRODUCER_AND_RELAY_SERVICES,
+                    _ => &PRODUCER_SERVICES,
+                };
+                let role = Role::Producer(ProducerLink::new(sharing), RelayLink::default());
+                (services, role)
             }
             Port::Consumer => {
                 let id = self.service.connect_consumer(peer.uid);
@@ -245,7 +264,13 @@ impl Shell {
                 (&CONSUMER_SERVICES, Role::Consumer(ConsumerLink::new(id)))
             }
         };
-        let host = HostConnection::new(services, PeerIdentitySource::Kernel, HostLimits::default());
+        // Who comes through a relay is whom it says, but no consumer: sessions belong to users of this machine.
+        let identities = if stream.passes_fds() || port == Port::Consumer {
+            PeerIdentitySource::Kernel
+        } else {
+            PeerIdentitySource::Declared
+        };
+        let host = HostConnection::new(services, identities, HostLimits::default());
         self.connections
             .insert(token, Connection::new(stream, host, peer, role));
     }
@@ -258,9 +283,17 @@ impl Shell {
         self.touched.insert(token);
         connection.release_replies();
         connection.host.begin_turn();
+        self.send_state(token);
+        // The precise clock would cost as much as the rest of a small commit.
+        let until = time::now(Clock::MonotonicCoarse) + TIME_PER_TURN.as_nanos() as u64;
         // What follows from a request is said before the next is answered: `Sync` relies on it.
         while self.serve_request(token, now) {
             self.carry_out(now);
+            if time::now(Clock::MonotonicCoarse) >= until
+                && let Some(connection) = self.connections.get_mut(&token)
+            {
+                connection.host.end_turn();
+            }
         }
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -285,11 +318,23 @@ impl Shell {
             }
         };
         let to = request.reply_to;
+        let is_relays = std::ptr::eq(request.service, &RELAY_PORT);
         let (service, replies) = (&mut self.service, &mut connection.replies);
+        let caller = Caller {
+            stream: &connection.stream,
+            credentials: connection.peer,
+            identity: request.identity,
+        };
         let effect = match &mut connection.role {
-            Role::Producer(link) => {
+            Role::Producer(_, link) if is_relays => {
+                RelayMethod::from_name(request.method).map_or(Ok(Effect::None), |method| {
+                    link.call(service, &caller, method, &request, replies)?;
+                    Ok(Effect::None)
+                })
+            }
+            Role::Producer(link, _) => {
                 ProducerMethod::from_name(request.method).map_or(Ok(Effect::None), |method| {
-                    link.call(service, connection.peer, method, request, replies, now)?;
+                    link.call(service, &caller, method, request, replies, now)?;
                     if method == ProducerMethod::InitializeConnection {
                         self.producers.extend(link.id.map(|id| (id, token)));
                     }
@@ -302,15 +347,36 @@ impl Shell {
                 }),
         };
         connection.release_replies();
+        if is_relays {
+            // It measures how long this takes. What is left over is dealt with at the end of the turn, as for all others.
+            connection.send();
+        }
         match effect {
             Ok(Effect::None) => {}
-            Ok(Effect::Reads) => self.send_packets(token, now),
+            Ok(Effect::Reads) => {
+                self.send_state(token);
+                self.send_packets(token, now);
+            }
             Ok(Effect::Frees) => self.freed.note(now),
             Ok(Effect::Streams(session, file)) => self.open_file(session, file),
             Ok(Effect::Clones(clone, file)) => drop(self.files_of_clones.insert(clone, file)),
             Err(why) => connection.reject(to, &why),
         }
         true
+    }
+
+    /// Tells a consumer the state that it asked for, as far as there is room: it has to read before it can ask for more.
+    fn send_state(&mut self, token: Token) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        while connection.has_room_for_a_frame()
+            && let Role::Consumer(link) = &mut connection.role
+            && link.asks_for_state()
+        {
+            link.send_state(&self.service, &mut connection.replies);
+            connection.release_replies();
+        }
     }
 
     /// Moves trace data towards a consumer that reads, if it has room for it.
@@ -409,7 +475,7 @@ impl Shell {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
-        let Role::Producer(link) = &mut connection.role else {
+        let Role::Producer(link, _) = &mut connection.role else {
             return;
         };
         self.touched.insert(token);
@@ -513,10 +579,8 @@ impl Shell {
                 self.service
                     .file_copied(clone, result.map_err(|error| error.to_string()), now);
             }
-            Done::Synced(Ok(())) => {}
-            Done::Synced(Err(error)) => {
-                crate::log::warning(format_args!("cannot sync a trace file: {error}"));
-            }
+            Done::Synced(_, Ok(())) => {}
+            Done::Synced(session, Err(error)) => self.service.file_sync_failed(session, &error.to_string()),
             Done::Closed(session, result) => {
                 self.writers.remove(&session);
                 self.service
@@ -581,6 +645,8 @@ impl Shell {
                 self.close(token, &why, now);
                 continue;
             }
+            let (held, before, uid) = (connection.held_bytes(), connection.held, connection.peer.uid);
+            connection.held = held;
             if more_to_do {
                 self.busy.insert(token);
             }
@@ -591,6 +657,24 @@ impl Shell {
                     crate::log::warning(format_args!("{error}"));
                 }
             }
+            if self.admission.holds(uid, before, held) == Holding::TooMuch {
+                self.close_greediest(uid);
+            }
+        }
+    }
+
+    /// A user's connections have the daemon hold more than one user's may: the one that does so most is to be closed.
+    fn close_greediest(&mut self, uid: u32) {
+        let of_user = self.connections.iter_mut();
+        let of_user =
+            of_user.filter(|(_, connection)| connection.peer.uid == uid && connection.closing.is_none());
+        if let Some((token, connection)) = of_user.max_by_key(|(_, connection)| connection.held) {
+            connection.closing = Some(format!(
+                "the clients of uid {uid} do not read their replies: this one has left {} bytes, all together more than {}",
+                connection.held,
+                limits::MAX_HELD_BYTES_PER_UID
+            ));
+            self.touched.insert(*token);
         }
     }
 
@@ -599,8 +683,10 @@ impl Shell {
             return;
         };
         self.busy.remove(&token);
+        self.admission.holds(connection.peer.uid, connection.held, 0);
         self.admission.leave(connection.peer.uid);
         let _ = self.reactor.deregister(&connection.stream, token);
+        connection.stream.hang_up();
         if !why.is_empty() {
             let pid = connection
                 .peer
@@ -610,7 +696,10 @@ impl Shell {
         }
         self.freed.note(now);
         match connection.role {
-            Role::Producer(link) => {
+            Role::Producer(link, relay) => {
+                if let Some(relay) = relay.id {
+                    self.service.disconnect_relay(relay);
+                }
                 if let Some(id) = link.id {
                     self.producers.remove(&id);
                     self.service.disconnect_producer(id, now);

@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use ferretto_ipc::PassedFd;
 use ferretto_wire::Reader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -22,21 +23,21 @@ const PIPE_BUF: usize = 4096;
 
 /// An open trace file that nothing is written into yet.
 pub(super) struct TraceFile {
-    file: File,
+    file: PassedFd,
     /// Where it is, if the daemon made it itself.
     created: Option<PathBuf>,
 }
 
 impl TraceFile {
     /// The descriptor that a consumer passed.
-    pub(super) fn passed(fd: OwnedFd) -> Result<TraceFile, String> {
+    pub(super) fn passed(fd: PassedFd) -> Result<TraceFile, String> {
         let flags = fcntl_getfl(&fd)
             .map_err(|error| format!("cannot use the descriptor passed for write_into_file: {error}"))?;
         if flags.contains(OFlags::PATH) || flags & OFlags::ACCMODE == OFlags::RDONLY {
             return Err("the descriptor passed for write_into_file is not open for writing".into());
         }
         Ok(TraceFile {
-            file: File::from(fd),
+            file: fd,
             created: None,
         })
     }
@@ -61,7 +62,7 @@ impl TraceFile {
         file.set_permissions(Permissions::from_mode(0o644))
             .map_err(failed)?;
         Ok(TraceFile {
-            file,
+            file: OwnedFd::from(file).into(),
             created: Some(path.to_owned()),
         })
     }
@@ -73,13 +74,13 @@ impl TraceFile {
         }
     }
 
-    /// Ready to be written, and what cancels that.
+    /// Ready to be written, and what cancels that. What the file is, the thread that writes it finds out: even that may take long
+    /// if its disk is at the other end of a network.
     pub(super) fn into_writer(self) -> io::Result<(PacketWriter, CancelWrites)> {
-        let kind = Kind::of(&self.file)?;
         let (cancelled, cancel) = pipe_with(PipeFlags::CLOEXEC)?;
         let writer = PacketWriter {
-            file: self.file,
-            kind,
+            file: File::from(self.file.into_inner()),
+            kind: None,
             cancelled,
         };
         Ok((writer, CancelWrites { _end: cancel }))
@@ -123,7 +124,8 @@ impl Kind {
 /// Writes packets into a file.
 pub(super) struct PacketWriter {
     file: File,
-    kind: Kind,
+    /// Once something was written or shared.
+    kind: Option<Kind>,
     cancelled: OwnedFd,
 }
 
@@ -136,12 +138,19 @@ impl PacketWriter {
             .or_else(|error| self.give_up(packets, written, error))
     }
 
+    fn kind(&mut self) -> io::Result<Kind> {
+        match self.kind {
+            Some(kind) => Ok(kind),
+            None => Ok(*self.kind.insert(Kind::of(&self.file)?)),
+        }
+    }
+
     /// Another descriptor of the file, and its size.
     ///
     /// # Errors
     /// If what was written cannot be read again, too.
-    pub(super) fn share(&self) -> io::Result<(File, u64)> {
-        if self.kind != Kind::RegularFile {
+    pub(super) fn share(&mut self) -> io::Result<(File, u64)> {
+        if self.kind()? != Kind::RegularFile {
             return Err(io::Error::other(
                 "it is no regular file, and what it took is not to be had again",
             ));
@@ -205,7 +214,7 @@ impl PacketWriter {
     }
 
     fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.kind {
+        match self.kind()? {
             Kind::RegularFile | Kind::BlockDevice => self.file.write(bytes),
             Kind::Socket => loop {
                 match send(&self.file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -251,7 +260,7 @@ impl PacketWriter {
 
     /// Cuts this much off the end of a regular file; leaves others as they are.
     fn take_back(&mut self, bytes: u64) -> io::Result<()> {
-        if self.kind != Kind::RegularFile || bytes == 0 {
+        if bytes == 0 || self.kind()? != Kind::RegularFile {
             return Ok(());
         }
         let end = self.file.stream_position()?;

@@ -6,9 +6,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod clones;
 mod data;
 mod ends;
+#[path = "../../../service/tests/support/filter_bytecode.rs"]
+mod filter_bytecode;
+mod lives;
 mod parties;
+mod protovms;
 mod random;
 mod states;
 mod stories;

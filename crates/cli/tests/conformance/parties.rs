@@ -39,6 +39,8 @@ pub(crate) struct Producer {
     pub(crate) endpoint: ProducerEndpoint,
     /// What it was told.
     pub(crate) log: Vec<String>,
+    /// Which data sources that was about.
+    pub(crate) meant: Vec<String>,
     pub(crate) instances: Vec<DataSourceInstanceId>,
     /// What each of them was set up with.
     pub(crate) configs: Vec<DataSourceConfig>,
@@ -55,6 +57,7 @@ impl Producer {
         let mut producer = Producer {
             endpoint: ProducerEndpoint::connect(address, options).unwrap(),
             log: Vec::new(),
+            meant: Vec::new(),
             instances: Vec::new(),
             configs: Vec::new(),
             flushes: Vec::new(),
@@ -62,6 +65,15 @@ impl Producer {
         };
         producer.settle();
         producer
+    }
+
+    /// The data source of an instance, and which of this producer's instances it is.
+    pub(crate) fn name_of(&self, instance: DataSourceInstanceId) -> String {
+        let Some(at) = self.instances.iter().position(|known| *known == instance) else {
+            return "one that was never set up".into();
+        };
+        let name = self.configs[at].name.as_deref().unwrap_or_default();
+        format!("{name} {at}")
     }
 
     /// Waits until the service has handled everything and said what follows.
@@ -96,6 +108,23 @@ impl Producer {
     }
 
     pub(crate) fn command(&mut self, command: ProducerCommand) {
+        let named = |instances: &[DataSourceInstanceId]| {
+            let names: Vec<String> = instances.iter().map(|id| self.name_of(*id)).collect();
+            names.join(" and ")
+        };
+        let meant = match &command {
+            ProducerCommand::StartDataSource(start) => named(&[start.instance]),
+            ProducerCommand::StopDataSource(instance) => named(&[*instance]),
+            ProducerCommand::Flush(flush) => named(&flush.instances),
+            ProducerCommand::ClearIncrementalState(instances) => named(instances),
+            ProducerCommand::SetupDataSource(setup) => {
+                let config = &setup.config;
+                let name = config.name.as_deref().unwrap_or_default();
+                format!("{name} for buffer {:?}", config.target_buffer.unwrap_or_default())
+            }
+            ProducerCommand::SetupTracing(_) => String::new(),
+        };
+        self.meant.push(meant);
         self.log.push(match command {
             ProducerCommand::SetupTracing(_) => "memory".into(),
             ProducerCommand::SetupDataSource(setup) => {
@@ -199,15 +228,19 @@ impl Consumer {
 
     pub(crate) fn answer(&mut self, call: CallId) -> Result<ConsumerReply, String> {
         loop {
-            self.events();
-            if let Some(position) = self.calls.iter().position(|answered| *answered == call)
-                && let Some(answer) = self.answers.remove(&(position as u64))
-            {
+            if let Some(answer) = self.answered(call) {
                 return answer;
             }
             await_readable(&self.endpoint, self.endpoint.interest());
             self.endpoint.on_readable();
         }
+    }
+
+    /// The answer, if it has come.
+    pub(crate) fn answered(&mut self, call: CallId) -> Option<Result<ConsumerReply, String>> {
+        self.events();
+        let position = self.calls.iter().position(|answered| *answered == call)?;
+        self.answers.remove(&(position as u64))
     }
 
     pub(crate) fn state(&mut self) -> Box<TracingServiceState> {

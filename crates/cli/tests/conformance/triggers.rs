@@ -1,9 +1,10 @@
 //! Stories of triggers: which configs are refused, what starts and stops when, what the trace says of it.
 
+use ferretto_proto::messages::clone_session_request::Selector;
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
 use ferretto_proto::messages::trace_config::{BuiltinDataSource, TriggerConfig};
-use ferretto_proto::messages::{Message, TraceConfig, TracePacket, trace_packet};
+use ferretto_proto::messages::{CloneSessionRequest, Message, TraceConfig, TracePacket, trace_packet};
 
 use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton};
 use crate::stories::taken;
@@ -286,4 +287,94 @@ fn limits_of_a_day_are_held_alike() {
         told
     };
     alike(story, &[]);
+}
+
+#[test]
+fn a_trigger_before_the_start_ends_a_session_alike() {
+    let story = |service: &Service<'_>| {
+        let mut p = service.producer("p");
+        p.register(plain("d"));
+        let mut consumer = service.consumer();
+        consumer.enable(&TraceConfig {
+            deferred_start: Some(true),
+            ..triggered(TriggerMode::STOP_TRACING, LONG, &[trigger("t", 0)])
+        });
+        activate(&mut p, &["t"]);
+        consumer.until_told("disabled");
+        let mut told = heard(&mut p);
+        told.append(&mut consumer.log);
+        told.extend(read(&mut consumer));
+        let stats = consumer.stats();
+        told.push(format!("last flush: {:?}", stats.final_flush_outcome));
+        told
+    };
+    // Nothing ran, so nothing was flushed. Upstream counts that as a flush that failed.
+    alike(story, &["last flush: "]);
+}
+
+#[test]
+fn a_trigger_after_the_end_does_nothing() {
+    use TriggerMode::{CLONE_SNAPSHOT, START_TRACING, STOP_TRACING};
+    let story = |service: &Service<'_>| {
+        let mut told = Vec::new();
+        for mode in [START_TRACING, STOP_TRACING, CLONE_SNAPSHOT] {
+            let mut p = service.producer("p");
+            p.register(plain("d"));
+            let mut consumer = service.consumer();
+            consumer
+                .endpoint
+                .observe_events(&[ObservableEventType::TYPE_CLONE_TRIGGER_HIT])
+                .unwrap();
+            consumer.enable(&triggered(mode, 1, &[trigger("t", 0)]));
+            until_disabled(&mut p, &mut consumer);
+            told.extend(read(&mut consumer));
+            heard(&mut p);
+            consumer.log.clear();
+            activate(&mut p, &["t"]);
+            consumer.state();
+            told.extend(heard(&mut p));
+            let packets = consumer.read().len();
+            told.push(format!(
+                "after the end of {mode:?}: {packets} packets, {:?}",
+                consumer.log
+            ));
+            drop((p, consumer));
+            service.await_quiet();
+        }
+        told
+    };
+    // Upstream has a session that ended in vain be read after all, and asks for a snapshot of what is over.
+    alike(story, &["after the end of"]);
+}
+
+#[test]
+fn a_clone_does_not_take_its_trigger_from_a_session_that_is_to_stop() {
+    let story = |service: &Service<'_>| {
+        let mut p = service.producer("p");
+        p.register(plain("d"));
+        let mut consumer = service.consumer();
+        consumer.enable(&triggered(TriggerMode::STOP_TRACING, LONG, &[trigger("t", LONG)]));
+        activate(&mut p, &["t"]);
+        let session = consumer.state().tracing_sessions[0].id.unwrap();
+        let mut cloner = service.consumer();
+        let request = CloneSessionRequest {
+            selector: Some(Selector::SessionId(session)),
+            ..Default::default()
+        };
+        let call = cloner.endpoint.clone_session(&request, None).unwrap();
+        cloner.state();
+        p.settle();
+        for flush in std::mem::take(&mut p.flushes) {
+            p.endpoint.acknowledge_flush(flush).unwrap();
+        }
+        p.settle();
+        cloner.answer(call).unwrap();
+        let mut told: Vec<String> = read(&mut cloner);
+        consumer.endpoint.disable_tracing().unwrap();
+        consumer.until_told("disabled");
+        told.push(format!("packets of the original: {}", consumer.read().len()));
+        told
+    };
+    // Upstream's then waits for another, and is empty.
+    alike(story, &["packets of the original"]);
 }

@@ -1,7 +1,7 @@
 //! The daemons, and triggers.
 
 use crate::Case;
-use crate::differences::{CRASH, DAEMON_END, DAEMON_HELP, DAEMON_START, LEFT_SOCKETS, OCCUPIED};
+use crate::differences::{CRASH, DAEMON_END, DAEMON_HELP, DAEMON_START, LEFT_SOCKETS, NEWER, OCCUPIED};
 
 /// The reference comes without it.
 const NO_TRIGGER_PERFETTO: &str = "the reference comes without trigger_perfetto";
@@ -140,15 +140,22 @@ pub(crate) const CASES: &[Case] = &[
          1 traced_probes --help
          1 traced_probes -h",
     ),
-    Case::ours(
-        "relays",
-        "the service has none yet",
-        "codes <<'-'
-         traced --enable-relay-endpoint
-         traced --enable-relay-endpoint-on producer
--",
-        "1 traced --enable-relay-endpoint
-         1 traced --enable-relay-endpoint-on producer",
+    Case::same(
+        "a service for relays",
+        "export PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumer PERFETTO_PRODUCER_SOCK_NAME=$PWD/producer
+         traced --enable-relay-endpoint 2>/dev/null & until_sessions 0; runs $!; kill -KILL $!",
+        "runs",
+    ),
+    Case::differs(
+        "relays on one socket, and on none",
+        NEWER,
+        "export PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumer PERFETTO_PRODUCER_SOCK_NAME=$PWD/producer
+         timeout 1 traced --enable-relay-endpoint-on=$PWD/producer 2>/dev/null; echo $?
+         timeout 1 traced --enable-relay-endpoint-on=$PWD/elsewhere 2>/dev/null; echo $?",
+        "124
+         1",
+        "1
+         1",
     ),
     Case::ours(
         "daemons that are quiet",

@@ -170,6 +170,14 @@ impl Player {
         trace
     }
 
+    /// The replies to this request up to the last one, if that was waited for.
+    pub(crate) fn stream(&self, request: u64) -> Vec<&[u8]> {
+        let told = self.unmet.iter().chain(&self.met);
+        told.filter(|met| met.request == request)
+            .filter_map(Met::reply)
+            .collect()
+    }
+
     /// The replies to this request that were waited for.
     pub(crate) fn replies(&self, request: u64) -> Vec<&[u8]> {
         let of_request = self.met.iter().filter(|met| met.request == request);

@@ -7,7 +7,7 @@ use ferretto_ipc::host::{HostLimits, PeerIdentitySource, Reply, ReplyTo};
 use ferretto_ipc::ports::ServiceDescriptor;
 use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::transport::ReadEnd;
-use ferretto_ipc::{Address, HostConnection, Listener};
+use ferretto_ipc::{Address, HostConnection, Listener, PassedFd};
 use rustix::event::{PollFd, PollFlags};
 
 use super::PATIENCE;
@@ -48,7 +48,7 @@ impl ScriptedService {
                     Some(request) => Asked {
                         method: request.method,
                         payload: request.payload.to_vec(),
-                        fd: request.fd,
+                        fd: request.fd.map(PassedFd::into_inner),
                         to: request.reply_to,
                     },
                 };

@@ -96,7 +96,7 @@ pub(super) enum Done {
     /// What another file held was written, or could not be.
     Copied(SessionId, io::Result<()>),
     /// What was written so far did not reach the disk.
-    NotSynced(io::Error),
+    NotSynced(SessionId, io::Error),
     /// The file is complete: its [`FileWriter`] can be dropped, which closes it.
     Closed(SessionId, io::Result<()>),
 }
@@ -175,7 +175,7 @@ impl Files {
                         Job::Copy(from, size) => Done::Copied(session, output.copy(&from, size)),
                         Job::Sync => match output.sync() {
                             Ok(()) => continue,
-                            Err(error) => Done::NotSynced(error),
+                            Err(error) => Done::NotSynced(session, error),
                         },
                         Job::Close => Done::Closed(session, output.sync()),
                     };

@@ -14,7 +14,7 @@ use ferretto_ipc::client::CallId;
 use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{CommitDataRequest, DataSourceConfig, DataSourceDescriptor};
 use ferretto_service::{
-    Credentials, Introduction, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, SmbOrigin,
+    Credentials, Introduction, Machine, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, SmbOrigin,
 };
 use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
 
@@ -58,6 +58,7 @@ impl Producer {
                 producer::Scraping::Disabled => Scraping::Disabled,
             },
             sharing: MemorySharing::Possible,
+            machine: Machine::Host,
         };
         let credentials = Credentials {
             uid: system::effective_user(),

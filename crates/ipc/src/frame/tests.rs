@@ -16,13 +16,13 @@ fn encode(body: &[u8]) -> Vec<u8> {
 }
 
 /// A descriptor of a file of its own, told apart by its inode.
-fn some_fd() -> (OwnedFd, u64) {
+fn some_fd() -> (PassedFd, u64) {
     let fd = OwnedFd::from(tempfile::tempfile().unwrap());
     let inode = fstat(&fd).unwrap().st_ino;
-    (fd, inode)
+    (fd.into(), inode)
 }
 
-fn inode(fd: &OwnedFd) -> u64 {
+fn inode(fd: &PassedFd) -> u64 {
     fstat(fd).unwrap().st_ino
 }
 
@@ -170,7 +170,7 @@ fn reading_pauses_while_bytes_or_descriptors_pile_up() {
     while decoder.wants_input() {
         decoder.push(
             &encode(b"x"),
-            Some(OwnedFd::from(File::open("/dev/null").unwrap())),
+            Some(OwnedFd::from(File::open("/dev/null").unwrap()).into()),
         );
         pushed += 1;
     }

@@ -206,9 +206,37 @@ fn an_identity_counts_only_where_declared_and_only_the_first() {
         pair.client.set_peer_identity(&identity(2)).unwrap();
         pair.carry_to_host();
         pair.answer_nothing();
-        assert_eq!(pair.host.declared_identity(), expected.as_ref());
         assert!(pair.host.outgoing().is_empty(), "no answer is due");
+        assert_eq!(pair.caller(), expected);
     }
+}
+
+#[test]
+fn names_in_an_identity_are_bounded() {
+    let named = |hint: usize, name: usize| PeerIdentity {
+        machine_id_hint: "h".repeat(hint),
+        machine_name: "n".repeat(name),
+        ..PeerIdentity::default()
+    };
+    let most = MAX_IDENTITY_TEXT;
+    for (identity, too_long) in [
+        (named(most, most), None),
+        (named(most + 1, 0), Some(most + 1)),
+        (named(0, most + 1), Some(most + 1)),
+    ] {
+        let mut pair = Pair::with(PeerIdentitySource::Declared, HostLimits::default());
+        pair.client.set_peer_identity(&identity).unwrap();
+        pair.carry_to_host();
+        let violation = pair.host.next_request().err();
+        let expected = too_long.map(|length| Violation::IdentityTooLong { length });
+        assert_eq!(violation, expected);
+    }
+    // Where identities do not count, whatever they say is passed over.
+    let mut pair = Pair::with(PeerIdentitySource::Kernel, HostLimits::default());
+    pair.client.set_peer_identity(&named(most + 1, 0)).unwrap();
+    pair.carry_to_host();
+    pair.answer_nothing();
+    assert_eq!(pair.caller(), None);
 }
 
 #[test]

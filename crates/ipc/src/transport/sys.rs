@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+use rustix::net::{AddressFamily, SocketAddrAny};
 
 use super::PeerCredentials;
 
@@ -36,6 +37,18 @@ unsafe impl SocketAddrArg for VsockAddress {
             size_of::<libc::sockaddr_vm>() as SocketAddrLen,
         )
     }
+}
+
+/// The context id in a vsock address; `None` for addresses of other kinds.
+pub(super) fn vsock_cid(address: &SocketAddrAny) -> Option<u32> {
+    let is_whole = address.addr_len() as usize >= size_of::<libc::sockaddr_vm>();
+    if address.address_family() != AddressFamily::VSOCK || !is_whole {
+        return None;
+    }
+    // SAFETY: the pointer is to as many initialised bytes as the address is long, which are enough, and any bytes make a
+    // `sockaddr_vm`, which consists of integers.
+    let address = unsafe { address.as_ptr().cast::<libc::sockaddr_vm>().read_unaligned() };
+    Some(address.svm_cid)
 }
 
 /// Reads `SO_PEERCRED`.

@@ -16,7 +16,10 @@ fn receive_frame(stream: &mut Stream, decoder: &mut FrameDecoder) -> (Vec<u8>, O
     let mut buffer = [0; 1000];
     loop {
         if let Some(mut frame) = decoder.next_frame().unwrap() {
-            return (decoder.body(&frame).to_vec(), frame.fd.take());
+            return (
+                decoder.body(&frame).to_vec(),
+                frame.fd.take().map(PassedFd::into_inner),
+            );
         }
         wait_for(&*stream, PollFlags::IN);
         let mut fd = None;
@@ -272,6 +275,20 @@ fn abstract_names_and_tcp_work_like_paths() {
 }
 
 #[test]
+fn connections_from_one_machine_have_one_host() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let clients = [(); 2].map(|()| std::net::TcpStream::connect(address).unwrap());
+    for client in clients {
+        let (served, from) = listener.accept().unwrap();
+        let stream = Stream::from_fd(served.into()).unwrap();
+        assert_eq!(stream.peer_host().as_deref(), Some("127.0.0.1"), "{from}");
+        drop(client);
+    }
+    assert_eq!(Stream::pair().unwrap().0.peer_host(), None, "it is this machine");
+}
+
+#[test]
 fn a_refused_tcp_connection_is_an_error_by_the_first_read() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
@@ -314,6 +331,7 @@ fn vsock_works_where_the_kernel_has_a_loopback_for_it() {
             if let Err(error) = sockopt::socket_error(&client).unwrap() {
                 return println!("skipped: this kernel has no vsock loopback: {error}");
             }
+            assert_eq!(client.peer_host().as_deref(), Some("vsock://1"));
             exchange(&listener, client);
         }
         Err(error) => println!("skipped: this kernel has no vsock loopback: {error}"),

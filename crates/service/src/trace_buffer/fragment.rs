@@ -29,13 +29,11 @@ pub(super) fn token(payload: &[u8], at: usize) -> Token {
     let Some(rest) = payload.get(at..) else {
         return Token::Malformed;
     };
-    let (length, prefix) = match rest {
-        [] => return Token::End,
-        [byte @ 0..0x80, ..] => (u64::from(*byte), 1),
-        _ => match short_varint(rest).or_else(|| varint(rest)) {
-            Some(decoded) => decoded,
-            None => return Token::Malformed,
-        },
+    if rest.is_empty() {
+        return Token::End;
+    }
+    let Some((length, prefix)) = short_varint(rest).or_else(|| varint(rest)) else {
+        return Token::Malformed;
     };
     let start = at + prefix;
     if length <= (payload.len() - start) as u64 {
@@ -50,19 +48,19 @@ pub(super) fn token(payload: &[u8], at: usize) -> Token {
     }
 }
 
-/// The same as [`varint`], for those of two to four bytes: the lengths of longer packets, and the padded form that trace
-/// writers reserve before they know the length. All four bytes are loaded at once; the length of one fragment is what
-/// the place of the next depends on.
+/// The same as [`varint`], for the lengths there are: of one byte, of two, and of four, which is what upstream's trace
+/// writers reserve before they know the length. The length of one fragment is what the place of the next depends on, so
+/// all four bytes are loaded at once, and their number is guessed by the processor while the sum is still being made.
 #[inline]
 fn short_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let word = u32::from_le_bytes(*bytes.first_chunk()?);
-    let low = |byte: u32| u64::from(word >> (8 * byte) & 0x7f) << (7 * byte);
-    if word & 0x8080_8080 == 0x0080_8080 {
-        Some((low(0) | low(1) | low(2) | low(3), 4))
-    } else if word & 0x8080 == 0x0080 {
-        Some((low(0) | low(1), 2))
-    } else if word & 0x80_8080 == 0x00_8080 {
-        Some((low(0) | low(1) | low(2), 3))
+    let two_bytes = u64::from(word & 0x7f | word >> 1 & 0x3f80);
+    if word & 0x80 == 0 {
+        Some((u64::from(word & 0x7f), 1))
+    } else if word & 0xffff_8080 == 0x0080_8080 {
+        Some((two_bytes, 4))
+    } else if word & 0x8000 == 0 {
+        Some((two_bytes, 2))
     } else {
         None
     }

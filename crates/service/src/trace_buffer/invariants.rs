@@ -10,16 +10,19 @@ impl TraceBuffer {
     pub(super) fn check_invariants(&self) {
         let mut at = 0;
         let mut live = 0;
+        let (mut padding, mut not_done_with) = (0, 0);
         let mut cursor_on_boundary = self.write_at == 0 || self.write_at == self.ring.used();
         while at < self.ring.used() {
             cursor_on_boundary |= at == self.write_at;
             at += match self.ring.record(at) {
                 Record::Free(run) => {
                     assert!(run.bytes >= 16 && run.bytes.is_multiple_of(16) && run.padding <= run.bytes);
+                    padding += u64::from(run.padding);
                     run.bytes
                 }
                 Record::Chunk(chunk) => {
                     live += 1;
+                    not_done_with += u64::from(!chunk.is_drained() || chunk.payload == 0);
                     assert!(chunk.consumed <= chunk.payload && chunk.payload <= chunk.reserved);
                     assert!(
                         self.sequences
@@ -48,5 +51,22 @@ impl TraceBuffer {
         }
         assert_eq!(listed, live, "a sequence holds a chunk that is gone");
         assert_eq!(idle, self.sequences.idle_count());
+        self.check_accounts(padding, not_done_with);
+    }
+
+    /// Asserts that what went in is what came out, was lost or is here: `padding` bytes, and chunks `not_done_with`.
+    fn check_accounts(&self, padding: u64, not_done_with: u64) {
+        let stats = &self.stats;
+        assert_eq!(stats.padding_bytes_written - stats.padding_bytes_cleared, padding);
+        if self.read_only {
+            // What was read before the snapshot is not in its counters.
+            return;
+        }
+        let accounted = stats.chunks_read + stats.chunks_overwritten + not_done_with;
+        let grown_after_reading = accounted.checked_sub(stats.chunks_written);
+        assert!(
+            grown_after_reading.is_some_and(|times| times <= stats.chunks_rewritten),
+            "{accounted} chunks for {stats:?}"
+        );
     }
 }

@@ -18,6 +18,7 @@
 //! sense is counted and cut off; it costs its own sequence data and nobody else time or memory: memory is bounded
 //! by the size of the buffer, and no operation looks at other sequences.
 
+mod evicted;
 mod fragment;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -35,12 +36,13 @@ mod tests;
 
 use std::fmt;
 
-use record::Ring;
+use record::{Flags, Ring};
 use sequence::Sequences;
 use stats::WriterStats;
 pub use stats::{BufferStats, PayloadHistogram};
 
 use crate::ids::{ChunkId, MachineId, ProducerId, WriterId};
+use crate::protovm::ProtoVms;
 
 /// What happens when a buffer is full (`TraceConfig.BufferConfig.FillPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +210,16 @@ impl LossReasons {
     fn add(&mut self, reason: Self) {
         self.0 |= reason.0 | Self::PRESENT.0;
     }
+
+    /// Adds what is missing after the last fragment that is kept of a chunk.
+    fn add_those_at_the_end_of(&mut self, flags: Flags) {
+        if flags.has(Flags::WRITER_ABORTED) {
+            self.add(Self::WRITER_ABORT);
+        }
+        if flags.has(Flags::MALFORMED) {
+            self.add(Self::CHUNK_CORRUPTED);
+        }
+    }
 }
 
 impl std::ops::BitOr for LossReasons {
@@ -351,6 +363,8 @@ pub struct TraceBuffer {
     spans: Vec<Span>,
     /// Fragments seen while looking ahead for the rest of a packet; kept for its allocation.
     lookahead: Vec<read::Lookahead>,
+    /// What is made of packets that are overwritten unread. `None` for nothing, as it mostly is.
+    protovms: Option<Box<ProtoVms>>,
 }
 
 impl TraceBuffer {
@@ -382,6 +396,7 @@ impl TraceBuffer {
             walk: None,
             spans: Vec::new(),
             lookahead: Vec::new(),
+            protovms: None,
         })
     }
 
@@ -410,6 +425,7 @@ impl TraceBuffer {
             walk: None,
             spans: Vec::new(),
             lookahead: Vec::new(),
+            protovms: self.protovms.as_ref().map(|vms| vms.clone_read_only().into()),
         })
     }
 
@@ -429,6 +445,23 @@ impl TraceBuffer {
     #[must_use]
     pub fn used_size(&self) -> u64 {
         u64::from(self.ring.used())
+    }
+
+    /// The memory in use, and what counts for programs and their states.
+    #[must_use]
+    pub fn memory_used(&self) -> u64 {
+        self.used_size() + self.protovms.as_ref().map_or(0, |vms| vms.memory_used())
+    }
+
+    /// The programs to which packets go that are overwritten unread. There are none until the first is set up.
+    pub fn protovms_mut(&mut self) -> &mut ProtoVms {
+        self.protovms.get_or_insert_default()
+    }
+
+    /// The same, to look at them.
+    #[must_use]
+    pub fn protovms(&self) -> Option<&ProtoVms> {
+        self.protovms.as_deref()
     }
 
     /// Whether anything was ever written.

@@ -31,23 +31,34 @@ pub(super) struct Walk {
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     slot: Slot,
-    /// Its front chunk and where that lies, once reading has got to whole packets in it: most packets come out
-    /// of here without another look at the sequence. `consumed` is kept up to date here and in the ring.
-    front: Option<(u32, Chunk)>,
+    /// Its front chunk, once reading has got to whole packets in it: most packets come out of here without another look
+    /// at the sequence.
+    front: Option<Front>,
+}
+
+/// The chunk at the front of the sequence being read.
+#[derive(Clone, Copy, Debug)]
+struct Front {
+    /// Where it lies.
+    at: u32,
+    /// `consumed` is kept up to date here and in the ring.
+    chunk: Chunk,
+    /// The processor has been told to fetch the rest of it.
+    prefetched: bool,
 }
 
 /// A fragment found while looking for the rest of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookahead {
     /// Offset of its chunk.
-    chunk_at: u32,
-    span: Span,
+    pub(super) chunk_at: u32,
+    pub(super) span: Span,
     /// Where it ends in the chunk's payload.
-    end: u16,
+    pub(super) end: u16,
 }
 
 /// Outcome of looking for the rest of a packet.
-enum Reassembly {
+pub(super) enum Reassembly {
     Done,
     /// Not here yet.
     Missing,
@@ -132,7 +143,11 @@ impl TraceBuffer {
     #[inline]
     fn next_in_front_chunk(&mut self) -> Option<Slot> {
         let Reading { slot, front } = self.walk.as_mut()?.reading.as_mut()?;
-        let (at, chunk) = front.as_mut()?;
+        let Front {
+            at,
+            chunk,
+            prefetched,
+        } = front.as_mut()?;
         let start = usize::from(chunk.consumed);
         let Token::Fragment { start: body, end } = fragment::token(self.ring.payload(*at, chunk), start)
         else {
@@ -153,6 +168,10 @@ impl TraceBuffer {
             len: (end - body) as u16,
         };
         let slot = *slot;
+        if !*prefetched && chunk.is_sparse(span.size()) {
+            *prefetched = true;
+            self.ring.prefetch_rest(*at, chunk);
+        }
         self.set_only_span(span);
         Some(slot)
     }
@@ -218,7 +237,6 @@ impl TraceBuffer {
                 if token != Token::End {
                     // Well-formed when it was committed; a patch or a recommit has damaged it since.
                     sequence.losses.add(LossReasons::CHUNK_CORRUPTED);
-                    sequence.tail_is_lost = chunk.flags.has(Flags::CONTINUES_ON_NEXT);
                     self.stats.abi_violations += 1;
                     self.consume(at, chunk.payload);
                 }
@@ -234,29 +252,30 @@ impl TraceBuffer {
             };
             match fragment::part(chunk.flags, start, end, usize::from(chunk.payload)) {
                 Part::Whole => {
-                    sequence.tail_is_lost = false;
                     self.consume(at, end as u16);
                     if span.len > 0 {
                         self.set_only_span(span);
-                        reading.front = Some((
+                        let chunk = Chunk {
+                            consumed: end as u16,
+                            ..chunk
+                        };
+                        let prefetched = chunk.is_sparse(span.size());
+                        if prefetched {
+                            self.ring.prefetch_rest(at, &chunk);
+                        }
+                        reading.front = Some(Front {
                             at,
-                            Chunk {
-                                consumed: end as u16,
-                                ..chunk
-                            },
-                        ));
+                            chunk,
+                            prefetched,
+                        });
                         return true;
                     }
                 }
-                part @ (Part::Continue | Part::End) => {
-                    if !sequence.tail_is_lost {
-                        sequence.losses.add(LossReasons::ORPHAN_CONTINUATION);
-                    }
-                    sequence.tail_is_lost = part == Part::Continue;
+                Part::Continue | Part::End => {
+                    sequence.losses.add(LossReasons::ORPHAN_CONTINUATION);
                     self.consume(at, end as u16);
                 }
                 Part::Begin => {
-                    sequence.tail_is_lost = false;
                     let needs_patching = chunk.flags.has(Flags::NEEDS_PATCHING);
                     let first = Lookahead {
                         chunk_at: at,
@@ -295,7 +314,13 @@ impl TraceBuffer {
     }
 
     /// Collects in `lookahead` the fragments of the packet that begins with `first` in the front chunk.
-    fn look_ahead(&mut self, slot: Slot, first: Lookahead, id: ChunkId, needs_patching: bool) -> Reassembly {
+    pub(super) fn look_ahead(
+        &mut self,
+        slot: Slot,
+        first: Lookahead,
+        id: ChunkId,
+        needs_patching: bool,
+    ) -> Reassembly {
         self.lookahead.clear();
         self.lookahead.push(first);
         if needs_patching {

@@ -11,6 +11,8 @@
 //! The memory is reserved at once and touched as it is first written: the vector's length *is* the high-water
 //! mark, so a fresh buffer of 1 GiB costs address space only.
 
+use ferretto_smb::{prefetch_for_reading, prefetch_for_writing};
+
 use super::TraceBufferError;
 use crate::ids::ChunkId;
 
@@ -21,6 +23,14 @@ pub(super) const HEADER_SIZE: u32 = 16;
 /// The largest payload a chunk can have: its size must fit the header's 16-bit fields. Chunks in shared memory
 /// are at most 64 KiB including their own header, so nothing well-formed is larger.
 pub(super) const MAX_PAYLOAD: usize = u16::MAX as usize;
+
+/// How much of a chunk is prefetched at once, in bytes: the usual chunk whole. Where more is copied at once the processor
+/// sees by itself what comes next.
+const PREFETCHED: u32 = 4096;
+
+/// Packets of up to so many bytes are read one after the other faster than hints are given: the processor sees that
+/// every line is needed.
+const DENSE: usize = 128;
 
 /// Index of a sequence in [`super::sequence::Sequences`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +102,13 @@ impl Chunk {
     pub(super) fn is_drained(&self) -> bool {
         self.consumed == self.payload
     }
+
+    /// Whether packets are so far apart, to judge from one of `size` bytes, that reading would wait for the length of
+    /// each, which tells where the next is.
+    #[inline]
+    pub(super) fn is_sparse(&self, size: usize) -> bool {
+        size > DENSE && usize::from(self.payload - self.consumed) > DENSE
+    }
 }
 
 /// Bytes a record with `payload` bytes reserved takes in the ring. `payload` is at most [`MAX_PAYLOAD`].
@@ -160,6 +177,29 @@ impl Ring {
     /// High-water mark: bytes of the ring that were ever written.
     pub(super) fn used(&self) -> u32 {
         self.bytes.len() as u32
+    }
+
+    /// Has the processor fetch what stands where a chunk with `payload` bytes may be written next.
+    pub(super) fn prefetch_place(&self, at: u32, payload: usize) {
+        let at = at as usize;
+        let size = outer_size(payload.min(MAX_PAYLOAD)).min(PREFETCHED) as usize;
+        let place = at..self.bytes.len().min(at + size);
+        prefetch_for_writing(self.bytes.get(place).unwrap_or_default());
+    }
+
+    /// Has the processor fetch the beginning of the chunk at `at`.
+    pub(super) fn prefetch_beginning(&self, at: u32) {
+        let at = at as usize;
+        prefetch_for_reading(self.bytes.get(at..at + HEADER_SIZE as usize).unwrap_or_default());
+    }
+
+    /// Has the processor fetch what is unread of the chunk at `at`.
+    #[cold]
+    pub(super) fn prefetch_rest(&self, at: u32, chunk: &Chunk) {
+        let payload = self.payload(at, chunk);
+        let start = usize::from(chunk.consumed);
+        let end = payload.len().min(start + PREFETCHED as usize);
+        prefetch_for_reading(&payload[start..end]);
     }
 
     fn header(&self, at: u32) -> u128 {

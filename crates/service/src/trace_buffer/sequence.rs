@@ -69,8 +69,6 @@ pub(super) struct Sequence {
     pub(super) first_seen: ChunkId,
     /// The front chunk for which [`Sequence::arrive_at`] has been called.
     arrived_at: Option<ChunkId>,
-    /// The packet that goes on in the next chunk is lost, and that is already in `losses`.
-    pub(super) tail_is_lost: bool,
     /// Losses since the last packet that was read.
     pub(super) losses: LossReasons,
     /// The read cycle in which this sequence has nothing more to give.
@@ -97,12 +95,10 @@ impl Sequence {
             // The rest of a chunk whose scraped copy is gone: nothing lies between.
         } else if id != taken.id.next() {
             self.losses.add(LossReasons::READ_GAP);
-            self.tail_is_lost = false;
         } else if taken.incomplete {
             // The scraped copy was overwritten and the rest never came. A scrape withholds the fragment that was
-            // being written, so at least that one is lost, and `id` may continue it.
+            // being written, so at least that one is lost.
             self.losses.add(LossReasons::OVERWRITE);
-            self.tail_is_lost = true;
         }
     }
 
@@ -160,7 +156,6 @@ impl Sequences {
             last_taken: None,
             first_seen,
             arrived_at: None,
-            tail_is_lost: false,
             losses: LossReasons::NONE,
             stalled_in: 0,
             idle: Idle::default(),

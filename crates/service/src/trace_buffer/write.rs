@@ -37,6 +37,9 @@ impl TraceBuffer {
             return CopyOutcome::Discarded(Discard::ReadOnly);
         }
         self.walk = None;
+        // Finding the fragments takes about as long as memory takes to answer.
+        self.ring.prefetch_place(self.write_at, payload.len());
+        self.prefetch_to_overwrite();
 
         let mut flags = Flags::from_abi(info.flags);
         let mut fragments = info.num_fragments;
@@ -164,10 +167,8 @@ impl TraceBuffer {
                 chunk.consumed = taken.payload;
             } else if after <= 0 {
                 if after == 0 && complete && std::mem::take(&mut taken.incomplete) {
-                    // All that the rest of the chunk says is that the writer dropped a packet.
-                    if chunk.flags.has(Flags::WRITER_ABORTED) {
-                        sequence.losses.add(LossReasons::WRITER_ABORT);
-                    }
+                    // The rest of the chunk is a packet that the writer dropped, or nothing that makes sense.
+                    sequence.losses.add_those_at_the_end_of(chunk.flags);
                 }
                 return self.refuse(Some(chunk.slot), chunk.id, Discard::TooLate);
             }
@@ -243,25 +244,22 @@ impl TraceBuffer {
             return self.append(chunk, payload);
         }
 
+        let still_open = !complete && copy.flags.has(Flags::INCOMPLETE);
         if grows {
             self.ring.overwrite(at, payload);
             copy.payload = chunk.payload;
-            for flag in [
-                Flags::CONTINUES_FROM_PREVIOUS,
-                Flags::CONTINUES_ON_NEXT,
-                Flags::NEEDS_PATCHING,
-                Flags::MALFORMED,
-                Flags::WRITER_ABORTED,
-            ] {
+            // It has all that the producer had said of the copy, and what was wrong with that may have been put right.
+            copy.flags = chunk.flags;
+            self.stats.chunks_rewritten += 1;
+        } else {
+            // What was withheld of the copy turns out to be no fragment.
+            for flag in [Flags::WRITER_ABORTED, Flags::MALFORMED] {
                 if chunk.flags.has(flag) {
                     copy.flags.insert(flag);
                 }
             }
-            self.stats.chunks_rewritten += 1;
-        } else if chunk.flags.has(Flags::WRITER_ABORTED) {
-            copy.flags.insert(Flags::WRITER_ABORTED);
         }
-        if complete {
+        if !still_open {
             copy.flags.remove(Flags::INCOMPLETE);
         }
         self.ring.put_chunk(at, &copy);
@@ -291,6 +289,16 @@ impl TraceBuffer {
             .is_some_and(|taken| distance(chunk.id, taken.id) < 0)
         {
             sequence.losses.add(LossReasons::OVERWRITE);
+            let cleared = outer.min(self.ring.used() - self.write_at);
+            if cleared > 0 {
+                self.ring.put_free(
+                    self.write_at,
+                    FreeRun {
+                        bytes: cleared,
+                        padding: 0,
+                    },
+                );
+            }
             return self.refuse(Some(chunk.slot), chunk.id, Discard::Overtaken);
         }
         self.ring.write(self.write_at, &chunk, payload);
@@ -320,7 +328,8 @@ impl TraceBuffer {
         CopyOutcome::Stored
     }
 
-    /// Frees `bytes` bytes from the write cursor on, and whatever the last record cut through has beyond.
+    /// Frees `bytes` bytes from the write cursor on, and whatever the last record cut through has beyond. What is at the
+    /// cursor then is one free run of `bytes` bytes, but for its header, which is up to the caller.
     fn evict(&mut self, bytes: u32) {
         let end = self.write_at + bytes;
         let mut at = self.write_at;
@@ -328,7 +337,11 @@ impl TraceBuffer {
         while at < end && at < self.ring.used() {
             match self.ring.record(at) {
                 Record::Free(run) => {
-                    self.stats.padding_bytes_cleared += u64::from(run.padding);
+                    if run.padding > 0 {
+                        self.stats.padding_bytes_cleared += u64::from(run.padding);
+                        // At the end of the buffer the record stays, and is met again.
+                        self.ring.put_free(at, FreeRun { padding: 0, ..run });
+                    }
                     at += run.bytes;
                     rest_is_padding = false;
                 }
@@ -357,12 +370,7 @@ impl TraceBuffer {
         while let Some(&Held { at, .. }) = self.sequences.get(slot).chunks.front() {
             let chunk = self.ring.chunk(at);
             if !chunk.is_drained() {
-                let sequence = self.sequences.get_mut(slot);
-                sequence.arrive_at(chunk.id);
-                sequence.losses.add(LossReasons::OVERWRITE);
-                sequence.tail_is_lost = chunk.flags.has(Flags::CONTINUES_ON_NEXT);
-                self.stats.chunks_overwritten += 1;
-                self.stats.bytes_overwritten += u64::from(chunk.outer_size());
+                self.overwrite(at, &chunk);
             }
             self.take_front(slot);
             if at == until {
@@ -384,12 +392,7 @@ impl TraceBuffer {
             payload: chunk.payload,
             incomplete: chunk.flags.has(Flags::INCOMPLETE),
         });
-        if chunk.flags.has(Flags::WRITER_ABORTED) {
-            sequence.losses.add(LossReasons::WRITER_ABORT);
-        }
-        if chunk.flags.has(Flags::MALFORMED) {
-            sequence.losses.add(LossReasons::CHUNK_CORRUPTED);
-        }
+        sequence.losses.add_those_at_the_end_of(chunk.flags);
         if chunk.payload == 0 {
             // Nothing in it will ever be consumed, so this is the only moment to count it as done with.
             self.stats.chunks_read += 1;

@@ -196,6 +196,7 @@ mod tests {
             "cloning takes nothing from the original but its list"
         );
         triggers.receive(hit(3));
+        assert_eq!(unwritten(&mut triggers), [3]);
         assert_eq!(unwritten(&mut triggers.for_clone()), [3]);
     }
 

@@ -5,12 +5,12 @@ use ferretto_proto::messages::priority_boost_config::BoostPolicy;
 use ferretto_proto::messages::trace_config::{BuiltinDataSource, SessionSemaphore};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
-    BuiltinClock, Message, PriorityBoostConfig, ProtoVmConfig, TraceConfig, TracePacket,
+    BuiltinClock, DataSourceDescriptor, Message, PriorityBoostConfig, TraceConfig, TracePacket,
     extension_descriptor, trace_config,
 };
 use ferretto_service::{
-    ConfigInput, Credentials, DescriptorEncoding, ExtensionDescriptor, Identity, Introduction, OutputFile,
-    PriorityBoost, Scraping, StateScope,
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConfigInput, DescriptorEncoding, ExtensionDescriptor,
+    Identity, Original, OutputFile, PriorityBoost, StateScope,
 };
 
 use crate::world::{Disk, World, config, packet, starts, stops};
@@ -176,6 +176,85 @@ fn an_exclusive_session_ends_all_others() {
     assert_eq!(world.consumers[&others[2]].disabled.len(), 1);
     let root = world.consumer_of(0);
     assert_eq!(world.state(root, StateScope::Sessions).tracing_sessions.len(), 1);
+}
+
+#[test]
+fn an_exclusive_session_ends_others_in_whatever_state_they_are() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let descriptor = DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_stop: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &descriptor);
+    let [
+        waiting,
+        stopping,
+        stopped,
+        detached,
+        snapshots,
+        holds_a_clone,
+        wants_a_clone,
+    ] = [1, 2, 3, 4, 5, 0, 0].map(|uid| world.consumer_of(uid));
+    let deferred = TraceConfig {
+        deferred_start: Some(true),
+        ..config(&["d"])
+    };
+    world.enable(waiting, &deferred);
+    world.enable(stopping, &config(&["d"]));
+    world.enable(stopped, &config(&[]));
+    let now = world.now;
+    for consumer in [stopping, stopped] {
+        world.service.disable_tracing(consumer, &now);
+    }
+    world.enable(detached, &config(&["d"]));
+    world.service.detach(detached, "key").unwrap();
+    let original = world.enable(snapshots, &config(&["d"]));
+    let request = CloneRequest {
+        original: Original::Id(original.0),
+        purpose: ClonePurpose::Snapshot,
+        filter: CloneFilter::Applied,
+        trigger: None,
+        file: CloneFile::None,
+    };
+    world.try_clone(holds_a_clone, request.clone()).unwrap();
+    world.acknowledge_flushes(producer);
+    assert!(world.cloned(holds_a_clone).unwrap().is_ok());
+    world.try_clone(wants_a_clone, request).unwrap();
+
+    let exclusive_one = world.consumer_of(6);
+    let only = world.enable(exclusive_one, &exclusive(1));
+    let root = world.consumer_of(0);
+    let left = world.state(root, StateScope::Sessions).tracing_sessions;
+    assert_eq!(
+        left.iter().map(|session| session.id).collect::<Vec<_>>(),
+        [Some(only.0)]
+    );
+    for consumer in [waiting, stopping, snapshots] {
+        let told = &world.consumers[&consumer].disabled;
+        assert!(
+            matches!(told.as_slice(), [Some(error)] if error.contains("exclusive")),
+            "{told:?}"
+        );
+    }
+    // These were told of their end before, or there is nothing to be told of.
+    assert_eq!(world.consumers[&stopped].disabled, [None]);
+    for consumer in [detached, holds_a_clone, wants_a_clone] {
+        assert!(world.consumers[&consumer].disabled.is_empty());
+    }
+    assert!(world.cloned(wants_a_clone).unwrap().is_err());
+    assert!(world.service.attach(detached, "key").is_err());
+    assert_eq!(
+        world.count(producer, stops),
+        4,
+        "once for each instance, whether or not it was waited for"
+    );
+    world.lose_consumer(exclusive_one);
+    for consumer in [waiting, stopping, stopped, detached, snapshots, holds_a_clone] {
+        assert!(world.read(consumer).is_empty());
+        world.enable(consumer, &config(&["d"]));
+    }
 }
 
 #[test]
@@ -639,17 +718,6 @@ fn what_the_service_does_not_do_is_refused_with_a_reason() {
     };
     let error = world.try_enable(consumer, &persistent).unwrap_err();
     assert!(error.contains("persist_trace_across_reboots"), "{error}");
-    let mut merging = config(&["d"]);
-    merging.data_sources[0]
-        .config
-        .get_or_insert_default()
-        .protovm_config = ProtoVmConfig {
-        memory_limit_kb: Some(64),
-        ..Default::default()
-    }
-    .into();
-    let error = world.try_enable(consumer, &merging).unwrap_err();
-    assert!(error.contains("protovm_config"), "{error}");
 }
 
 #[test]
@@ -748,52 +816,4 @@ fn what_only_android_or_the_command_line_heed_is_carried_into_the_trace() {
     assert_eq!(in_trace, Some(&carried));
     let nothing_else = trace_of(&mut World::new(), &config(&[]));
     assert_eq!(packets.len(), nothing_else.len(), "and has no other effect");
-}
-
-#[test]
-fn a_locked_down_service_takes_its_own_user_only() {
-    use trace_config::LockdownModeOperation::{LOCKDOWN_CLEAR, LOCKDOWN_SET, LOCKDOWN_UNCHANGED};
-    const OWN: u32 = 42;
-    const OTHER: u32 = 1000;
-    let mut world = World::new();
-    let operate = |world: &mut World, operation| {
-        let consumer = world.consumer();
-        let locking = TraceConfig {
-            lockdown_mode: Some(operation),
-            ..config(&["d"])
-        };
-        world.enable(consumer, &locking);
-        consumer
-    };
-    let connects = |world: &mut World, uid| {
-        let credentials = Credentials { uid, pid: None };
-        let admitted = world
-            .service
-            .connect_producer(credentials, Introduction::default());
-        world.run();
-        admitted.is_some()
-    };
-    let own = world.producer_of(OWN, "own", Scraping::Disabled);
-    let other = world.producer_of(OTHER, "other", Scraping::Disabled);
-    for producer in [own, other] {
-        world.offer(producer, "d");
-    }
-    for (operation, others) in [
-        (LOCKDOWN_UNCHANGED, true),
-        (LOCKDOWN_SET, false),
-        (LOCKDOWN_UNCHANGED, false),
-        (LOCKDOWN_CLEAR, true),
-    ] {
-        let before = (world.count(own, starts), world.count(other, starts));
-        let consumer = operate(&mut world, operation);
-        assert_eq!(world.count(own, starts), before.0 + 1);
-        assert_eq!(
-            world.count(other, starts),
-            before.1 + usize::from(others),
-            "{operation:?}"
-        );
-        assert!(connects(&mut world, OWN));
-        assert_eq!(connects(&mut world, OTHER), others, "{operation:?}");
-        world.lose_consumer(consumer);
-    }
 }

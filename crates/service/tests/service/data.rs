@@ -101,31 +101,41 @@ fn a_registered_writer_writes_into_no_other_buffer() {
 fn target_buffers_are_found_by_index_and_by_name() {
     let mut world = World::new();
     let producer = world.producer("p");
-    for name in ["zero", "one", "two"] {
+    // Index and name, where they are given, and the buffer that is meant. An index of 0 says nothing.
+    let cases = [
+        (None, None, 0),
+        (Some(1), None, 1),
+        (None, Some("c"), 2),
+        (Some(0), Some("c"), 2),
+        (Some(2), Some("c"), 2),
+    ];
+    let names: Vec<String> = (0..cases.len()).map(|case| format!("d{case}")).collect();
+    for name in &names {
         world.offer(producer, name);
     }
     let consumer = world.consumer();
-    let mut named = config(&["zero", "one", "two"]);
-    named.buffers = ["a", "b", "c"]
+    let mut named = config(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    // Not every buffer has a name.
+    named.buffers = [None, Some("b"), Some("c")]
         .map(|name| trace_config::BufferConfig {
             size_kb: Some(16),
-            name: Some(name.into()),
+            name: name.map(Into::into),
             ..Default::default()
         })
         .into();
-    named.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
-    named.data_sources[2]
-        .config
-        .get_or_insert_default()
-        .target_buffer_name = Some("c".into());
+    for (source, (index, name, _)) in named.data_sources.iter_mut().zip(cases) {
+        let source = source.config.get_or_insert_default();
+        source.target_buffer = index;
+        source.target_buffer_name = name.map(Into::into);
+    }
     world.enable(consumer, &named);
     let ids: Vec<u32> = world
         .instances(producer)
         .iter()
         .map(|(_, config)| config.target_buffer.unwrap())
         .collect();
-    assert_eq!(ids[1] - ids[0], 1);
-    assert_eq!(ids[2] - ids[0], 2);
+    let meant = cases.map(|(_, _, buffer)| ids[0] + buffer);
+    assert_eq!(ids, meant);
 }
 
 #[test]

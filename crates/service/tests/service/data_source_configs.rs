@@ -1,7 +1,9 @@
 //! What configs say of data sources: which producers and machines they are for, what these are given, and what changes while
 //! the session is there.
 
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config};
+use ferretto_proto::messages::{
+    DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config, trace_packet,
+};
 use ferretto_service::{
     ConfigInput, ConsumerId, Credentials, Introduction, OutputFile, ProducerCommand, Service, SmbOrigin,
 };
@@ -86,6 +88,77 @@ fn a_filter_that_changes_brings_in_every_registration() {
     assert_eq!(world.count(producer, starts), 3);
 }
 
+/// A session of data sources that nobody may join yet, and the same config with those filters gone.
+fn closed_and_open(names: &[&str]) -> (TraceConfig, TraceConfig) {
+    let open = config(names);
+    let mut closed = open.clone();
+    for source in &mut closed.data_sources {
+        source.producer_name_filter = vec!["nobody".into()];
+    }
+    (closed, open)
+}
+
+#[test]
+fn data_sources_that_come_with_a_change_come_in_the_order_of_the_config() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let names = ["c", "a", "b", "a"];
+    for name in ["a", "b", "c"] {
+        world.offer(producer, name);
+    }
+    let (closed, open) = closed_and_open(&names);
+    let consumer = world.consumer();
+    world.enable(consumer, &closed);
+    change(&mut world, consumer, &open);
+    let instances = world.instances(producer);
+    let set_up: Vec<&str> = instances.iter().filter_map(|(_, c)| c.name.as_deref()).collect();
+    assert_eq!(set_up, names);
+    // Each starts before the next is set up, as one that is registered late does.
+    let commands = commands(&world.producers[&producer], 1);
+    assert_eq!(commands, ["set up", "start"].repeat(names.len()));
+}
+
+#[test]
+fn the_trace_and_whoever_attaches_get_the_filters_as_they_are_and_nothing_else_of_a_change() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let (closed, open) = closed_and_open(&["d", "e"]);
+    world.enable(consumer, &closed);
+    // One data source is not named any more, so keeps its filter; another one and a name come too late.
+    let mut changed = config(&["d", "late"]);
+    changed.unique_session_name = Some("late".into());
+    change(&mut world, consumer, &changed);
+    let mut expected = open;
+    expected.data_sources[1].producer_name_filter = vec!["nobody".into()];
+    world.service.detach(consumer, "key").unwrap();
+    let attached = world.service.attach(consumer, "key").unwrap();
+    assert_eq!(TraceConfig::decode_from_slice(&attached).unwrap(), expected);
+    let packets = world.read(consumer);
+    let in_trace = packets.iter().find_map(|packet| match &packet.data {
+        Some(trace_packet::Data::TraceConfig(config)) => Some(&**config),
+        _ => None,
+    });
+    assert_eq!(in_trace, Some(&expected));
+}
+
+#[test]
+fn a_change_to_a_filter_that_is_no_expression_changes_nothing() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    for name in ["d", "e"] {
+        world.offer(producer, name);
+    }
+    let consumer = world.consumer();
+    let (closed, mut broken) = closed_and_open(&["d", "e"]);
+    world.enable(consumer, &closed);
+    broken.data_sources[1].producer_name_regex_filter = vec!["(".into()];
+    change(&mut world, consumer, &broken);
+    assert_eq!(world.instances(producer).len(), 0);
+    world.service.detach(consumer, "key").unwrap();
+    let attached = world.service.attach(consumer, "key").unwrap();
+    assert_eq!(TraceConfig::decode_from_slice(&attached).unwrap(), closed);
+}
+
 #[test]
 fn a_config_that_changes_before_the_start_sets_up_and_starts_nothing() {
     let mut world = World::new();
@@ -139,7 +212,7 @@ fn a_machine_is_picked_by_its_name_or_as_the_host() {
 
 #[test]
 fn a_service_that_is_locked_down_deals_with_its_own_user_only() {
-    use trace_config::LockdownModeOperation::{LOCKDOWN_CLEAR, LOCKDOWN_SET};
+    use trace_config::LockdownModeOperation::{LOCKDOWN_CLEAR, LOCKDOWN_SET, LOCKDOWN_UNCHANGED};
     let mut world = World::new();
     let scraping = Default::default();
     // The service runs as user 42.
@@ -167,7 +240,11 @@ fn a_service_that_is_locked_down_deals_with_its_own_user_only() {
     // It stays so beyond the session that asked for it, until another asks for the opposite.
     let now = world.now;
     world.service.free_buffers(consumer, &now);
-    world.enable(consumer, &config(&["d"]));
+    let unchanged = TraceConfig {
+        lockdown_mode: Some(LOCKDOWN_UNCHANGED),
+        ..config(&["d"])
+    };
+    world.enable(consumer, &unchanged);
     assert_eq!([world.count(own, starts), world.count(stranger, starts)], [2, 0]);
     world.service.free_buffers(consumer, &now);
     let unlocked = TraceConfig {

@@ -1,7 +1,8 @@
 //! What the service tells in a trace of the session itself and of others: service events and concurrent sessions.
 
 use ferretto_proto::messages::concurrent_session_event::State;
-use ferretto_proto::messages::trace_config::BuiltinDataSource;
+use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
+use ferretto_proto::messages::trace_config::{BuiltinDataSource, TriggerConfig};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{ConcurrentSessionEvent, DataSourceDescriptor, TraceConfig, TracePacket};
@@ -190,6 +191,37 @@ fn data_sources_that_are_slow_to_start_are_named_after_twenty_seconds() {
 }
 
 #[test]
+fn a_session_that_starts_while_nobody_is_attached_tells_of_no_slow_start() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let triggered = TraceConfig {
+        trigger_config: TriggerConfig {
+            trigger_mode: Some(TriggerMode::START_TRACING),
+            trigger_timeout_ms: Some(100_000),
+            triggers: vec![Trigger {
+                name: Some("t".into()),
+                stop_delay_ms: Some(100_000),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+        .into(),
+        ..config(&["d"])
+    };
+    world.enable(consumer, &triggered);
+    world.service.detach(consumer, "key").unwrap();
+    world.activate(producer, &["t"]);
+    world.service.attach(consumer, "key").unwrap();
+    world.advance(30_000);
+    let told = service_events(&world.read(consumer));
+    let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
+    // Nor that all have started, for there was nobody to hear it.
+    assert_eq!(names, ["tracing started", "read"]);
+}
+
+#[test]
 fn no_more_data_sources_are_named_than_the_limit() {
     for count in [
         limits::MAX_LISTED_DATA_SOURCES,
@@ -236,6 +268,7 @@ fn sessions_tell_what_others_there_were_and_how_they_went() {
     world.advance(10);
     world.enable(c, &watching("c", &[]));
     disable(&mut world, c);
+    assert!(told(&world.read(b)).is_empty(), "it has ended");
     let seen = world.read(c);
     assert_eq!(
         told(&seen),
@@ -255,6 +288,32 @@ fn sessions_tell_what_others_there_were_and_how_they_went() {
         assert_eq!(event.num_data_sources, Some(0));
     }
     assert!(told(&world.read(a)).is_empty(), "once");
+}
+
+#[test]
+fn what_others_were_before_is_told_in_the_order_in_which_they_came_to_be_so() {
+    use State::STATE_STARTED;
+    let mut world = World::new();
+    let [a, b, c] = [world.consumer(), world.consumer(), world.consumer()];
+    let deferred = TraceConfig {
+        deferred_start: Some(true),
+        ..config(&[])
+    };
+    world.enable(a, &deferred);
+    world.enable(b, &config(&[]));
+    world.advance(10);
+    let now = world.now;
+    world.service.start_deferred(a, &now);
+    world.run();
+    world.enable(c, &watching("c", &[]));
+    let seen = told(&world.read(c));
+    assert_eq!(
+        seen,
+        [
+            (STATE_STARTED, 2, String::new()),
+            (STATE_STARTED, 1, String::new())
+        ]
+    );
 }
 
 #[test]
@@ -308,6 +367,33 @@ fn a_session_that_was_freed_is_no_longer_beside_others_though_its_file_is_being_
 }
 
 #[test]
+fn what_a_consumer_that_left_was_yet_to_be_told_holds_up_no_other() {
+    use ferretto_proto::messages::observable_events;
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumers = [world.consumer(), world.consumer()];
+    let deferred = TraceConfig {
+        deferred_start: Some(true),
+        ..config(&["d"])
+    };
+    let now = world.now;
+    for consumer in consumers {
+        let kinds = observable_events::Type::TYPE_DATA_SOURCES_INSTANCES as u32;
+        world.service.observe_events(consumer, kinds, &now);
+        world.enable(consumer, &deferred);
+    }
+    // Both are to be told that theirs has started, and one of them is gone by then.
+    for consumer in consumers {
+        world.service.start_deferred(consumer, &now);
+    }
+    world.lose_consumer(consumers[0]);
+    let last = world.consumers[&consumers[1]].changes.last();
+    let started = observable_events::DataSourceInstanceState::DATA_SOURCE_INSTANCE_STATE_STARTED;
+    assert_eq!(last, Some(&("d".to_owned(), started as i32)));
+}
+
+#[test]
 fn other_sessions_are_told_of_up_to_a_number() {
     let mut world = World::new();
     let (a, b) = (world.consumer(), world.consumer());
@@ -343,6 +429,9 @@ fn names_of_other_sessions_are_kept_up_to_a_size() {
     }
     let seen = told(&world.read(a)).len();
     assert_eq!(seen, limits::MAX_CONCURRENT_SESSION_NAME_BYTES / size);
+    // What was read makes room.
+    world.enable(b, &long);
+    assert_eq!(told(&world.read(a)).len(), 2);
 }
 
 #[test]
@@ -382,6 +471,43 @@ fn the_end_of_a_clone_is_told_as_the_end_of_any_session() {
         told(&world.read(a)),
         lives.map(|(state, id)| (state, id, String::new()))
     );
+}
+
+#[test]
+fn a_clone_tells_what_its_original_was_told_and_of_itself() {
+    use State::{STATE_CLONED_READ_ONLY, STATE_CONFIGURED, STATE_STARTED};
+    let mut world = World::new();
+    let [a, b, c, d] = [1000, 2001, 2002, 0].map(|uid| world.consumer_of(uid));
+    let original = world.enable(a, &watching("a", &[]));
+    world.enable(b, &config(&[]));
+    world.advance(10);
+    let request = |file| CloneRequest {
+        original: Original::Id(original.0),
+        purpose: ClonePurpose::Snapshot,
+        filter: CloneFilter::Applied,
+        trigger: None,
+        file,
+    };
+    world.try_clone(d, request(CloneFile::None)).unwrap();
+    world.enable(c, &config(&[]));
+    let seen = world.read(d);
+    let lives = [
+        (STATE_CONFIGURED, 2, ""),
+        (STATE_STARTED, 2, ""),
+        (STATE_CLONED_READ_ONLY, 3, "a"),
+    ];
+    assert_eq!(
+        told(&seen),
+        lives.map(|(state, id, name)| (state, id, name.to_owned()))
+    );
+    let (at, clone) = concurrent_events(&seen).pop().unwrap();
+    assert_eq!(
+        (at, clone.consumer_uid, clone.num_data_sources),
+        (1010, Some(0), Some(0))
+    );
+    // The original keeps all of it, and hears of what comes later.
+    assert_eq!(told(&world.read(a))[..3], told(&seen));
+    assert!(told(&world.read(d)).is_empty(), "once");
 }
 
 #[test]

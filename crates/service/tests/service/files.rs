@@ -142,35 +142,23 @@ fn a_session_that_streams_cannot_be_read() {
 
 #[test]
 fn how_producers_are_flushed_follows_the_write_period() {
+    use trace_config::WriteFlushMode::{
+        WRITE_FLUSH_AUTO, WRITE_FLUSH_DISABLED, WRITE_FLUSH_ENABLED, WRITE_FLUSH_UNSPECIFIED,
+    };
+    // Write period, mode and flush period in ms, and at the multiples of what producers are flushed.
     let cases = [
-        // (write period, mode, flush period) and flushes asked for within 20 s
-        ((1000, None, None), 4),
-        ((1000, None, Some(1000)), 4),
-        ((8000, None, None), 2),
-        (
-            (
-                1000,
-                Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED),
-                None,
-            ),
-            0,
-        ),
-        (
-            (
-                1000,
-                Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED),
-                Some(2000),
-            ),
-            9,
-        ),
-        (
-            (
-                4000,
-                Some(trace_config::WriteFlushMode::WRITE_FLUSH_ENABLED),
-                None,
-            ),
-            4,
-        ),
+        ((1000, None, None), Some(5000)),
+        ((1000, Some(WRITE_FLUSH_UNSPECIFIED), None), Some(5000)),
+        ((1000, Some(WRITE_FLUSH_AUTO), None), Some(5000)),
+        ((1000, Some(WRITE_FLUSH_AUTO), Some(1000)), Some(5000)),
+        ((0, Some(WRITE_FLUSH_AUTO), None), Some(5000)),
+        ((5000, Some(WRITE_FLUSH_AUTO), None), Some(5000)),
+        ((5001, Some(WRITE_FLUSH_AUTO), None), Some(5001)),
+        ((8000, None, Some(1000)), Some(8000)),
+        ((50, Some(WRITE_FLUSH_ENABLED), None), Some(100)),
+        ((4000, Some(WRITE_FLUSH_ENABLED), Some(1000)), Some(4000)),
+        ((1000, Some(WRITE_FLUSH_DISABLED), None), None),
+        ((8000, Some(WRITE_FLUSH_DISABLED), Some(2000)), Some(2000)),
     ];
     for ((write_period, mode, flush_period), expected) in cases {
         let mut world = World::new();
@@ -186,15 +174,20 @@ fn how_producers_are_flushed_follows_the_write_period() {
                 ..into_file(&["d"])
             },
         );
-        for _ in 0..190 {
-            world.advance(100);
-            world.acknowledge_flushes(producer);
+        let mut asked = Vec::new();
+        while world.now.monotonic < 16_000_000_000 {
+            world.advance(1);
+            if world.count(producer, flushes) > asked.len() {
+                asked.push(world.now.monotonic / 1_000_000);
+                world.acknowledge_flushes(producer);
+            }
         }
-        let asked = world.count(producer, flushes);
-        assert!(
-            asked.abs_diff(expected) <= 1,
-            "{write_period} {mode:?} {flush_period:?}: {asked}"
-        );
+        let multiples = |period: u64| (1..).map(move |n| n * period).skip_while(|at| *at <= 1000);
+        let expected: Vec<u64> = expected
+            .into_iter()
+            .flat_map(|period| multiples(period).take_while(|at| *at <= 16_000))
+            .collect();
+        assert_eq!(asked, expected, "{write_period} {mode:?} {flush_period:?}");
     }
 }
 
@@ -211,6 +204,37 @@ fn files_are_synced_after_each_write_if_the_config_says_so() {
     );
     world.advance(600);
     assert_eq!(world.syncs, 3);
+}
+
+#[test]
+fn who_waits_for_a_file_is_told_that_a_part_of_it_did_not_reach_the_disk_though_the_rest_does() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let synced = TraceConfig {
+        fflush_post_write: Some(trace_config::FFlushMode::FFLUSH_ENABLED),
+        ..into_file(&[])
+    };
+    let session = world.enable(consumer, &synced);
+    world.advance(200);
+    world.service.file_sync_failed(session, "input/output error");
+    world.service.file_sync_failed(session, "no such device");
+    world.advance(400);
+    assert_eq!(world.syncs, 3, "it goes on");
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(world.closed_files, [session]);
+    let told = &world.consumers[&consumer].disabled;
+    assert!(
+        matches!(&told[..], [Some(error)] if error.contains("input/output error")),
+        "the first, which is why the others: {told:?}"
+    );
+    let lines = world.log.iter().filter(|line| line.contains("on the disk"));
+    assert_eq!(lines.count(), 1);
+    // Of a session that is gone there is nobody to be told.
+    world.lose_consumer(consumer);
+    world.service.file_sync_failed(session, "input/output error");
+    world.run();
 }
 
 #[test]
@@ -352,6 +376,10 @@ fn the_consumer_is_told_of_the_end_once_the_file_is_closed_and_of_what_went_wron
     world.service.file_written(session, Ok(written), &now);
     assert!(matches!(world.service.poll(), Some(Output::CloseFile(_))));
     assert!(world.service.poll().is_none(), "nothing is told yet");
+    assert!(
+        world.service.read_for_file(session, 1 << 20, &now).is_none(),
+        "nor is anything more written"
+    );
     world
         .service
         .file_closed(session, Err("input/output error".into()), &now);

@@ -282,6 +282,39 @@ fn a_filter_that_lets_nothing_pass_does_not_make_batches_endless() {
     for _ in 0..10 {
         world.commit(producer, 1, target, &[&packet(&"x".repeat(1000))]);
     }
+    assert_batches_end(&mut world, consumer);
+}
+
+#[test]
+fn packets_that_cannot_be_filtered_do_not_make_batches_endless() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let config = filtered(
+        &["d"],
+        keeping(&[&[Rule::Nested(PACKET, 1)], &[Rule::Nested(FOR_TESTING, 0)]]),
+    );
+    world.enable(consumer, &config);
+    let target = world.target(producer);
+    // A text where a message is expected.
+    let mut damaged = ferretto_wire::Writer::new();
+    damaged.bytes_field(FOR_TESTING, &[0xff; 1000]);
+    for _ in 0..10 {
+        world.commit(producer, 1, target, &[damaged.as_slice()]);
+    }
+    assert_batches_end(&mut world, consumer);
+    let stats = world.service.trace_stats(consumer).unwrap().filter_stats;
+    assert_eq!(stats.errors, Some(10));
+    assert_eq!(
+        stats.bytes_discarded_per_buffer,
+        [],
+        "what cannot be filtered is not discarded"
+    );
+}
+
+/// Of about ten packets of 1000 bytes, of which nothing stays, each batch of 2000 bytes has read a part.
+fn assert_batches_end(world: &mut World, consumer: ferretto_service::ConsumerId) {
     let mut batches = 0;
     loop {
         let now = world.now;

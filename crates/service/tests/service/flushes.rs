@@ -50,6 +50,36 @@ fn a_flush_fails_when_a_producer_is_silent_for_too_long() {
 }
 
 #[test]
+fn a_flush_waits_as_long_as_the_request_says_else_the_config_else_five_seconds() {
+    for (request, config_ms, expected) in [
+        (0, None, 5000),
+        (0, Some(0), 5000),
+        (0, Some(300), 300),
+        (70, Some(300), 70),
+        (8000, Some(300), 8000),
+    ] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        let timed = TraceConfig {
+            flush_timeout_ms: config_ms,
+            ..config(&["d"])
+        };
+        world.enable(consumer, &timed);
+        let now = world.now;
+        world.service.flush(consumer, 1, request, 0, &now);
+        world.advance(expected - 1);
+        assert!(
+            world.consumers[&consumer].flushes.is_empty(),
+            "{request} {config_ms:?}"
+        );
+        world.advance(1);
+        assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Failed)]);
+    }
+}
+
+#[test]
 fn the_acknowledgement_of_a_later_flush_counts_for_earlier_ones() {
     let mut world = World::new();
     let producer = world.producer("p");
@@ -384,30 +414,6 @@ fn a_flush_of_one_session_asks_nobody_of_another() {
     assert!(world.consumers[&first].flushes.is_empty());
     world.acknowledge_flushes(a);
     assert_eq!(world.consumers[&first].flushes.len(), 1);
-}
-
-#[test]
-fn no_more_flushes_are_pending_than_the_limit() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
-    world.enable(consumer, &config(&["d"]));
-    let now = world.now;
-    let most = ferretto_service::limits::MAX_PENDING_FLUSHES + 1;
-    for token in 0..most {
-        world.service.flush(consumer, token as u64, 0, 0, &now);
-    }
-    world.run();
-    assert!(world.consumers[&consumer].flushes.is_empty());
-    world.service.flush(consumer, 77_777, 0, 0, &now);
-    world.run();
-    assert_eq!(
-        world.consumers[&consumer].flushes,
-        [(77_777, FlushOutcome::Failed)]
-    );
-    world.acknowledge_flushes(producer);
-    assert_eq!(world.consumers[&consumer].flushes.len(), most + 1);
 }
 
 #[test]

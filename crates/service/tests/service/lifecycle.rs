@@ -257,6 +257,39 @@ fn a_stop_waits_for_acknowledgements_and_no_longer_than_the_timeout() {
 }
 
 #[test]
+fn a_stop_waits_five_seconds_unless_the_config_says_otherwise_and_tells_producers_how_long() {
+    for (configured, expected) in [
+        (None, 5000),
+        (Some(0), 5000),
+        (Some(1), 1),
+        (Some(60_000), 60_000),
+    ] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        let slow = DataSourceDescriptor {
+            name: Some("d".into()),
+            will_notify_on_stop: Some(true),
+            ..Default::default()
+        };
+        world.register(producer, &slow);
+        let consumer = world.consumer();
+        let timed = TraceConfig {
+            data_source_stop_timeout_ms: configured,
+            ..config(&["d"])
+        };
+        world.enable(consumer, &timed);
+        let told = world.instances(producer)[0].1.stop_timeout_ms;
+        assert_eq!(told.map(u64::from), Some(expected));
+        let now = world.now;
+        world.service.disable_tracing(consumer, &now);
+        world.advance(expected - 1);
+        assert!(world.consumers[&consumer].disabled.is_empty(), "{configured:?}");
+        world.advance(1);
+        assert_eq!(world.consumers[&consumer].disabled, [None], "{configured:?}");
+    }
+}
+
+#[test]
 fn a_producer_that_dies_ends_its_instances_and_what_it_committed_stays() {
     let mut world = World::new();
     let producer = world.producer("p");
@@ -398,7 +431,7 @@ fn a_descriptor_that_fits_into_no_part_of_the_state_is_cut_to_its_name() {
     });
     assert_eq!(
         descriptors.collect::<Vec<_>>(),
-        [("small".into(), true), ("huge".into(), false)]
+        [("huge".into(), false), ("small".into(), true)]
     );
 }
 

@@ -3,15 +3,15 @@
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceDescriptor, Message, TraceConfig, TracePacket, commit_data_request,
-    trace_config,
+    CommitDataRequest, DataSourceDescriptor, Message, TraceConfig, TracePacket, TracingServiceState,
+    commit_data_request, trace_config,
 };
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, Credentials, FlushOutcome, Introduction, Original,
     ProducerCommand, Service, StateScope, limits,
 };
 
-use crate::world::{Disk, World, config, flushes, packet, texts};
+use crate::world::{Disk, World, config, flushes, packet, starts, texts};
 
 const KB: usize = 1024;
 
@@ -411,4 +411,106 @@ fn a_packet_may_be_larger_than_any_message() {
     world.commit_in_fragments(producer, 1, target, &whole, 30 * KB);
     let packets: Vec<TracePacket> = world.read(consumer);
     assert_eq!(texts(&packets), [text]);
+}
+
+#[test]
+fn a_producer_takes_part_in_a_session_with_so_many_instances_and_others_are_not_kept_out() {
+    const NAMES: usize = 16;
+    let each_wanted = limits::MAX_INSTANCES_PER_PRODUCER / NAMES;
+    let mut world = World::new();
+    let (greedy, other) = (world.producer("greedy"), world.producer("other"));
+    for _ in 0..NAMES {
+        world.offer(greedy, "d");
+    }
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&vec!["d"; each_wanted]));
+    let count = |world: &World| {
+        world.state(consumer, StateScope::Sessions).tracing_sessions[0]
+            .num_data_sources
+            .unwrap_or_default() as usize
+    };
+    assert_eq!(count(&world), limits::MAX_INSTANCES_PER_PRODUCER);
+    world.offer(greedy, "d");
+    assert_eq!(count(&world), limits::MAX_INSTANCES_PER_PRODUCER);
+    world.offer(other, "d");
+    assert_eq!(count(&world), limits::MAX_INSTANCES_PER_PRODUCER + each_wanted);
+    // Another session is another matter.
+    let second = world.consumer();
+    world.enable(second, &config(&["d"]));
+    assert_eq!(world.count(other, starts), each_wanted + 1);
+    assert_eq!(
+        world.count(greedy, starts),
+        limits::MAX_INSTANCES_PER_PRODUCER + NAMES + 1
+    );
+}
+
+#[test]
+fn names_of_producers_are_cut_between_characters() {
+    let whole = "\u{20ac}".repeat(limits::MAX_PRODUCER_NAME / 3);
+    for (name, kept) in [
+        (whole.clone(), whole.len()),
+        (whole.clone() + "xyz", whole.len() + 1),
+    ] {
+        let mut world = World::new();
+        let who = Introduction {
+            name: name.clone(),
+            sdk_version: name.clone(),
+            ..Default::default()
+        };
+        world.introduce(1000, who);
+        let root = world.consumer_of(0);
+        let state = world.state(root, StateScope::Everything);
+        assert_eq!(state.producers[0].name.as_deref(), Some(&name[..kept]));
+        assert_eq!(state.producers[0].sdk_version.as_deref(), Some(&name[..kept]));
+    }
+}
+
+#[test]
+fn the_descriptors_of_a_user_are_bounded_in_all() {
+    const EACH: usize = 4 * 1024 * 1024;
+    let mut world = World::new();
+    let named = |name: &str| Introduction {
+        name: name.into(),
+        ..Default::default()
+    };
+    // Only as many bytes are wanted as make the limit; whether they describe anything is the same.
+    let descriptor = |size: usize| {
+        let mut descriptor = ferretto_wire::Writer::new();
+        descriptor.bytes_field(1, b"d");
+        let rest = size - descriptor.len() - 7;
+        descriptor.bytes_field(9999, &vec![0; rest]);
+        assert_eq!(descriptor.len(), size);
+        descriptor.as_slice().to_vec()
+    };
+    let exact = descriptor(EACH);
+    let now = world.now;
+    let mut producers = Vec::new();
+    for _ in 0..limits::MAX_DESCRIPTOR_BYTES_PER_UID / exact.len() {
+        let producer = world.introduce(1000, named("p"));
+        world.service.register_data_source(producer, &exact, &now);
+        producers.push(producer);
+    }
+    let root = world.consumer_of(0);
+    let count = |world: &World| {
+        let parts = world.service.query_state(root, StateScope::Everything, 1000);
+        let states = parts
+            .iter()
+            .map(|part| TracingServiceState::decode_from_slice(part).unwrap());
+        states.map(|state| state.data_sources.len()).sum::<usize>()
+    };
+    let all = producers.len();
+    assert_eq!(count(&world), all);
+    let late = world.introduce(1000, named("late"));
+    world.service.register_data_source(late, &exact, &now);
+    assert_eq!(count(&world), all, "one too many of this user");
+    let other = world.introduce(1001, named("other"));
+    world.service.register_data_source(other, &exact, &now);
+    assert_eq!(count(&world), all + 1, "another user has room of its own");
+    // What is taken back, or goes away, makes room.
+    world.service.unregister_data_source(producers[0], "d", &now);
+    world.service.disconnect_producer(producers[1], &now);
+    for _ in 0..3 {
+        world.service.register_data_source(late, &exact, &now);
+    }
+    assert_eq!(count(&world), all + 1);
 }

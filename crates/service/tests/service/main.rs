@@ -16,6 +16,8 @@ mod filters;
 mod flushes;
 mod lifecycle;
 mod limits;
+mod machines;
+mod protovms;
 mod queries;
 mod refusals;
 mod scraping;

@@ -1,7 +1,8 @@
 //! What a consumer can ask the service: its state with each option, capabilities, statistics of its session.
 
 use ferretto_proto::messages::{
-    DataSourceDescriptor, Message, TraceConfig, TracingServiceState, trace_config, tracing_service_state,
+    DataSourceDescriptor, Message, TraceConfig, TracingServiceCapabilities, TracingServiceState,
+    observable_events, trace_config, tracing_service_state,
 };
 use ferretto_service::{ConsumerId, Credentials, Introduction, Service, StateScope};
 
@@ -161,10 +162,78 @@ fn an_entry_that_fits_into_no_message_is_left_out() {
 }
 
 #[test]
+fn data_sources_are_told_by_name_and_in_the_order_of_their_registration() {
+    let mut world = World::new();
+    let producers = [world.producer("p"), world.producer("q")];
+    for (producer, name, id) in [
+        (1, "b", 1),
+        (0, "c", 1),
+        (0, "b", 2),
+        (1, "a", 2),
+        (1, "b", 3),
+        (0, "B", 3),
+    ] {
+        let descriptor = DataSourceDescriptor {
+            name: Some(name.into()),
+            id: Some(id),
+            ..Default::default()
+        };
+        world.register(producers[producer], &descriptor);
+    }
+    let consumer = world.consumer();
+    let told = |world: &World| -> Vec<(String, i32, u64)> {
+        let state = world.state(consumer, StateScope::Everything);
+        let sources = state.data_sources.iter().map(|source| {
+            let descriptor = &source.ds_descriptor;
+            let name = descriptor.name.clone().expect("a name");
+            (
+                name,
+                source.producer_id.expect("a producer"),
+                descriptor.id.expect("an id"),
+            )
+        });
+        sources.collect()
+    };
+    let expected = [
+        ("B", 1, 3),
+        ("a", 2, 2),
+        ("b", 2, 1),
+        ("b", 1, 2),
+        ("b", 2, 3),
+        ("c", 1, 1),
+    ];
+    let expected = expected.map(|(name, producer, id)| (name.to_owned(), producer, id));
+    assert_eq!(told(&world), expected);
+    // Who changes a descriptor keeps its place.
+    let changed = DataSourceDescriptor {
+        name: Some("b".into()),
+        id: Some(1),
+        no_flush: Some(true),
+        ..Default::default()
+    };
+    world
+        .service
+        .update_data_source(producers[1], &changed.encode_to_vec());
+    assert_eq!(told(&world), expected);
+}
+
+#[test]
 fn the_service_says_what_older_ones_could_not() {
-    let capabilities = Service::query_capabilities();
-    assert_eq!(capabilities.has_query_capabilities, Some(true));
-    assert_eq!(capabilities.has_trace_config_output_path, Some(true));
+    use observable_events::Type::{
+        TYPE_ALL_DATA_SOURCES_STARTED, TYPE_CLONE_TRIGGER_HIT, TYPE_DATA_SOURCES_INSTANCES,
+    };
+    let expected = TracingServiceCapabilities {
+        has_query_capabilities: Some(true),
+        has_trace_config_output_path: Some(true),
+        has_clone_session: Some(true),
+        observable_events: vec![
+            TYPE_DATA_SOURCES_INSTANCES,
+            TYPE_ALL_DATA_SOURCES_STARTED,
+            TYPE_CLONE_TRIGGER_HIT,
+        ],
+        ..Default::default()
+    };
+    assert_eq!(Service::query_capabilities(), expected);
 }
 
 #[test]

@@ -28,8 +28,24 @@ fn buffers_that_cannot_be() {
         config.buffers[0].size_kb = size_kb;
         config
     };
-    assert!(refused(&sized(None)).contains("size_kb"));
-    assert!(refused(&sized(Some(u32::MAX))).contains("size_kb"));
+    let four_gb = 4 * 1024 * 1024;
+    for size_kb in [None, Some(0), Some(four_gb), Some(u32::MAX)] {
+        assert!(
+            refused(&sized(size_kb)).contains("is not a valid size"),
+            "{size_kb:?}"
+        );
+    }
+    // One that could be, but for the memory that it takes.
+    let mut world = World::new();
+    let consumer = world.consumer();
+    match world.try_enable(consumer, &sized(Some(four_gb - 1))) {
+        Ok(_) => assert_eq!(world.service.buffer_bytes(), u64::from(four_gb - 1) * 1024),
+        Err(error) => assert!(!error.contains("is not a valid size"), "{error}"),
+    }
+    // The last of several is as bad as the first.
+    let mut several = sized(Some(128));
+    several.buffers.extend(sized(Some(four_gb)).buffers);
+    assert!(refused(&several).contains("buffers[1]"));
     let many = |count| TraceConfig {
         buffers: vec![config(&[]).buffers[0].clone(); count],
         ..Default::default()
@@ -54,6 +70,13 @@ fn targets_that_are_not_there() {
         .get_or_insert_default()
         .target_buffer_name = Some("nowhere".into());
     assert!(refused(&wrong).contains("nowhere"));
+    let mut wrong = config(&["d"]);
+    wrong.buffers = vec![wrong.buffers[0].clone(); 3];
+    wrong.buffers[2].name = Some("two".into());
+    let source = wrong.data_sources[0].config.get_or_insert_default();
+    source.target_buffer_name = Some("two".into());
+    source.target_buffer = Some(1);
+    assert!(refused(&wrong).contains("name different buffers"));
     assert!(
         refused(&TraceConfig {
             buffers: Vec::new(),
@@ -127,18 +150,6 @@ fn a_second_session_of_the_same_consumer() {
             .unwrap_err()
             .contains("already")
     );
-}
-
-#[test]
-fn a_session_name_that_is_taken() {
-    let mut world = World::new();
-    let named = TraceConfig {
-        unique_session_name: Some("mine".into()),
-        ..config(&[])
-    };
-    let (first, second) = (world.consumer(), world.consumer());
-    world.enable(first, &named);
-    assert!(world.try_enable(second, &named).unwrap_err().contains("mine"));
 }
 
 #[test]

@@ -49,33 +49,6 @@ fn recording(config: &TraceConfig) -> (World, ProducerId, ConsumerId) {
     (world, producer, consumer)
 }
 
-fn flush(world: &mut World, consumer: ConsumerId) {
-    let now = world.now;
-    world.service.flush(consumer, 0, 0, 0, &now);
-    world.run();
-}
-
-#[test]
-fn the_life_of_a_session_is_told_as_it_goes() {
-    let (mut world, producer, consumer) = recording(&config(&["d"]));
-    assert_eq!(events(&world.read(consumer)), ["started", "all started", "read"]);
-    for _ in 0..2 {
-        world.advance(1);
-        flush(&mut world, consumer);
-        world.advance(1);
-        world.acknowledge_flushes(producer);
-    }
-    assert_eq!(
-        events(&world.read(consumer)),
-        ["flush", "flushed", "flush", "flushed", "read"]
-    );
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
-    assert_eq!(events(&world.read(consumer)), ["disabled", "read"]);
-    assert_eq!(events(&world.read(consumer)), ["read"]);
-}
-
 #[test]
 fn who_was_slow_to_flush_is_told_before_what_waited_for_it() {
     let timed = TraceConfig {
@@ -90,19 +63,6 @@ fn who_was_slow_to_flush_is_told_before_what_waited_for_it() {
         events(&world.read(consumer)),
         ["flush", "slow to flush", "flushed", "disabled", "read"]
     );
-}
-
-#[test]
-fn events_between_two_reads_are_bounded() {
-    let (mut world, producer, consumer) = recording(&config(&["d"]));
-    world.read(consumer);
-    for _ in 0..100 {
-        flush(&mut world, consumer);
-        world.acknowledge_flushes(producer);
-    }
-    let told = events(&world.read(consumer));
-    let count = |event| told.iter().filter(|told| **told == event).count();
-    assert_eq!((count("flush"), count("flushed"), count("read")), (64, 64, 1));
 }
 
 fn named(sources: &DataSources) -> Vec<(String, String)> {
@@ -151,22 +111,6 @@ fn data_sources_that_do_not_start_within_20_s_are_named() {
         assert_eq!(slow_to_start(&world.read(consumer)), expected);
         assert_eq!(slow_to_start(&world.read(consumer)), None, "once");
     }
-}
-
-#[test]
-fn no_more_than_so_many_slow_data_sources_are_named() {
-    let mut world = World::new();
-    let (producer, consumer) = (world.producer("p"), world.consumer());
-    let descriptor = DataSourceDescriptor {
-        name: Some("d".into()),
-        will_notify_on_start: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &descriptor);
-    world.enable(consumer, &config(&["d"; limits::MAX_LISTED_DATA_SOURCES + 1]));
-    world.advance(20_000);
-    let slow = slow_to_start(&world.read(consumer)).unwrap();
-    assert_eq!(slow.len(), limits::MAX_LISTED_DATA_SOURCES);
 }
 
 #[test]
@@ -307,29 +251,6 @@ fn statistics_tell_the_chunk_sizes_of_each_writer_and_its_buffer() {
             assert_eq!(written, [0, 2, 3]);
         }
     }
-}
-
-#[test]
-fn statistics_count_who_and_what_there_is() {
-    let (mut world, _, consumer) = recording(&config(&["d", "d"]));
-    let second = world.producer("q");
-    world.offer(second, "unused");
-    world.lose_producer(second);
-    let other = world.consumer();
-    let mut two = config(&[]);
-    two.buffers.push(two.buffers[0].clone());
-    world.enable(other, &two);
-    let stats = world.service.trace_stats(consumer).unwrap();
-    assert_eq!(
-        (stats.producers_connected, stats.producers_seen),
-        (Some(1), Some(2))
-    );
-    assert_eq!(
-        (stats.data_sources_registered, stats.data_sources_seen),
-        (Some(1), Some(2))
-    );
-    assert_eq!((stats.tracing_sessions, stats.total_buffers), (Some(2), Some(3)));
-    assert_eq!(stats.buffer_stats.len(), 1, "those of this session only");
 }
 
 #[test]

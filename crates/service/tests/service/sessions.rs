@@ -360,6 +360,33 @@ fn who_begins_to_observe_is_told_how_things_are_and_who_stops_is_told_no_more() 
 }
 
 #[test]
+fn instances_are_told_of_producer_by_producer_and_those_of_a_lost_one_by_name() {
+    let mut world = World::new();
+    let [first, second] = ["p", "q"].map(|name| world.producer(name));
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["a", "b", "c"]));
+    for (producer, name) in [(first, "c"), (second, "b"), (first, "a"), (second, "a")] {
+        world.offer(producer, name);
+    }
+    let told = |world: &mut World| -> Vec<String> {
+        world.run();
+        let changes = &mut world.consumers.get_mut(&consumer).expect("known").changes;
+        changes.drain(..).map(|(name, _)| name).collect()
+    };
+    let now = world.now;
+    world.service.observe_events(consumer, INSTANCES, &now);
+    assert_eq!(told(&mut world), ["c", "a", "b", "a"]);
+    world.lose_producer(first);
+    assert_eq!(told(&mut world), ["a", "c"]);
+    world.offer(second, "c");
+    let first = world.producer("p");
+    world.offer(first, "a");
+    told(&mut world);
+    world.service.disable_tracing(consumer, &now);
+    assert_eq!(told(&mut world), ["b", "a", "c", "a"]);
+}
+
+#[test]
 fn what_a_consumer_observes_comes_before_the_end_that_follows_it() {
     let mut world = World::new();
     producer_of_d(&mut world, false, false);

@@ -7,7 +7,7 @@ use ferretto_probes::process_stats;
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::{DataSourceConfig, Message};
 use ferretto_proto::text::nearest;
-use ferretto_service::ProducerFilter;
+use ferretto_service::{Machine, ProducerFilter};
 
 use super::known_sources::{self, FTRACE, Owner, TRACK_EVENT};
 use super::{Adviser, name_of};
@@ -196,7 +196,7 @@ fn producers(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
         && (machines.is_empty() || machines.iter().any(own))
         // A filter that is no expression is refused by the service, which says why.
         && let Ok(filter) = ProducerFilter::of(&by_name, this)
-        && !passing.iter().any(|name| filter.passes(name))
+        && !passing.iter().any(|name| filter.passes(name, &Machine::Host))
     {
         let field = match source.producer_name_filter.is_empty() {
             true => "producer_name_regex_filter",

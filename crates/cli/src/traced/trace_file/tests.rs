@@ -22,7 +22,10 @@ fn packets(count: usize, size: usize) -> Vec<u8> {
 }
 
 fn writer(fd: impl Into<OwnedFd>) -> (PacketWriter, CancelWrites) {
-    TraceFile::passed(fd.into()).unwrap().into_writer().unwrap()
+    TraceFile::passed(PassedFd::from(fd.into()))
+        .unwrap()
+        .into_writer()
+        .unwrap()
 }
 
 /// A file that has no more room than this, like a full disk.
@@ -145,7 +148,7 @@ fn what_cannot_be_read_again_is_not_shared() {
         (write_only.into(), "open for writing only"),
     ];
     for (fd, reason) in fds {
-        let (writer, _cancel) = writer(fd);
+        let (mut writer, _cancel) = writer(fd);
         let error = writer.share().unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
@@ -167,7 +170,7 @@ fn a_reader_that_is_gone_is_an_error() {
 
 #[test]
 fn descriptors_that_cannot_be_written_are_refused_at_once() {
-    let refused = |fd: OwnedFd| match TraceFile::passed(fd) {
+    let refused = |fd: OwnedFd| match TraceFile::passed(fd.into()) {
         Ok(_) => panic!("accepted"),
         Err(error) => assert!(error.contains("not open for writing"), "{error}"),
     };

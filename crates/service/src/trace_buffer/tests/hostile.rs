@@ -207,3 +207,13 @@ fn commits_in_the_worst_order_stay_cheap() {
         CopyOutcome::Stored
     );
 }
+
+#[test]
+fn a_sequence_of_fragments_without_bytes_ends_like_any_other() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 32));
+    buffer.commit(chunk(1, 1, 1).raw(&[0]));
+    buffer.commit(chunk(1, 1, 2).whole('b', 32));
+    assert_eq!(buffer.read(), ["a32", "b32"]);
+    assert_eq!(buffer.stats().bytes_in_use(), 0);
+}

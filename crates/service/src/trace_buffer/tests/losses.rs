@@ -194,3 +194,93 @@ fn a_chunk_older_than_anything_seen_that_comes_too_late_is_a_loss() {
     buffer.commit(chunk(1, 1, 6).whole('c', 20));
     assert_eq!(buffer.read(), [r#"c20 !{"PRESENT", "READ_GAP"}"#]);
 }
+
+#[test]
+fn a_scraped_chunk_whose_rest_is_no_fragment_is_marked() {
+    for overwritten_before in [false, true] {
+        let mut buffer = ring(4096);
+        buffer.scrape(chunk(1, 1, 0).whole('a', 20).whole('b', 20).padded_to(512));
+        assert_eq!(buffer.read(), ["a20"]);
+        if overwritten_before {
+            buffer.commit(chunk(2, 1, 0).whole('x', 4000));
+            assert_eq!(buffer.read(), ["x4000"]);
+        }
+        let _ = buffer.try_commit(&chunk(1, 1, 0).whole('a', 20).raw(&[0xff, 0xff]));
+        assert_eq!(buffer.stats().abi_violations, 1);
+        buffer.commit(chunk(1, 1, 1).whole('c', 20));
+        assert_eq!(
+            buffer.read(),
+            [r#"c20 !{"PRESENT", "CHUNK_CORRUPTED"}"#],
+            "overwritten before: {overwritten_before}"
+        );
+    }
+}
+
+#[test]
+fn what_was_wrong_with_a_scraped_copy_is_forgotten_when_the_chunk_is_whole() {
+    let mut buffer = ring(4096);
+    let mut torn = chunk(1, 1, 0)
+        .whole('a', 20)
+        .raw(&[0xff, 0xff])
+        .raw(&[])
+        .padded_to(512);
+    torn.info.state = ChunkState::Incomplete;
+    let outcome = buffer.try_commit(&torn);
+    assert_eq!(outcome, CopyOutcome::Violation(AbiViolation::MalformedFragments));
+    buffer.commit(chunk(1, 1, 0).whole('a', 20).whole('b', 20).whole('c', 20));
+    buffer.commit(chunk(1, 1, 1).whole('d', 20));
+    assert_eq!(buffer.read(), ["a20", "b20", "c20", "d20"]);
+}
+
+#[test]
+fn the_end_of_a_packet_that_arrives_when_its_start_is_overwritten_is_an_orphan() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).begin('a', 1000));
+    buffer.commit(chunk(2, 1, 0).whole('x', 3000));
+    buffer.commit(chunk(2, 1, 1).whole('y', 500));
+    assert_eq!(buffer.read(), ["x3000", "y500"]);
+    buffer.commit(chunk(1, 1, 1).end('b', 20).whole('c', 20));
+    assert_eq!(
+        buffer.read(),
+        [r#"c20 !{"PRESENT", "ORPHAN_CONTINUATION", "OVERWRITE"}"#]
+    );
+}
+
+#[test]
+fn what_is_overwritten_is_lost_for_the_reasons_that_reading_would_find() {
+    for (overwritten, reasons) in [
+        (chunk(1, 1, 0).whole('a', 500), r#""OVERWRITE""#),
+        (chunk(1, 1, 0).end('a', 500), r#""ORPHAN_CONTINUATION""#),
+        (chunk(1, 1, 0).begin('a', 500), r#""REASSEMBLY_BROKEN_CHAIN""#),
+        (
+            chunk(1, 1, 0).end('a', 200).begin('a', 300),
+            r#""ORPHAN_CONTINUATION", "REASSEMBLY_BROKEN_CHAIN""#,
+        ),
+        (
+            chunk(1, 1, 0).whole('a', 200).begin('a', 300),
+            r#""REASSEMBLY_BROKEN_CHAIN", "OVERWRITE""#,
+        ),
+    ] {
+        let mut buffer = ring(4096);
+        buffer.commit(overwritten);
+        buffer.commit(chunk(1, 1, 1).whole('b', 20));
+        buffer.commit(chunk(2, 1, 0).whole('x', 3400));
+        buffer.commit(chunk(2, 1, 1).whole('y', 500));
+        let read = buffer.read();
+        assert_eq!(read[0], format!(r#"b20 !{{"PRESENT", {reasons}}}"#));
+        assert_eq!(buffer.stats().chunks_overwritten, 1);
+    }
+}
+
+#[test]
+fn the_rest_of_a_packet_goes_with_its_overwritten_start() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).begin('a', 500));
+    buffer.commit(chunk(1, 1, 1).end('a', 20));
+    buffer.commit(chunk(1, 1, 2).whole('b', 20));
+    buffer.commit(chunk(2, 1, 0).whole('x', 3400));
+    buffer.commit(chunk(2, 1, 1).whole('y', 500));
+    let stats = buffer.stats();
+    assert_eq!((stats.readaheads_succeeded, stats.chunks_overwritten), (1, 2));
+    assert_eq!(buffer.read()[0], r#"b20 !{"PRESENT", "OVERWRITE"}"#);
+}

@@ -8,6 +8,7 @@ mod losses;
 mod model;
 mod overwriting;
 mod patching;
+mod protovms;
 mod reading;
 mod recommits;
 mod snapshots;

@@ -259,3 +259,69 @@ fn histograms_tell_the_chunk_sizes_of_each_writer() {
         )
     );
 }
+
+#[test]
+fn histograms_count_every_commit_that_a_buffer_looks_at() {
+    let counted = |buffer: &Fixture| -> u64 {
+        let histograms = buffer.0.writer_stats();
+        histograms.map(|(_, _, h)| h.counts().iter().sum::<u64>()).sum()
+    };
+    let mut buffer = discard(4096);
+    let scraped = chunk(1, 1, 0).whole('a', 20).whole('b', 20);
+    buffer.scrape(scraped.clone());
+    buffer.commit(scraped.clone());
+    assert_eq!(counted(&buffer), 2, "the same chunk again");
+    buffer.commit(chunk(1, 1, 1).whole('c', 20));
+    assert_eq!(buffer.read(), ["a20", "b20", "c20"]);
+    let late = buffer.try_commit(&scraped);
+    assert_eq!(late, CopyOutcome::Discarded(Discard::TooLate));
+    assert_eq!(counted(&buffer), 4, "one that comes too late");
+    let large = chunk(1, 1, 2).whole('x', 4070);
+    for _ in 0..3 {
+        assert_eq!(buffer.try_commit(&large), CopyOutcome::Discarded(Discard::Full));
+    }
+    assert_eq!(counted(&buffer), 5, "the one that fills it, and none after");
+    let mut buffer = ring(4096);
+    let impossible = chunk(1, 1, 0).whole('x', 4096);
+    assert_eq!(
+        buffer.try_commit(&impossible),
+        CopyOutcome::Violation(AbiViolation::TooLarge)
+    );
+    assert_eq!(counted(&buffer), 0);
+}
+
+#[test]
+fn what_is_in_use_is_what_is_unread_and_the_padding() {
+    let mut buffer = ring(4096);
+    for id in 0..8 {
+        buffer.commit(chunk(1, 1, id).whole('x', 496));
+    }
+    assert_eq!(buffer.stats().bytes_in_use(), 4096);
+    buffer.commit(chunk(1, 2, 0).whole('y', 736));
+    assert_eq!(buffer.stats().padding_bytes_written, 272, "of two unread chunks");
+    assert_eq!(buffer.stats().bytes_in_use(), 4096);
+    assert_eq!(buffer.read_some(3).len(), 3);
+    assert_eq!(buffer.stats().bytes_in_use(), 4096 - 3 * 512);
+    buffer.read();
+    assert_eq!(buffer.stats().bytes_in_use(), 272);
+    buffer.commit(chunk(1, 2, 1).whole('z', 240));
+    assert_eq!(buffer.stats().bytes_in_use(), 256);
+}
+
+#[test]
+fn padding_at_the_end_that_a_chunk_does_not_fit_into_is_cleared_once() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 2032));
+    buffer.commit(chunk(1, 1, 1).whole('b', 2032));
+    buffer.commit(chunk(1, 1, 2).whole('c', 2032));
+    buffer.commit(chunk(1, 1, 3).whole('d', 1008));
+    for (id, cleared) in [(4, 1024), (5, 1536), (6, 1536), (7, 1536)] {
+        buffer.commit(chunk(1, 1, id).whole('e', 2544));
+        let stats = buffer.stats();
+        assert_eq!(
+            (stats.padding_bytes_written, stats.padding_bytes_cleared),
+            (1024 + 512, cleared),
+            "chunk {id}"
+        );
+    }
+}

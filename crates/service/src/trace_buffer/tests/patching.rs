@@ -166,5 +166,22 @@ fn a_chunk_overwritten_while_it_waits_is_a_loss_and_ends_the_wait() {
     buffer.commit(chunk(1, 1, 2).whole('c', 2000));
     buffer.commit(chunk(1, 1, 3).whole('d', 2000));
     assert!(!buffer.patch((1, 1, 0), 1, b"aaaa", DONE));
-    assert_eq!(buffer.read(), [r#"c2000 !{"PRESENT", "OVERWRITE"}"#, "d2000"]);
+    assert_eq!(
+        buffer.read(),
+        [
+            r#"c2000 !{"PRESENT", "ORPHAN_CONTINUATION", "OVERWRITE"}"#,
+            "d2000"
+        ]
+    );
+}
+
+#[test]
+fn a_full_buffer_that_discards_still_takes_patches() {
+    let mut buffer = discard(4096);
+    buffer.commit(chunk(1, 1, 0).begin('-', 5).needs_patching());
+    buffer.commit(chunk(1, 1, 1).end('b', 5));
+    let full = buffer.try_commit(&chunk(2, 1, 0).whole('x', 4070));
+    assert_eq!(full, CopyOutcome::Discarded(Discard::Full));
+    assert!(buffer.patch((1, 1, 0), 1, b"aaaa", DONE));
+    assert_eq!(buffer.read(), ["a5+b5"]);
 }

@@ -327,9 +327,66 @@ fn a_clone_is_not_made_if_what_was_on_its_way_to_the_file_does_not_fit() {
     }
     let error = scene.world.cloned(scene.cloner).unwrap().unwrap_err();
     assert!(error.contains("clone it again"), "{error}");
+    let failed = scene.world.consumers[&scene.cloner].clones[0].0;
+    assert_eq!(
+        scene.world.abandoned_files,
+        [failed],
+        "nothing more is written into it"
+    );
     scene.cloner = scene.world.consumer();
     scene.clone_as(with_file(scene.session));
     assert_eq!(scene.texts(scene.cloner).last().unwrap(), "later");
+}
+
+#[test]
+fn a_file_of_another_session_that_is_full_fails_no_clone() {
+    let mut scene = Scene::with(&streaming());
+    scene.world.disk = Disk::Slow;
+    let other = scene.world.consumer();
+    let limited = TraceConfig {
+        max_file_size_bytes: Some(100),
+        write_flush_mode: Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED),
+        ..streaming()
+    };
+    scene.world.enable(other, &limited);
+    scene.write(&["one"]);
+    // Both are on their way into their files, the other session's first.
+    scene.world.advance(100_000);
+    scene.world.acknowledge_flushes(scene.producer);
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    for _ in 0..20 {
+        scene.world.disk_catches_up();
+    }
+    assert_eq!(scene.world.consumers[&other].disabled, [None], "it was full");
+    assert!(scene.world.cloned(scene.cloner).expect("an answer").is_ok());
+    let clone = scene.world.consumers[&scene.cloner].clones[0].0;
+    assert_eq!(texts_of_file(&scene.world.files[&clone]), ["one"]);
+}
+
+#[test]
+fn a_clone_is_answered_though_the_file_it_is_to_begin_with_is_given_up() {
+    let mut scene = Scene::with(&streaming());
+    scene.world.disk = Disk::Slow;
+    scene.write(&["one"]);
+    scene.world.advance(100_000);
+    scene.world.acknowledge_flushes(scene.producer);
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    // What the file was given hangs, and so does what was to be copied behind it.
+    scene.world.lose_consumer(scene.owner);
+    scene
+        .world
+        .advance(limits::ABANDONED_FILE_PATIENCE.as_millis() as u64 + 1);
+    assert!(scene.world.abandoned_files.contains(&scene.session));
+    let error = scene.world.cloned(scene.cloner).expect("an answer").unwrap_err();
+    assert!(error.contains("clone it again"), "{error}");
 }
 
 #[test]
@@ -350,4 +407,32 @@ fn a_clone_of_a_compressed_stream_is_compressed_to_its_end() {
     let decode = |packet: &Vec<u8>| TracePacket::decode_from_slice(packet).expect("a packet");
     let packets: Vec<TracePacket> = packets.iter().map(decode).collect();
     assert_eq!(texts(&packets), ["in the file", "in the buffer"]);
+}
+
+#[test]
+fn a_bug_report_of_a_filtered_stream_has_the_file_as_it_is_and_the_rest_whole() {
+    let mut scene = Scene::with(&TraceConfig {
+        write_into_file: Some(true),
+        file_write_period_ms: Some(100_000),
+        ..filters::filtered()
+    });
+    scene.write(&["filtered when it was written"]);
+    scene.world.advance(100_000);
+    scene.world.acknowledge_flushes(scene.producer);
+    scene.write(&["in the buffer"]);
+    for (wanted, texts) in [
+        (
+            filters::for_bugreport(Original::Id(scene.session.0)),
+            &["in the buffer"][..],
+        ),
+        (request(scene.session), &[]),
+    ] {
+        scene.cloner = scene.world.consumer();
+        scene.clone_as(CloneRequest {
+            file: CloneFile::Passed,
+            ..wanted
+        });
+        let clone = scene.world.consumers[&scene.cloner].clones[0].0;
+        assert_eq!(texts_of_file(&scene.world.files[&clone]), texts);
+    }
 }

@@ -76,6 +76,34 @@ fn clones_take_half_of_the_memory_and_no_more() {
 }
 
 #[test]
+fn what_was_copied_counts_before_the_clone_is_made_and_not_when_nobody_waits_for_it_any_more() {
+    let world = World::with_identity(Identity {
+        system: SystemFacts {
+            ram_bytes: Some(2 * 12 * 1024),
+            ..Default::default()
+        },
+        ..Default::default()
+    });
+    let mut scene = transfers::TransferScene::of(world, false);
+    let large = "x".repeat(3000);
+    for _ in 0..3 {
+        scene.write(scene.fast, &large);
+    }
+    let [first, second] = [scene.world.consumer(), scene.world.consumer()];
+    scene.world.try_clone(first, request(scene.session)).unwrap();
+    // Of one buffer there is a copy, the other one is yet to be flushed.
+    scene.world.acknowledge_flushes(scene.fast);
+    assert_eq!(scene.world.cloned(first), None);
+    let error = scene.world.try_clone(second, request(scene.session)).unwrap_err();
+    assert!(error.contains("8 KB that clones have already"), "{error}");
+    scene.world.lose_consumer(first);
+    scene.world.try_clone(second, request(scene.session)).unwrap();
+    scene.world.acknowledge_flushes(scene.fast);
+    scene.world.acknowledge_flushes(scene.slow);
+    assert_eq!(texts(&scene.world.read(second)).len(), 3);
+}
+
+#[test]
 fn a_buffer_that_outgrows_the_memory_of_clones_during_the_flush_fails_the_clone() {
     let world = World::with_identity(Identity {
         system: SystemFacts {

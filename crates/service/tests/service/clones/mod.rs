@@ -10,6 +10,7 @@ use ferretto_service::{
 
 mod files;
 mod filters;
+mod inheritance;
 mod limits;
 mod transfers;
 
@@ -92,6 +93,16 @@ impl Scene {
             .cloned(self.cloner)
             .expect("an answer")
             .expect("a clone")
+    }
+
+    /// The same for somebody else, who has no use for it.
+    fn clone_by_another(&mut self) {
+        let another = self.world.consumer();
+        self.world
+            .try_clone(another, request(self.session))
+            .expect("no refusal");
+        self.world.acknowledge_flushes(self.producer);
+        self.world.lose_consumer(another);
     }
 
     fn texts(&mut self, consumer: ConsumerId) -> Vec<String> {
@@ -297,6 +308,10 @@ fn a_clone_tells_of_its_making_and_the_original_does_not() {
     assert_eq!(times_of(CLONE_STARTED, &clone), [requested]);
     assert_eq!(times_of(BUFFER_CLONED, &clone), [made]);
     assert_eq!(times_of(TRACING_DISABLED, &clone), [made]);
+    let kinds: Vec<u32> = events(&clone).into_iter().map(|(kind, _)| kind).collect();
+    let order = [ALL_DATA_SOURCES_FLUSHED, BUFFER_CLONED, TRACING_DISABLED];
+    let places = order.map(|kind| kinds.iter().position(|found| *found == kind));
+    assert!(places.is_sorted(), "in the order in which it happened: {kinds:?}");
     assert_eq!(
         clone
             .iter()

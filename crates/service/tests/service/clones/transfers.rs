@@ -3,17 +3,20 @@
 use super::*;
 
 /// Two producers, each with a buffer of its own; that of the second is handed over when the session is cloned.
-struct TransferScene {
-    world: World,
-    fast: ProducerId,
-    slow: ProducerId,
+pub(super) struct TransferScene {
+    pub(super) world: World,
+    pub(super) fast: ProducerId,
+    pub(super) slow: ProducerId,
     owner: ConsumerId,
-    session: SessionId,
+    pub(super) session: SessionId,
 }
 
 impl TransferScene {
     fn new(clear: bool) -> TransferScene {
-        let mut world = World::new();
+        TransferScene::of(World::new(), clear)
+    }
+
+    pub(super) fn of(mut world: World, clear: bool) -> TransferScene {
         let (fast, slow) = (world.producer("fast"), world.producer("slow"));
         world.offer(fast, "a");
         world.offer(slow, "b");
@@ -39,7 +42,7 @@ impl TransferScene {
         }
     }
 
-    fn write(&mut self, producer: ProducerId, text: &str) {
+    pub(super) fn write(&mut self, producer: ProducerId, text: &str) {
         let target = self.world.target(producer);
         self.world.commit(producer, 1, target, &[&packet(text)]);
     }
@@ -91,6 +94,27 @@ fn slow_writers_into_a_transferred_buffer_do_not_delay_the_copy_of_the_others() 
     assert_eq!(texts(&packets), ["fast, before", "slow, before", "slow, after"]);
     assert_eq!(times_of(BUFFER_CLONED, &packets), [first, second]);
     assert_eq!(times_of(FLUSH_STARTED, &packets).len(), 1);
+}
+
+#[test]
+fn a_clone_says_that_a_flush_failed_whichever_of_them_did() {
+    for fails in ["fast", "slow", "neither"] {
+        let mut scene = TransferScene::new(false);
+        let cloner = scene.world.consumer();
+        scene.world.try_clone(cloner, request(scene.session)).unwrap();
+        for (name, producer) in [("fast", scene.fast), ("slow", scene.slow)] {
+            if name != fails {
+                scene.world.acknowledge_flushes(producer);
+            }
+        }
+        scene.world.advance(5000);
+        let expected = match fails {
+            "neither" => FinalFlushOutcome::FINAL_FLUSH_SUCCEEDED,
+            _ => FinalFlushOutcome::FINAL_FLUSH_FAILED,
+        };
+        let packets = scene.world.read(cloner);
+        assert_eq!(stats(&packets).final_flush_outcome, Some(expected), "{fails}");
+    }
 }
 
 #[test]

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
 use ferretto_proto::messages::trace_stats::BufferStats;
 use ferretto_proto::messages::{Message, TracePacket};
-use ferretto_service::{ConsumerId, SessionId, StateScope};
+use ferretto_service::{ConsumerId, ProducerId, SessionId, StateScope};
 use ferretto_wire::{Reader, Value};
 
 use super::honest::content;
+use super::machines::compares_clocks;
 use super::{HONEST, HOSTILE, Simulation};
 use crate::world::{expanded, packets_of, texts};
 
@@ -23,6 +24,8 @@ pub(super) struct Told {
     file_checked: usize,
     /// Boot time of the last clock snapshot.
     last_snapshot: u64,
+    /// It told how the clocks of another machine relate to ours.
+    compared_clocks: bool,
 }
 
 impl Simulation {
@@ -105,6 +108,11 @@ impl Simulation {
         );
         let (trace, forgets) = (&mut owned.trace, owned.forgets);
         for packet in packets.iter().filter_map(|packet| decode(packet)) {
+            if compares_clocks(&packet) {
+                // The file of a clone begins with what the original told.
+                let again = std::mem::replace(&mut trace.compared_clocks, true);
+                assert!(!again || owned.is_clone, "{session} compares clocks twice");
+            }
             if let Some(Data::ClockSnapshot(snapshot)) = &packet.data {
                 let boot = snapshot.clocks[0].timestamp.unwrap_or_default();
                 assert!(boot >= trace.last_snapshot, "clock snapshots come in order");
@@ -118,6 +126,9 @@ impl Simulation {
                 panic!("{text:?}");
             };
             let number: u64 = number.parse().expect("a number");
+            let producer = writer.split('/').next().expect("its producer").parse();
+            let machine = self.machines[&ProducerId(producer.expect("an id"))];
+            assert_eq!(packet.machine_id.unwrap_or_default(), machine.0, "{writer}");
             assert_eq!(*text, content(writer, number));
             let user = OptionalTrustedUid::TrustedUid(HONEST as i32);
             assert_eq!(packet.optional_trusted_uid, Some(user));

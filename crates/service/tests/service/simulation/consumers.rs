@@ -180,6 +180,7 @@ impl Simulation {
         if random.one_in(5) {
             wait_for_triggers(&mut config, random);
         }
+        self.pick_machines(&mut config);
         config
     }
 

@@ -7,7 +7,7 @@ use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, commit_data_request,
 };
 use ferretto_service::{
-    DataSourceInstanceId, FlushRequestId, ProducerCommand, ProducerId, Scraping, SessionId,
+    DataSourceInstanceId, FlushRequestId, Introduction, ProducerCommand, ProducerId, Scraping, SessionId,
 };
 use ferretto_smb::{ChunkFlags, ChunkId, DROPPED_PACKET_SIZE, FirstPacket, WriteChunk};
 
@@ -101,7 +101,16 @@ impl Simulation {
             Scraping::Disabled
         };
         let uid = if honest { HONEST } else { HOSTILE };
-        let id = self.world.producer_of(uid, &name, scraping);
+        let machine = self.any_machine();
+        let machine_id = machine.id();
+        let who = Introduction {
+            name,
+            scraping,
+            machine,
+            ..Default::default()
+        };
+        let id = self.world.introduce(uid, who);
+        self.machines.insert(id, machine_id);
         if honest {
             self.honest.insert(id, Honest::default());
             for n in 0..3 {

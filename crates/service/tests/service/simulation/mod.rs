@@ -11,6 +11,7 @@
 //!   where some are missing the next says so;
 //! - the end of a session is told to its owner, once, and what became of a clone to whoever asked for it;
 //! - a file stays below its limit and is a valid trace;
+//! - packets bear the machine that their producer is on, and clocks of another machine are told of once;
 //! - of a session that waits for a trigger nothing comes out before one was activated.
 //!
 //! When everybody has left, no buffer, session or deadline is left either.
@@ -23,12 +24,13 @@ mod clones;
 mod consumers;
 mod honest;
 mod hostile;
+mod machines;
 mod random;
 mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferretto_service::{ConsumerId, ProducerId, SessionId, StateScope};
+use ferretto_service::{ConsumerId, MachineId, ProducerId, RelayId, SessionId, StateScope};
 
 use crate::world::{Disk, World};
 use checks::Told;
@@ -66,6 +68,9 @@ struct Simulation {
     random: Random,
     honest: BTreeMap<ProducerId, Honest>,
     hostile: BTreeSet<ProducerId>,
+    /// Where each producer runs that ever came.
+    machines: BTreeMap<ProducerId, MachineId>,
+    relays: BTreeSet<RelayId>,
     consumers: BTreeMap<ConsumerId, Option<SessionId>>,
     detached: Vec<(SessionId, String, u32)>,
     /// Who waits for which clone, and whether packets before it are only in others.
@@ -93,6 +98,8 @@ impl Simulation {
             random: Random(seed),
             honest: BTreeMap::new(),
             hostile: BTreeSet::new(),
+            machines: BTreeMap::new(),
+            relays: BTreeSet::new(),
             consumers: BTreeMap::new(),
             detached: Vec::new(),
             cloning: BTreeMap::new(),
@@ -115,7 +122,8 @@ impl Simulation {
             11..61 => self.honest_step(),
             61..71 => self.hostile_step(),
             71..88 => self.consumer_step(),
-            88..97 => self.time_step(),
+            88..95 => self.time_step(),
+            95 | 96 => self.relay_step(),
             _ => self.disk_step(),
         }
         // Sometimes more happens before anything is done about it.
@@ -178,6 +186,7 @@ impl Simulation {
         for id in producers {
             self.world.lose_producer(id);
         }
+        self.lose_relays();
         let now = self.world.now;
         self.world.service.end_all_sessions(&now);
         self.world.run();

@@ -121,6 +121,13 @@ fn no_more_snapshots_wait_than_the_limit() {
     world.activate(producer, &["t1"]);
     world.advance(10);
     assert_eq!(due(&world, consumer).len(), limits::MAX_PENDING_SNAPSHOTS + 1);
+    // Once there was room, the next time that there is none is told of again.
+    world.activate(producer, &many);
+    let told = world
+        .log
+        .iter()
+        .filter(|line| line.contains("too many snapshots"));
+    assert_eq!(told.count(), 2);
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Producers that come over a network, with whom no memory can be shared: the chunks travel in the commits, whichever side is
-//! ours.
+//! ours. And relays, which connect the producers of other machines.
 
 #![allow(clippy::unwrap_used)]
 
+mod relay;
+mod relayed;
+mod relays;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::net::TcpListener;

@@ -1,0 +1,231 @@
+//! Recordings that span two machines, as upstream's trace processor reads them.
+
+use std::path::PathBuf;
+
+use ferretto_ipc::Address;
+use ferretto_ipc::ports::PRODUCER_PORT;
+use ferretto_proto::messages::get_async_command_response::Cmd;
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::{
+    BuiltinClock, DataSourceDescriptor, GetAsyncCommandResponse, Message, RegisterDataSourceRequest,
+    TracePacket, TrackEvent, track_event,
+};
+use ferretto_wire::Writer;
+use rustix::time::ClockId;
+
+use super::free_address;
+use super::relay::{Client, Guest, Relay, reading};
+use super::support::peers::{commit, introduction};
+use super::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use super::support::{Program, Programs, Side, System};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn guest() -> Guest {
+    Guest {
+        hint: "a boot id of another machine".into(),
+        name: "guest".into(),
+        behind: 100 * SECOND,
+        processors: 77,
+    }
+}
+
+/// A service with probes of its own machine, and a relay with others.
+fn two_machines<'a>(programs: &'a Programs, traced: Side, probes: Side) -> (System<'a>, Relay) {
+    let mut system = System::new(programs);
+    let address = free_address();
+    let sockets = format!("{},{address}", system.producer_socket().display());
+    system.start_with(traced, Program::Traced, |command| {
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", sockets);
+        command.arg("--enable-relay-endpoint");
+    });
+    system.start(Side::Ours, Program::TracedProbes);
+    let socket = system.path("guest");
+    let address: Address = address.parse().unwrap();
+    let relay = Relay::start(&guest(), &socket, &address);
+    system.start_at(probes, Program::TracedProbes, &socket.display().to_string());
+    system.await_state(|state| {
+        let offered = |source: &str| {
+            let of_name = |name: Option<&str>| name == Some(source);
+            state
+                .data_sources
+                .iter()
+                .filter(|offered| of_name(offered.ds_descriptor.name.as_deref()))
+                .count()
+        };
+        offered("linux.sys_stats") == 2 && offered("linux.process_stats") == 2
+    });
+    (system, relay)
+}
+
+fn config(machines: &str) -> String {
+    format!(
+        r#"
+        duration_ms: 1200
+        {machines}
+        buffers {{ size_kb: 16384 }}
+        data_sources {{
+          config {{
+            name: "linux.process_stats"
+            process_stats_config {{ scan_all_processes_on_start: true }}
+          }}
+        }}
+        data_sources {{
+          config {{ name: "linux.sys_stats" sys_stats_config {{ meminfo_period_ms: 100 }} }}
+        }}
+        "#
+    )
+}
+
+/// Per machine: its id in the table, whether it is another one, its processors, its counters and processes.
+const MACHINES: &str = "select raw_id != 0, num_cpus,
+    (select count(*) > 50 from counter join counter_track track on track.id = counter.track_id
+        where ifnull(track.machine_id, 0) = machine.id),
+    (select count(*) > 5 from process where ifnull(process.machine_id, 0) = machine.id)
+    from machine order by raw_id";
+
+fn record(system: &mut System<'_>, config: &str) -> PathBuf {
+    let trace = system.record(Side::Ours, config).finish();
+    system.assert_running();
+    trace
+}
+
+fn records_two_machines(programs: &Programs, traced: Side, probes: Side) {
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let (mut system, _relay) = two_machines(programs, traced, probes);
+    let trace = record(&mut system, &config("trace_all_machines: true"));
+    let [losses, machines] = processor.query(&trace, [LOSSES, MACHINES]);
+    assert_eq!(losses, Rows::new(), "{traced} service, {probes} probes");
+    let [host, guest] = &machines[..] else {
+        panic!("{machines:?}")
+    };
+    assert_eq!((&host[0][..], &host[2][..], &host[3][..]), ("0", "1", "1"));
+    assert_eq!(guest, &["1", "77", "1", "1"]);
+}
+
+#[test]
+fn our_service_records_another_machine_through_a_relay() {
+    records_two_machines(&Programs::ours(), Side::Ours, Side::Ours);
+}
+
+#[test]
+fn either_side_of_a_relay_may_be_upstreams() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    records_two_machines(&programs, Side::Ours, Side::Upstream);
+    records_two_machines(&programs, Side::Upstream, Side::Ours);
+}
+
+/// An instant track event at this time of a machine's boot clock, in a chunk as it is sent without shared memory.
+fn instant_chunk(boot_time: u64, name: &str) -> Vec<u8> {
+    let event = TrackEvent {
+        r#type: Some(track_event::Type::TYPE_INSTANT),
+        name_field: Some(track_event::NameField::Name(name.into())),
+        track_uuid: Some(1),
+        ..Default::default()
+    };
+    let packet = TracePacket {
+        timestamp: Some(boot_time),
+        timestamp_clock_id: Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32),
+        sequence_flags: Some(1),
+        data: Some(Data::TrackEvent(Box::new(event))),
+        ..Default::default()
+    }
+    .encode_to_vec();
+    let mut chunk = Writer::new();
+    chunk.raw(&[0, 0, 0, 0, 1, 0, 1, 0]);
+    chunk.varint(packet.len() as u64);
+    chunk.raw(&packet);
+    chunk.as_slice().to_vec()
+}
+
+/// A producer on the guest says what time it is there: the trace says what time it was here.
+fn tells_when_it_was_here(programs: &Programs, traced: Side) {
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let mut system = System::new(programs);
+    let address = free_address();
+    system.start_with(traced, Program::Traced, |command| {
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", &address);
+        command.arg("--enable-relay-endpoint");
+    });
+    let address: Address = address.parse().unwrap();
+    let guest = guest();
+    let _relay = guest.introduce(&address);
+    let mut producer = Client::connect(&address);
+    producer.declare(&guest.identity(7, 0));
+    let port = producer.bind(PRODUCER_PORT.name).unwrap();
+    producer
+        .call(port, "InitializeConnection", &introduction("p"))
+        .unwrap();
+    let offer = RegisterDataSourceRequest {
+        data_source_descriptor: DataSourceDescriptor {
+            name: Some("d".into()),
+            no_flush: Some(true),
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    producer.call(port, "RegisterDataSource", &offer).unwrap();
+    producer.send(port, "GetAsyncCommand", Vec::new());
+    let config = "trace_all_machines: true buffers { size_kb: 64 } data_sources { config { name: 'd' } }";
+    let recording = system.record(Side::Ours, config);
+    let target = loop {
+        let command = GetAsyncCommandResponse::decode_from_slice(&producer.answer()).unwrap();
+        if let Some(Cmd::StartDataSource(start)) = command.cmd {
+            break start.config.target_buffer.unwrap();
+        }
+    };
+    let boot_time = reading(ClockId::Boottime);
+    let chunk = instant_chunk(boot_time - guest.behind, "now");
+    producer.send(port, "CommitData", commit(target, chunk));
+    producer.send(port, "Sync", Vec::new());
+    producer.answer();
+    producer.answer();
+    let trace = recording.interrupt();
+    let [losses, at] = processor.query(&trace, [LOSSES, "select ts from slice where name = 'now'"]);
+    assert_eq!(losses, Rows::new(), "{traced}");
+    let [at] = numbers(&at);
+    // How well clocks are compared depends on how long the messages took.
+    let off = at - boot_time as i64;
+    assert!(off.unsigned_abs() < SECOND, "{traced}: {off} ns off");
+}
+
+#[test]
+fn readers_can_tell_when_something_on_another_machine_was_here() {
+    tells_when_it_was_here(&Programs::ours(), Side::Ours);
+    if let Some(programs) = Programs::of_both() {
+        tells_when_it_was_here(&programs, Side::Upstream);
+    }
+}
+
+#[test]
+fn a_config_picks_machines_by_name() {
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let programs = Programs::ours();
+    let (mut system, relay) = two_machines(&programs, Side::Ours, Side::Ours);
+    let filtered = |name: &str| {
+        let filter = format!("data_sources {{ machine_name_filter: \"{name}\"");
+        config("").replace("data_sources {", &filter)
+    };
+    for (config, expected) in [
+        (config(""), ["1", "0"]),
+        (filtered("host"), ["1", "0"]),
+        (filtered("guest"), ["0", "1"]),
+    ] {
+        let trace = record(&mut system, &config);
+        let [machines] = processor.query(&trace, [MACHINES]);
+        // Both are described, whichever are recorded.
+        let recorded: Vec<&str> = machines.iter().map(|machine| &machine[2][..]).collect();
+        assert_eq!(recorded, expected, "{config}");
+    }
+    drop(relay);
+    system.await_state(|state| state.producers.len() == 1);
+}

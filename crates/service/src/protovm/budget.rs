@@ -1,0 +1,89 @@
+//! What a program may still use: memory for its state, and work. Every part of the machine that allocates or loops asks here
+//! first.
+//!
+//! Memory is counted as upstream counts it, so that a limit means the same: so much per node, and the bytes of strings and
+//! of messages that were not taken apart. What nodes really take is about that or less (see [`super::map`]).
+
+use super::machine::Reason;
+use crate::limits;
+
+/// Bytes that an entry of a map counts: upstream takes a node for the place in the map and one for the value, of 48 each.
+pub(super) const ENTRY: u64 = 96;
+
+/// Counters of one machine.
+#[derive(Debug)]
+pub(super) struct Budget {
+    memory_limit: u64,
+    memory_used: u64,
+    work: u64,
+}
+
+impl Budget {
+    /// For a state of this many bytes.
+    pub(super) fn new(memory_limit: u64) -> Self {
+        Self {
+            memory_limit,
+            memory_used: 0,
+            work: limits::MAX_PROTOVM_WORK,
+        }
+    }
+
+    /// Work is earned with what was overwritten: a producer that writes little has little done for it. What was not used is
+    /// kept, up to a limit, for packets that need more.
+    pub(super) fn earn(&mut self, packet_bytes: usize) {
+        let earned = limits::PROTOVM_WORK_PER_BYTE.saturating_mul(packet_bytes as u64);
+        let work = self
+            .work
+            .saturating_add(limits::PROTOVM_WORK_PER_PACKET)
+            .saturating_add(earned);
+        self.work = work.min(limits::MAX_PROTOVM_WORK);
+    }
+
+    /// Takes so much work: a unit is an instruction, a step of a path, a field looked at, or [`Budget::COPIED`] bytes copied.
+    #[inline]
+    pub(super) fn work(&mut self, units: u64) -> Result<(), Reason> {
+        match self.work.checked_sub(units) {
+            Some(left) => {
+                self.work = left;
+                Ok(())
+            }
+            None => {
+                self.work = 0;
+                Err(Reason::TooMuchWork)
+            }
+        }
+    }
+
+    /// Bytes that are copied for one unit of work.
+    const COPIED: usize = 64;
+
+    /// Takes memory for bytes, and the work to copy them.
+    pub(super) fn copy(&mut self, bytes: &[u8]) -> Result<Box<[u8]>, Reason> {
+        self.work((bytes.len() / Self::COPIED) as u64)?;
+        self.take(bytes.len() as u64)?;
+        Ok(bytes.into())
+    }
+
+    /// Takes memory.
+    pub(super) fn take(&mut self, bytes: u64) -> Result<(), Reason> {
+        let used = self.memory_used.saturating_add(bytes);
+        if used > self.memory_limit {
+            return Err(Reason::OutOfMemory {
+                limit: self.memory_limit,
+            });
+        }
+        self.memory_used = used;
+        Ok(())
+    }
+
+    /// Gives back memory that was taken.
+    pub(super) fn give_back(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.memory_used);
+        self.memory_used = self.memory_used.saturating_sub(bytes);
+    }
+
+    /// Bytes taken.
+    pub(super) fn memory_used(&self) -> u64 {
+        self.memory_used
+    }
+}

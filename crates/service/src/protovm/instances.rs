@@ -1,0 +1,292 @@
+//! The programs of one trace buffer, and whose packets go through which.
+//!
+//! Called by the trace buffer with each packet that is overwritten unread ([`ProtoVms::apply`]), by the service when a data
+//! source is set up ([`ProtoVms::set_up`]), and by read-back.
+//!
+//! Producers that offer a data source with the same program share an instance; of each other program there is one more. A
+//! packet goes to the instances that know its producer, in the order in which they were made, until one merges it.
+
+use std::fmt;
+
+use ferretto_proto::messages::{Message, VmProgram};
+use ferretto_wire::Writer;
+
+use super::machine::{Outcome, ProtoVm};
+use super::program::ProgramError;
+use crate::ids::ProducerId;
+use crate::limits;
+use crate::ordered::OrderedSet;
+use crate::packet_validator::PacketValidator;
+
+/// Why a program was not set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetUpError {
+    /// The program is too large.
+    Program(ProgramError),
+    /// The buffer has as many instances as it may.
+    TooMany,
+    /// So many of them are for this data source.
+    TooManyVersions,
+}
+
+impl fmt::Display for SetUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetUpError::Program(error) => error.fmt(f),
+            SetUpError::TooMany => write!(
+                f,
+                "its trace buffer has {} programs already, which is the limit",
+                limits::MAX_PROTOVMS_PER_BUFFER
+            ),
+            SetUpError::TooManyVersions => write!(
+                f,
+                "producers have brought {} different programs for it already, which is the limit",
+                limits::MAX_PROTOVM_VERSIONS
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SetUpError {}
+
+/// What an instance has become.
+#[derive(Debug)]
+enum State {
+    Running(Box<ProtoVm>),
+    /// Of a buffer that is a copy: its state, encoded.
+    Frozen(Vec<u8>),
+}
+
+/// A program with its state, and whose packets it is for.
+#[derive(Debug)]
+pub struct Instance {
+    data_source: String,
+    /// Encoded.
+    program: Vec<u8>,
+    memory_limit_kb: u32,
+    producers: OrderedSet<ProducerId>,
+    state: State,
+    /// Packets over which the program was aborted, and why it was first.
+    aborted: u64,
+    first_abort: Option<String>,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct ProtoVms {
+    instances: Vec<Instance>,
+    /// A packet that lies in more than one piece; kept for its memory.
+    packet: Vec<u8>,
+}
+
+impl ProtoVms {
+    /// A producer starts to write what this program is for. If there is no instance for it yet one is made, with this
+    /// limit to the memory of its state.
+    ///
+    /// # Errors
+    /// If that cannot be; the producer's packets are then overwritten as those of others.
+    pub fn set_up(
+        &mut self,
+        data_source: &str,
+        program: &VmProgram,
+        memory_limit_kb: u32,
+        producer: ProducerId,
+    ) -> Result<(), SetUpError> {
+        let encoded = program.encode_to_vec();
+        let known = self
+            .instances
+            .iter_mut()
+            .find(|instance| instance.data_source == data_source && instance.program == encoded);
+        if let Some(instance) = known {
+            instance.producers.insert(producer);
+            return Ok(());
+        }
+        if self.instances.len() >= limits::MAX_PROTOVMS_PER_BUFFER {
+            return Err(SetUpError::TooMany);
+        }
+        let versions = self
+            .instances
+            .iter()
+            .filter(|instance| instance.data_source == data_source);
+        if versions.count() >= limits::MAX_PROTOVM_VERSIONS {
+            return Err(SetUpError::TooManyVersions);
+        }
+        let vm = ProtoVm::new(program, u64::from(memory_limit_kb) * 1024).map_err(SetUpError::Program)?;
+        let mut producers = OrderedSet::new();
+        producers.insert(producer);
+        self.instances.push(Instance {
+            data_source: data_source.to_owned(),
+            program: encoded,
+            memory_limit_kb,
+            producers,
+            state: State::Running(Box::new(vm)),
+            aborted: 0,
+            first_abort: None,
+        });
+        Ok(())
+    }
+
+    /// Whether packets of this producer are to be given to [`ProtoVms::apply`].
+    pub fn want(&self, producer: ProducerId) -> bool {
+        self.instances
+            .iter()
+            .any(|instance| instance.producers.contains(&producer))
+    }
+
+    /// A packet of this producer, in these pieces, is being overwritten. One that read-back would drop, because it is not
+    /// valid, is dropped.
+    pub fn apply<'p>(&mut self, producer: ProducerId, pieces: impl Iterator<Item = &'p [u8]> + Clone) {
+        if PacketValidator::check(pieces.clone()).is_err() {
+            return;
+        }
+        let mut rest = pieces.clone();
+        let (first, more) = (rest.next().unwrap_or_default(), rest.next().is_some());
+        let mut gathered = std::mem::take(&mut self.packet);
+        let packet = if more {
+            if pieces.clone().map(<[u8]>::len).sum::<usize>() > limits::MAX_PROTOVM_PACKET {
+                self.too_large(producer);
+                return;
+            }
+            gathered.clear();
+            pieces.for_each(|piece| gathered.extend_from_slice(piece));
+            gathered.as_slice()
+        } else {
+            first
+        };
+        for instance in &mut self.instances {
+            if instance.producers.contains(&producer) && instance.apply(packet) {
+                break;
+            }
+        }
+        if gathered.capacity() <= MAX_KEPT_PACKET {
+            self.packet = gathered;
+        }
+    }
+
+    fn too_large(&mut self, producer: ProducerId) {
+        for instance in &mut self.instances {
+            if instance.producers.contains(&producer) {
+                instance.note_abort(|| {
+                    format!(
+                        "a packet of more than {} bytes is not merged",
+                        limits::MAX_PROTOVM_PACKET
+                    )
+                });
+            }
+        }
+    }
+
+    /// A copy that stays as it is.
+    pub fn clone_read_only(&self) -> Self {
+        let instances = self.instances.iter().map(|instance| Instance {
+            data_source: instance.data_source.clone(),
+            program: instance.program.clone(),
+            memory_limit_kb: instance.memory_limit_kb,
+            producers: instance.producers.clone(),
+            state: State::Frozen(instance.encoded_state()),
+            aborted: instance.aborted,
+            first_abort: instance.first_abort.clone(),
+        });
+        Self {
+            instances: instances.collect(),
+            packet: Vec::new(),
+        }
+    }
+
+    /// Bytes of memory that count for programs and states.
+    pub fn memory_used(&self) -> u64 {
+        self.instances.iter().map(Instance::memory_used).sum()
+    }
+
+    /// In the order in which they were made.
+    pub fn instances(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.iter()
+    }
+
+    /// What went wrong, a line for each instance of which that is true.
+    pub fn complaints(&self) -> impl Iterator<Item = String> {
+        self.instances.iter().filter_map(|instance| {
+            let first = instance.first_abort.as_ref()?;
+            Some(format!(
+                "ProtoVM of data source {:?}: {} packets that were overwritten could not be merged; the first at {first}",
+                instance.data_source, instance.aborted
+            ))
+        })
+    }
+}
+
+/// Writes instances as fields of a `TracePacket.ProtoVms`, at least one, and no more once they have come to `enough` bytes.
+pub(crate) fn write_instances<'v>(
+    instances: &mut impl Iterator<Item = &'v Instance>,
+    enough: usize,
+    out: &mut Writer,
+) {
+    const INSTANCE: u32 = 1;
+    let end = out.len() + enough;
+    for instance in instances {
+        out.nested(INSTANCE, |out| instance.write(out));
+        if out.len() >= end {
+            return;
+        }
+    }
+}
+
+/// Bytes of memory that are kept for packets that have to be put together: most are smaller.
+const MAX_KEPT_PACKET: usize = 64 * 1024;
+
+impl Instance {
+    /// Whether it merged the packet.
+    fn apply(&mut self, packet: &[u8]) -> bool {
+        let State::Running(vm) = &mut self.state else {
+            return false;
+        };
+        match vm.apply(packet) {
+            Outcome::Merged => true,
+            Outcome::Failed => false,
+            Outcome::Aborted(abort) => {
+                self.note_abort(|| abort.to_string());
+                false
+            }
+        }
+    }
+
+    fn note_abort(&mut self, why: impl FnOnce() -> String) {
+        self.aborted += 1;
+        self.first_abort.get_or_insert_with(why);
+    }
+
+    fn memory_used(&self) -> u64 {
+        let state = match &self.state {
+            State::Running(vm) => vm.memory_used(),
+            State::Frozen(state) => state.len() as u64,
+        };
+        self.program.len() as u64 + state
+    }
+
+    fn encoded_state(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        self.write_state(&mut out);
+        out.into_vec()
+    }
+
+    fn write_state(&self, out: &mut Writer) {
+        match &self.state {
+            State::Running(vm) => vm.write_state(out),
+            State::Frozen(state) => out.raw(state),
+        }
+    }
+
+    /// Writes it as the fields of a `TracePacket.ProtoVms.Instance`.
+    pub fn write(&self, out: &mut Writer) {
+        const PROGRAM: u32 = 1;
+        const STATE: u32 = 2;
+        const MEMORY_LIMIT_KB: u32 = 3;
+        const PRODUCER_ID: u32 = 4;
+        out.bytes_field(PROGRAM, &self.program);
+        out.nested(STATE, |out| self.write_state(out));
+        out.varint_field(MEMORY_LIMIT_KB, self.memory_limit_kb.into());
+        for producer in &self.producers {
+            out.varint_field(PRODUCER_ID, producer.0.into());
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! A map from numbers to nodes, in ascending order: the fields of a message, or the elements of a repeated field.
+//!
+//! Most messages have few fields and there are many of them, so small maps are sorted vectors that grow by little. Large
+//! ones are trees, for producers choose the keys. An entry is 40 bytes; either way it takes at most about
+//! [`ENTRY`](super::budget::ENTRY) with what is unused beside it and what the allocator adds.
+
+use std::collections::{BTreeMap, btree_map};
+use std::slice;
+
+use super::state::Node;
+
+/// Entries that a vector may have.
+const FEW: usize = 32;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) enum Map {
+    Few(Vec<(u64, Node)>),
+    Many(BTreeMap<u64, Node>),
+}
+
+impl Map {
+    pub(super) const fn new() -> Self {
+        Map::Few(Vec::new())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Map::Few(entries) => entries.len(),
+            Map::Many(entries) => entries.len(),
+        }
+    }
+
+    pub(super) fn get(&self, key: u64) -> Option<&Node> {
+        match self {
+            Map::Few(entries) => {
+                let at = entries.binary_search_by_key(&key, |entry| entry.0).ok()?;
+                Some(&entries[at].1)
+            }
+            Map::Many(entries) => entries.get(&key),
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Node> {
+        match self {
+            Map::Few(entries) => {
+                let at = entries.binary_search_by_key(&key, |entry| entry.0).ok()?;
+                Some(&mut entries[at].1)
+            }
+            Map::Many(entries) => entries.get_mut(&key),
+        }
+    }
+
+    /// Adds a node, or puts it into the place of another, which is returned.
+    pub(super) fn insert(&mut self, key: u64, node: Node) -> Option<Node> {
+        match self {
+            Map::Few(entries) => match entries.binary_search_by_key(&key, |entry| entry.0) {
+                Ok(at) => Some(std::mem::replace(&mut entries[at].1, node)),
+                Err(at) if entries.len() < FEW => {
+                    if entries.len() == entries.capacity() {
+                        entries.reserve_exact(1 + entries.len() / 2);
+                    }
+                    entries.insert(at, (key, node));
+                    None
+                }
+                Err(_) => {
+                    let mut many: BTreeMap<u64, Node> = std::mem::take(entries).into_iter().collect();
+                    many.insert(key, node);
+                    *self = Map::Many(many);
+                    None
+                }
+            },
+            Map::Many(entries) => entries.insert(key, node),
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: u64) -> Option<Node> {
+        match self {
+            Map::Few(entries) => {
+                let at = entries.binary_search_by_key(&key, |entry| entry.0).ok()?;
+                Some(entries.remove(at).1)
+            }
+            Map::Many(entries) => entries.remove(&key),
+        }
+    }
+
+    /// In ascending order of keys.
+    pub(super) fn iter(&self) -> Iter<'_> {
+        match self {
+            Map::Few(entries) => Iter::Few(entries.iter()),
+            Map::Many(entries) => Iter::Many(entries.iter()),
+        }
+    }
+
+    /// In ascending order of keys.
+    pub(super) fn nodes_mut(&mut self) -> NodesMut<'_> {
+        match self {
+            Map::Few(entries) => NodesMut::Few(entries.iter_mut()),
+            Map::Many(entries) => NodesMut::Many(entries.values_mut()),
+        }
+    }
+
+    /// Takes it apart, in ascending order of keys.
+    pub(super) fn into_nodes(self) -> impl Iterator<Item = Node> {
+        let (few, many) = match self {
+            Map::Few(entries) => (Some(entries), None),
+            Map::Many(entries) => (None, Some(entries)),
+        };
+        let few = few.into_iter().flatten().map(|(_, node)| node);
+        few.chain(many.into_iter().flatten().map(|(_, node)| node))
+    }
+}
+
+/// Entries of a map. Small, because recursion goes through it.
+pub(super) enum Iter<'m> {
+    Few(slice::Iter<'m, (u64, Node)>),
+    Many(btree_map::Iter<'m, u64, Node>),
+}
+
+impl<'m> Iterator for Iter<'m> {
+    type Item = (u64, &'m Node);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Iter::Few(entries) => entries.next().map(|(key, node)| (*key, node)),
+            Iter::Many(entries) => entries.next().map(|(key, node)| (*key, node)),
+        }
+    }
+}
+
+/// Nodes of a map, to be changed.
+pub(super) enum NodesMut<'m> {
+    Few(slice::IterMut<'m, (u64, Node)>),
+    Many(btree_map::ValuesMut<'m, u64, Node>),
+}
+
+impl<'m> Iterator for NodesMut<'m> {
+    type Item = &'m mut Node;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            NodesMut::Few(entries) => entries.next().map(|(_, node)| node),
+            NodesMut::Many(nodes) => nodes.next(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_a_sorted_map_whether_small_or_large() {
+        for count in [1, FEW as u64 - 1, FEW as u64, FEW as u64 + 1, 1000] {
+            let mut map = Map::new();
+            let mut model = BTreeMap::new();
+            for step in 0..count {
+                // Odd numbers are invertible modulo a power of two: no key twice.
+                let key = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                assert!(map.insert(key, Node::number(step)).is_none());
+                model.insert(key, step);
+            }
+            let replaced = *model.keys().next().expect("some");
+            assert_eq!(
+                map.insert(replaced, Node::number(7))
+                    .and_then(|node| node.as_number()),
+                model.insert(replaced, 7)
+            );
+            let removed = *model.keys().next_back().expect("some");
+            assert_eq!(
+                map.remove(removed).and_then(|node| node.as_number()),
+                model.remove(&removed)
+            );
+            assert!(map.remove(removed).is_none());
+            assert_eq!(map.len(), model.len());
+            let entries: Vec<(u64, u64)> = map
+                .iter()
+                .map(|(key, node)| (key, node.as_number().expect("a number")))
+                .collect();
+            assert_eq!(entries, model.into_iter().collect::<Vec<_>>());
+            let nodes = map.nodes_mut().map(|node| node.as_number().expect("a number"));
+            assert!(nodes.eq(entries.iter().map(|(_, number)| *number)));
+            assert!(entries.iter().all(|(key, number)| {
+                map.get(*key).and_then(|node| node.as_number()) == Some(*number)
+                    && map.get_mut(*key).and_then(|node| node.as_number()) == Some(*number)
+            }));
+            let nodes = map.into_nodes().filter_map(|node| node.as_number());
+            assert!(nodes.eq(entries.iter().map(|(_, number)| *number)));
+        }
+    }
+
+    #[test]
+    fn an_entry_is_smaller_than_what_is_counted_for_it() {
+        let entry = size_of::<(u64, Node)>();
+        assert_eq!(entry, 40);
+        // The fullest a vector gets beyond its contents, and the emptiest leaf of a tree, which has 11 places and 5 entries.
+        assert!(entry * 3 / 2 < super::super::budget::ENTRY as usize);
+        assert!(entry * 11 / 5 < super::super::budget::ENTRY as usize);
+    }
+}

@@ -1,0 +1,42 @@
+//! ProtoVM: programs of data sources that merge what a ring buffer is about to overwrite into an *incremental state*, which
+//! read-back puts in front of the trace.
+//!
+//! A data source that writes patches of something large (all layers on a screen, say) gives with its descriptor a program:
+//! how to apply such a patch. If the config of a session asks for it (`protovm_config`), each trace buffer that the data
+//! source writes into keeps an instance ([`ProtoVms`]). Packets that are overwritten before they were read go through it in
+//! the order of their sequence; those that are still in the buffer stay as they are. The first read-back tells program and
+//! state, by which a reader knows what the oldest packet in the trace is a patch of.
+//!
+//! ```text
+//!  program (program.rs) ──►  machine (machine.rs)  ──► outcome
+//!                               │           │
+//!                     reads a packet     changes the state (state.rs), a tree of
+//!                     as it lies there   nodes in maps (map.rs), within a budget (budget.rs)
+//! ```
+//!
+//! The language has no loops but those over the elements of repeated fields, and no jumps. Its meaning is that of
+//! upstream's interpreter, which its own trace processor goes on with where the service stopped.
+//!
+//! Program and packets come from a producer, which may be hostile. A program is bounded in size and depth when it is taken
+//! in, the state in memory (`memory_limit_kb`), the work in proportion to the bytes that are overwritten
+//! ([`limits`](crate::limits)). Whatever happens to a packet, the state stays a message, and no other instance notices.
+
+mod budget;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+mod instances;
+mod machine;
+mod map;
+#[cfg(any(test, fuzzing))]
+mod naive;
+mod program;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use instances::write_instances;
+pub use instances::{Instance, ProtoVms, SetUpError};
+pub use machine::{Abort, Outcome, ProtoVm};
+pub use program::ProgramError;
