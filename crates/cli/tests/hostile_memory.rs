@@ -239,6 +239,8 @@ fn a_service_out_of_descriptors_refuses_what_needs_one_and_goes_on() {
         "{}",
         system.log("traced.log")
     );
+    // The service closes a descriptor after it has hung up, and before it answers anybody else.
+    served.sync();
     limit_descriptors(pid, Some(next_descriptor(pid)));
 
     // A file that the service is to make.
@@ -258,6 +260,7 @@ fn a_service_out_of_descriptors_refuses_what_needs_one_and_goes_on() {
     let file: OwnedFd = File::create(system.path("passed")).unwrap().into();
     with_file.call_with("EnableTracing", &enabling(into_file(None)), Some(&file));
     while with_file.next_answer().is_some() {}
+    served.sync();
     limit_descriptors(pid, Some(next_descriptor(pid)));
 
     // A client that comes now waits until there is room.

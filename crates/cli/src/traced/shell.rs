@@ -228,8 +228,8 @@ impl Shell {
                 pid: None,
             }),
             Err(error) => {
-                stream.hang_up();
-                return crate::log::warning(format_args!("{error}"));
+                crate::log::warning(format_args!("{error}"));
+                return stream.hang_up();
             }
         };
         if let Err(turned_away) = self.admission.enter(peer.uid) {
@@ -241,8 +241,8 @@ impl Shell {
         let token = self.next_token();
         if let Err(error) = self.reactor.register(&stream, token, Interest::Readable) {
             self.admission.leave(peer.uid);
-            stream.hang_up();
-            return crate::log::warning(format_args!("{error}"));
+            crate::log::warning(format_args!("{error}"));
+            return stream.hang_up();
         }
         let (services, role): (&'static [_], _) = match port {
             Port::Producer | Port::ProducerOrRelay => {
@@ -686,14 +686,15 @@ impl Shell {
         self.admission.holds(connection.peer.uid, connection.held, 0);
         self.admission.leave(connection.peer.uid);
         let _ = self.reactor.deregister(&connection.stream, token);
-        connection.stream.hang_up();
+        // Told first: whoever is hung up on may look for the reason at once.
         if !why.is_empty() {
             let pid = connection
                 .peer
                 .pid
                 .map_or(String::new(), |pid| format!(" (pid {pid})"));
-            crate::log::warning(format_args!("closed the connection of a client{pid}: {why}"));
+            crate::log::warning(format_args!("closing the connection of a client{pid}: {why}"));
         }
+        connection.stream.hang_up();
         self.freed.note(now);
         match connection.role {
             Role::Producer(link, relay) => {
