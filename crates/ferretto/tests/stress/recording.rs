@@ -45,9 +45,10 @@ impl Service {
         self == Service::Ours
     }
 
-    /// Whether buffers that overflow are to be read meanwhile. Upstream's gives a chunk that was read while it was being written, and
-    /// was overwritten then, once more when it is complete.
-    fn reads_rings_twice(self) -> bool {
+    /// Whether buffers are to be read while they are written. Of a buffer that overflows, upstream's gives a chunk that was read while
+    /// it was being written, and was overwritten then, once more when it is complete. And it reads until there is nothing left, which
+    /// is for ever if events come faster than it reads; its memory watchdog then ends the service.
+    fn reads_meanwhile(self) -> bool {
         self == Service::Ours
     }
 }
@@ -134,9 +135,7 @@ pub(crate) fn record(
         std::thread::sleep(Duration::from_millis(chance.below(400)));
         match chance.below(4) {
             0 => session.flush_blocking(PATIENCE)?,
-            1 if matches!(place, Place::LargeRing)
-                || (matches!(place, Place::SmallRing) && service.reads_rings_twice()) =>
-            {
+            1 if matches!(place, Place::LargeRing | Place::SmallRing) && service.reads_meanwhile() => {
                 session.flush_blocking(PATIENCE)?;
                 session.write_to(&mut read_so_far)?;
                 what += ", read meanwhile";
