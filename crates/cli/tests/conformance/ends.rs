@@ -9,7 +9,7 @@ use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, Trace, TraceConfig};
 
 use crate::data::{buffer, chunk, seen};
-use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton};
+use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton, without_later_clocks};
 
 /// A session that streams into a file, with a period so long that it is written at the end only.
 fn streaming() -> TraceConfig {
@@ -53,10 +53,10 @@ fn written(file: &File) -> Vec<String> {
     file.read_exact_at(&mut bytes, 0).unwrap();
     Trace::decode_from_slice(&bytes).expect("whole packets");
     let packets = ferretto_wire::Reader::new(&bytes).flatten();
-    packets
+    let told = packets
         .filter_map(|field| field.value.as_bytes())
-        .map(|packet| seen(packet).unwrap_or_else(|| skeleton(packet)))
-        .collect()
+        .map(|packet| seen(packet).unwrap_or_else(|| skeleton(packet)));
+    without_later_clocks(told.collect())
 }
 
 #[test]
@@ -146,7 +146,9 @@ fn a_session_with_a_duration_ends_alike_whether_or_not_producers_acknowledge() {
             told.push(producer.log.join(", "));
             told.push(consumer.log.join(", "));
             told.push(format!("{:?}", consumer.stats().final_flush_outcome));
-            told.extend(consumer.read().iter().map(|packet| skeleton(packet)));
+            let packets = consumer.read();
+            let kinds = packets.iter().map(|packet| skeleton(packet)).collect();
+            told.extend(without_later_clocks(kinds));
             let state = consumer.state().tracing_sessions[0].state.clone();
             told.push(format!("{state:?}"));
         }

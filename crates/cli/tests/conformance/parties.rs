@@ -372,6 +372,18 @@ pub(crate) fn skeleton(packet: &[u8]) -> String {
     format!("{} of sequence {sequence}", fields.join(" "))
 }
 
+/// What is told of a session, but for the clock snapshots after its first: there is one for each time the clocks were seen to have
+/// drifted, and so they have for a service that had to wait for a processor between reading one and the next.
+pub(crate) fn without_later_clocks(told: Vec<String>) -> Vec<String> {
+    const CLOCKS: &str = "10 3 6 of sequence 1";
+    let first = told.iter().position(|line| line == CLOCKS);
+    let lines = told.into_iter().enumerate();
+    lines
+        .filter(|(at, line)| line != CLOCKS || Some(*at) == first)
+        .map(|(_, line)| line)
+        .collect()
+}
+
 /// A data source that acknowledges nothing.
 pub(crate) fn plain(name: &str) -> DataSourceDescriptor {
     DataSourceDescriptor {

@@ -141,32 +141,39 @@ fn a_trigger_starts_a_session_alike() {
     let story = |service: &Service<'_>| {
         let (mut p, mut q) = (service.producer("p"), service.producer("q"));
         p.register(plain("d"));
-        let mut consumer = service.consumer();
-        let only_q = Trigger {
-            producer_name_regex: Some("q|r".into()),
-            ..trigger("only q", 50)
-        };
-        let config = triggered(
-            TriggerMode::START_TRACING,
-            LONG,
-            &[only_q, trigger("other", LONG)],
-        );
-        consumer.enable(&config);
-        let mut told = heard(&mut p);
-        told.extend(read(&mut consumer));
-        activate(&mut p, &["only q", "unknown"]);
-        told.extend(heard(&mut p));
-        activate(&mut q, &["unknown", "only q", "other", "only q"]);
-        told.extend(heard(&mut p));
-        // One that comes now is told how long the session lasts.
-        let mut late = service.producer("late");
-        late.register(plain("d"));
-        late.settle();
-        told.push(format!("late: {:?}", late.configs[0].trace_duration_ms));
-        drop(late);
-        until_disabled(&mut p, &mut consumer);
-        told.extend(heard(&mut p));
-        told.extend(read(&mut consumer));
+        let mut told = Vec::new();
+        // One whose end is far, so that what comes before it has all the time it needs, and one that ends by itself.
+        for delay_ms in [LONG, 1] {
+            let mut consumer = service.consumer();
+            let only_q = Trigger {
+                producer_name_regex: Some("q|r".into()),
+                ..trigger("only q", delay_ms)
+            };
+            let config = triggered(
+                TriggerMode::START_TRACING,
+                LONG,
+                &[only_q, trigger("other", LONG)],
+            );
+            consumer.enable(&config);
+            told.extend(heard(&mut p));
+            told.extend(read(&mut consumer));
+            activate(&mut p, &["only q", "unknown"]);
+            told.extend(heard(&mut p));
+            activate(&mut q, &["unknown", "only q", "other", "only q"]);
+            if delay_ms == LONG {
+                told.extend(heard(&mut p));
+                // One that comes now is told how long the session lasts.
+                let mut late = service.producer("late");
+                late.register(plain("d"));
+                late.settle();
+                told.push(format!("late: {:?}", late.configs[0].trace_duration_ms));
+                drop(late);
+                consumer.endpoint.disable_tracing().unwrap();
+            }
+            until_disabled(&mut p, &mut consumer);
+            told.extend(heard(&mut p));
+            told.extend(read(&mut consumer));
+        }
         told
     };
     alike(story, &[]);
@@ -195,21 +202,29 @@ fn a_trigger_stops_a_session_alike() {
     let story = |service: &Service<'_>| {
         let mut p = service.producer("p");
         p.register(plain("d"));
-        let mut consumer = service.consumer();
-        let triggers = [trigger("t", 300), trigger("u", LONG), trigger("v", 0)];
-        consumer.enable(&triggered(TriggerMode::STOP_TRACING, LONG, &triggers));
-        let mut told = heard(&mut p);
-        told.extend(read(&mut consumer));
-        let state = consumer.state();
-        told.push(format!("{:?}", state.tracing_sessions[0].duration_ms));
-        activate(&mut p, &["t", "u"]);
-        told.extend(read(&mut consumer));
-        activate(&mut p, &["v"]);
-        told.extend(read(&mut consumer));
-        told.extend(heard(&mut p));
-        until_disabled(&mut p, &mut consumer);
-        told.extend(heard(&mut p));
-        told.extend(read(&mut consumer));
+        let mut told = Vec::new();
+        // One whose end is far, so that what comes before it has all the time it needs, and one that a trigger ends.
+        for (delay_ms, names) in [(LONG, &["t"][..]), (1, &["t", "u"])] {
+            let mut consumer = service.consumer();
+            let triggers = [trigger("t", delay_ms), trigger("u", LONG), trigger("v", 0)];
+            consumer.enable(&triggered(TriggerMode::STOP_TRACING, LONG, &triggers));
+            told.extend(heard(&mut p));
+            told.extend(read(&mut consumer));
+            let state = consumer.state();
+            told.push(format!("{:?}", state.tracing_sessions[0].duration_ms));
+            activate(&mut p, names);
+            if delay_ms == LONG {
+                told.extend(read(&mut consumer));
+                // The first decides when it is over.
+                activate(&mut p, &["u", "v"]);
+                told.extend(read(&mut consumer));
+                told.extend(heard(&mut p));
+                consumer.endpoint.disable_tracing().unwrap();
+            }
+            until_disabled(&mut p, &mut consumer);
+            told.extend(heard(&mut p));
+            told.extend(read(&mut consumer));
+        }
         told
     };
     alike(story, &[]);
