@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
@@ -25,7 +26,7 @@ use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a test waits for anything before it gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// `TracePacket.for_testing`.
 const FOR_TESTING: u32 = 900;
 
@@ -447,18 +448,20 @@ fn a_flood_of_tiny_commits_leaves_others_their_turn() {
     consumer.enable(&config(1024), None);
     let mut producer = daemon.producer("flood");
     producer.offer("d");
-    const COMMITS: usize = 30_000;
-    let flood = std::thread::spawn(move || (0..COMMITS).for_each(|_| producer.commit(20)));
-    let (mut answers, mut slowest) = (0, Duration::ZERO);
-    while !flood.is_finished() {
-        let asked = Instant::now();
-        consumer.state();
-        slowest = slowest.max(asked.elapsed());
-        answers += 1;
-    }
-    flood.join().unwrap();
-    assert!(answers > 20, "{answers} answers meanwhile");
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    // How many of the flood come before an answer is counted in `floods.rs`; here it goes on until there were answers.
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let flood = threads.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                producer.commit(20);
+            }
+        });
+        for _ in 0..50 {
+            consumer.state();
+            assert!(!flood.is_finished(), "the flood has ended");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
