@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use support::tracefs::Tracefs;
+use support::ui_port::UiPort;
 use terminal::{Size, Terminal};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
@@ -338,6 +339,7 @@ fn a_trace_is_looked_at_and_opened_as_the_summary_says() {
         assert_said(&said, &["linux.process_stats", "exit code 0"]);
     }
     if has_subcommand("open") {
+        let _port = UiPort::lock();
         user.shell.press("\x0cferretto open trace.pftrace\r");
         user.shell.await_screen("where to go", |rows| {
             rows.join("").contains("https://ui.perfetto.dev/")

@@ -9,8 +9,7 @@ mod relays;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::net::TcpListener;
-
+use support::address::free_address;
 use support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use support::{Program, Programs, Side, System};
 
@@ -27,12 +26,6 @@ data_sources { config {
   sys_stats_config { meminfo_period_ms: 100 stat_period_ms: 100 }
 } }
 "#;
-
-/// An address of this machine that nobody listens on.
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
 
 fn records_over_tcp(programs: &Programs, traced: Side, probes: Side) {
     let Some(processor) = TraceProcessor::find() else {

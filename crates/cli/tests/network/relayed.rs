@@ -13,8 +13,8 @@ use ferretto_proto::messages::{
 use ferretto_wire::Writer;
 use rustix::time::ClockId;
 
-use super::free_address;
 use super::relay::{Client, Guest, Relay, reading};
+use super::support::address::free_address;
 use super::support::peers::{commit, introduction};
 use super::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use super::support::{Program, Programs, Side, System};

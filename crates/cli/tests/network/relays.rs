@@ -16,8 +16,8 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::{MachineId, limits};
 
-use super::free_address;
 use super::relay::{Client, Guest};
+use super::support::address::free_address;
 use super::support::peers::introduction;
 use super::support::{Program, Programs, Running, Side, System};
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
+use super::support::ui_port::UiPort;
 use super::support::{PATIENCE, Running};
 use super::{Serving, free_port};
 
@@ -187,6 +188,7 @@ fn the_real_ui_opens_the_trace() {
     ];
     std::fs::write(&trace, [&[0x0a, packet.len() as u8], &packet[..]].concat()).unwrap();
 
+    let _port = UiPort::lock();
     let ui_port = free_port();
     let mut command = super::ferretto("open");
     command

@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::process::Signal;
 use support::{PATIENCE, Running};
@@ -99,8 +100,14 @@ fn said_by(mut process: Running) -> String {
     said
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, below those that connections get.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let number = std::process::id() * 7 + u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
+        let port = 10_000 + (number % 20_000) as u16;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::application::Application;
+use super::support::address::free_address;
 use super::support::{Program, Recording, Side};
 use super::{
     CONFIG, STALL, assert_numbers, await_registration, config_with, events, numbers, registered, texts,
@@ -205,10 +206,7 @@ fn the_sdks_own_thread_may_wait_for_room_as_any_other() {
 #[test]
 fn where_no_memory_can_be_shared_packets_go_over_the_network() {
     with_each_service(|system, side| {
-        let address = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let address = free_address();
         let sockets = format!("{},{address}", system.producer_socket().display());
         system.start_at(side, Program::Traced, &sockets);
         let mut application = Application::start(system);

@@ -7,6 +7,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)] // Each program that includes this file uses a part of it.
 
+pub(crate) mod address;
 pub(crate) mod dialect;
 pub(crate) mod peers;
 #[path = "../../../ipc/tests/reference/mod.rs"]
@@ -14,6 +15,7 @@ mod reference;
 pub(crate) mod service;
 pub(crate) mod trace;
 pub(crate) mod tracefs;
+pub(crate) mod ui_port;
 pub(crate) mod wire;
 
 use std::fmt;
@@ -32,7 +34,7 @@ use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// How long a program may take to start, to reach a state, or to end.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Held while a descriptor that a child is to inherit could be inherited by another one, too.
 static SPAWNING: Mutex<()> = Mutex::new(());
@@ -431,7 +433,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::TERM);
-        if self.wait(Duration::from_secs(10)).is_none() {
+        if self.wait(PATIENCE).is_none() {
             // Either fails only when the process has ended already.
             let _ = self.0.kill();
             let _ = self.0.wait();
