@@ -24,7 +24,7 @@ data_sources {
 "#;
 
 /// Far less than what a writer waits for a service that lives, and a lot more than it takes not to.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(120);
 
 /// A process of ours that does not outlive the test, whatever its state.
 struct Process(Child);

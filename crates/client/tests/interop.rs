@@ -160,7 +160,7 @@ impl Stage {
         Stage {
             reactor: Reactor::new().unwrap(),
             events: Events::new(),
-            deadline: Deadline::after(Duration::from_secs(20)),
+            deadline: Deadline::after(Duration::from_secs(120)),
             producer: None,
             consumer: None,
         }

@@ -11,7 +11,7 @@ use ferretto::data_source::{DataSource, DataSourceHandle, Flush, SetUp, Start, S
 use ferretto::session::{DataSource as Source, Session, StateScope, TraceConfig};
 use ferretto_proto::messages::{DataSourceDescriptor, Message, Trace, trace_packet};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Says in its descriptor how often that was asked for, and tells all that comes over it.
 struct Diary {

@@ -19,7 +19,7 @@ use reference::{Reference, Running};
 
 /// Long enough for a loaded machine; a test that reaches it fails.
 fn patience() -> Deadline {
-    Deadline::after(std::time::Duration::from_secs(20))
+    Deadline::after(std::time::Duration::from_secs(120))
 }
 
 /// A client on a socket of its own loop.

@@ -159,7 +159,7 @@ fn for_want_of_descriptors_browsers_wait() {
     assert!(line.contains("cannot accept a connection"), "{line}");
     let load = bridge.idle_load();
     assert!(
-        load < 0.1,
+        load < IDLE,
         "it uses {load} of a processor to wait for descriptors"
     );
     drop(silent);

@@ -19,6 +19,8 @@ use crate::support::{PATIENCE, Running, System};
 pub(crate) const UI: &str = "https://ui.perfetto.dev";
 /// How long nothing must move to be called stuck.
 pub(crate) const STUCK: Duration = Duration::from_millis(500);
+/// As much of a processor as no bridge uses that only waits.
+pub(crate) const IDLE: f64 = 0.1;
 
 /// A running `websocket_bridge`.
 pub(crate) struct Bridge {
@@ -105,7 +107,7 @@ impl Bridge {
         self.open("/traced", &[("Origin", UI)]).unwrap()
     }
 
-    /// How much of a processor it uses while nothing is asked of it.
+    /// How much of a processor it uses while nothing is asked of it, once it has done what it was asked before.
     pub(crate) fn idle_load(&self) -> f64 {
         let spent = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.running.pid())).unwrap();
@@ -117,9 +119,19 @@ impl Bridge {
                 .map(|ticks| ticks.parse::<f64>().unwrap())
                 .sum::<f64>()
         };
-        let before = spent();
-        std::thread::sleep(STUCK);
-        (spent() - before) / rustix::param::clock_ticks_per_second() as f64 / STUCK.as_secs_f64()
+        let used = || {
+            let before = spent();
+            std::thread::sleep(STUCK);
+            (spent() - before) / rustix::param::clock_ticks_per_second() as f64 / STUCK.as_secs_f64()
+        };
+        let mut load = used();
+        for _ in 0..10 {
+            if load < IDLE {
+                break;
+            }
+            load = used();
+        }
+        load
     }
 
     /// The most memory it ever had, in KB.

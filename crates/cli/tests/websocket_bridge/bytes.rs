@@ -126,7 +126,7 @@ fn a_page_that_does_not_read_holds_up_the_service_and_nothing_else() {
     // It hangs up, and all it said still comes out, however late.
     drop(service);
     let load = bridge.idle_load();
-    assert!(load < 0.1, "waiting for the page, it uses {load} of a processor");
+    assert!(load < IDLE, "waiting for the page, it uses {load} of a processor");
     assert!(receive(&mut page, sent.len()).0 == sent, "the bytes differ");
     assert_eq!(closed(&mut page), Some(CloseCode::Away));
     drop(other);

@@ -26,7 +26,7 @@ use ferretto_smb::{PageLayout, PageSize, ProducerSmb};
 use super::*;
 use crate::session::Flow;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The loop of the SDK's thread, with nothing but a service in it.
 struct Machine {

@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Packets of this size each, as they stand in a trace file.
 fn packets(count: usize, size: usize) -> Vec<u8> {

@@ -72,7 +72,7 @@ fn a_running_session_is_read_after_a_flush() {
     assert_eq!(texts(&session.read_to_end().unwrap()), ["first"]);
     recorder.write("second");
     let (sender, flushed) = mpsc::channel();
-    session.flush(Duration::from_secs(5), move |result| sender.send(result).unwrap());
+    session.flush(PATIENCE, move |result| sender.send(result).unwrap());
     flushed.recv_timeout(PATIENCE).unwrap().unwrap();
     assert_eq!(texts(&session.read_to_end().unwrap()), ["second"]);
 }
