@@ -81,7 +81,7 @@ fn await_recording(terminal: &mut Terminal) -> String {
 #[test]
 fn one_line_changes_in_place_and_a_summary_takes_its_place() {
     with_system(|system| {
-        let config = format!("{STEADY} duration_ms: 3000");
+        let config = format!("{STEADY} duration_ms: 8000");
         let mut terminal = Terminal::open(WIDE, &recording(system, &config, &[]));
         let screen = terminal.await_screen("time, fill, rate and losses", |rows| {
             rows.last().is_some_and(|row| {
@@ -102,11 +102,11 @@ fn one_line_changes_in_place_and_a_summary_takes_its_place() {
         assert!(status.success(), "{screen}");
         assert_eq!(live_rows(&screen), [""; 0], "{screen}");
         let lines: Vec<&str> = screen.split("\nperfetto: ").collect();
-        assert!(lines[0].starts_with("perfetto: Connected to the Perfetto traced service, TTL: 3s"));
+        assert!(lines[0].starts_with("perfetto: Connected to the Perfetto traced service, TTL: 8s"));
         let summary: String = lines[1].split('\n').collect();
         for part in [
             "Wrote ",
-            "  recorded 3.0 s, ",
+            "  recorded 8.0 s, ",
             " packets, nothing lost",
             "to see it: ferretto open ",
         ] {
@@ -218,13 +218,23 @@ fn typed(command: &Command) -> String {
 fn losses_are_red_unless_colours_are_unwanted() {
     const RED: &str = "\x1b[31m";
     with_system(|system| {
-        let config = format!("{LOSSY} duration_ms: 2500");
-        let written = |name: &str, value: &str| {
-            let mut command = recording(system, &config, &[]);
+        let begun = |config: &str, name: &str, value: &str| {
+            let mut command = recording(system, config, &[]);
             command.env(name, value);
-            let mut terminal = Terminal::open(WIDE, &command);
+            Terminal::open(WIDE, &command)
+        };
+        let ended = |mut terminal: Terminal| {
             terminal.await_screen("losses", |rows| rows.iter().any(|row| row.contains("  lost: ")));
             terminal.written()
+        };
+        // Ended when it has told of losses while it records.
+        let written = |name: &str, value: &str| {
+            let mut terminal = begun(LOSSY, name, value);
+            terminal.await_screen("losses so far", |rows| {
+                rows.iter().any(|row| row.contains(", LOST "))
+            });
+            terminal.press("\x03");
+            ended(terminal)
         };
         let usual = written("NO_COLOR", "");
         assert!(usual.contains(&format!("{RED}, LOST ")), "{usual:?}");
@@ -235,7 +245,7 @@ fn losses_are_red_unless_colours_are_unwanted() {
             colourless.contains(", LOST ") && colourless.contains("\x1b[J"),
             "{colourless:?}"
         );
-        let dumb = written("TERM", "dumb");
+        let dumb = ended(begun(&format!("{LOSSY} duration_ms: 2500"), "TERM", "dumb"));
         assert!(!dumb.contains('\x1b'), "{dumb:?}");
     });
 }
