@@ -6,6 +6,8 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
@@ -235,6 +237,11 @@ struct Cloner {
 
 impl Cloner {
     fn request(system: &System<'_>, session: u64) -> Cloner {
+        Cloner::request_with(system, session, None)
+    }
+
+    /// With a descriptor that takes the clone if the session streams into a file.
+    fn request_with(system: &System<'_>, session: u64, file: Option<File>) -> Cloner {
         let socket = system.consumer_socket();
         let address: Address = socket.to_str().unwrap().parse().unwrap();
         let mut endpoint = ConsumerEndpoint::connect(&address).unwrap();
@@ -242,7 +249,7 @@ impl Cloner {
             selector: Some(clone_session_request::Selector::SessionId(session)),
             ..Default::default()
         };
-        endpoint.clone_session(&request, None).unwrap();
+        endpoint.clone_session(&request, file.map(OwnedFd::from)).unwrap();
         endpoint.flush();
         let reactor = Reactor::new().unwrap();
         reactor
@@ -295,6 +302,33 @@ impl Cloner {
                 }
                 other => panic!("{other:?}"),
             }
+        }
+    }
+}
+
+#[test]
+fn a_descriptor_that_cannot_be_written_matters_only_if_the_session_streams() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let streaming = format!("{PROCESSES} write_into_file: true file_write_period_ms: 100");
+    for traced in SIDES {
+        let system = System::with_daemons(&programs, traced, Side::Ours);
+        for (config, clonable) in [(PROCESSES, true), (&streaming, false)] {
+            let recording = system.record(Side::Ours, config);
+            // There has to be something to copy for upstream to see that it cannot.
+            system.await_state(|_| clonable || recording.trace().metadata().unwrap().len() > 0);
+            let unwritable = File::open("/dev/null").unwrap();
+            let mut cloner = Cloner::request_with(&system, session(&system), Some(unwritable));
+            let answer = cloner.answer();
+            assert_eq!(answer.success, Some(clonable), "traced {traced}: {answer:?}");
+            if clonable {
+                assert_eq!(answer.was_write_into_file, Some(false));
+                assert!(cloner.read() > 1000, "it has the processes of this machine");
+            }
+            drop(cloner);
+            recording.interrupt();
+            system.await_state(|state| state.tracing_sessions.is_empty());
         }
     }
 }

@@ -81,13 +81,16 @@ pub enum CloneFilter {
     Skipped,
 }
 
-/// A descriptor that came with the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A descriptor that came with the request. Command lines always pass one, for they do not know whether the session streams into
+/// a file; if it does not, the descriptor is of no use, and whether it could be written does not matter.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloneFile {
     /// There was none.
     None,
     /// The driver has it, and writes into it what [`Output::CopyFile`] and what follows asks for.
     Passed,
+    /// The driver cannot write into it, for this reason.
+    Unusable(String),
 }
 
 /// The trigger that led to a clone, as the consumer tells.
@@ -289,12 +292,18 @@ impl Service {
                 session.uid
             ));
         }
-        if session.streams_into_file() && request.file == CloneFile::None {
-            return Err(
-                "the session streams into a file: cloning it takes a file descriptor for the copy, and none came with the \
-                 request"
-                    .into(),
-            );
+        if session.streams_into_file() {
+            match &request.file {
+                CloneFile::Passed => {}
+                CloneFile::None => {
+                    return Err(
+                        "the session streams into a file: cloning it takes a file descriptor for the copy, and none came \
+                         with the request"
+                            .into(),
+                    );
+                }
+                CloneFile::Unusable(error) => return Err(error.clone()),
+            }
         }
         self.check_free_of_sessions(consumer)?;
         if self.clones.values().any(|pending| pending.consumer == consumer) {

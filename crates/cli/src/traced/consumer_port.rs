@@ -248,15 +248,10 @@ impl ConsumerLink {
                 ..Default::default()
             }),
             ConsumerMethod::CloneSession => {
-                let request = clone_request(decode!(CloneSessionRequest), fd.as_ref());
-                // A descriptor that cannot be written into is found out before anything is cloned.
-                let file = fd.map(TraceFile::passed).transpose();
-                let cloned = file.and_then(|file| {
-                    let clone = service.clone_session(id, request, random_uuid(), now)?;
-                    Ok((clone, file))
-                });
-                match cloned {
-                    Ok((clone, file)) => {
+                let (kind, file) = clone_file(fd);
+                let request = clone_request(decode!(CloneSessionRequest), kind);
+                match service.clone_session(id, request, random_uuid(), now) {
+                    Ok(clone) => {
                         self.clones.push((clone, to));
                         return Ok(file.map_or(Effect::None, |file| Effect::Clones(clone, file)));
                     }
@@ -449,8 +444,8 @@ fn trace_stats(service: &mut Service, consumer: ConsumerId) -> Reply {
     })
 }
 
-/// What a consumer wants cloned. `fd` came with the request.
-fn clone_request(request: CloneSessionRequest, fd: Option<&PassedFd>) -> CloneRequest {
+/// What a consumer wants cloned.
+fn clone_request(request: CloneSessionRequest, file: CloneFile) -> CloneRequest {
     let name = request.clone_trigger_name.filter(|name| !name.is_empty());
     CloneRequest {
         original: match request.selector {
@@ -473,10 +468,16 @@ fn clone_request(request: CloneSessionRequest, fd: Option<&PassedFd>) -> CloneRe
             boot_time_ns: request.clone_trigger_boot_time_ns.unwrap_or_default(),
             delay_ms: request.clone_trigger_delay_ms.unwrap_or_default(),
         }),
-        file: match fd {
-            Some(_) => CloneFile::Passed,
-            None => CloneFile::None,
-        },
+        file,
+    }
+}
+
+/// The descriptor that came with a request for a clone.
+fn clone_file(fd: Option<PassedFd>) -> (CloneFile, Option<TraceFile>) {
+    match fd.map(TraceFile::passed) {
+        None => (CloneFile::None, None),
+        Some(Ok(file)) => (CloneFile::Passed, Some(file)),
+        Some(Err(error)) => (CloneFile::Unusable(error), None),
     }
 }
 

@@ -324,16 +324,17 @@ impl Consumer {
     /// writes into a file.
     pub(crate) fn clone_session(&mut self, request: &CloneSessionRequest, file: Option<OwnedFd>) -> CallId {
         self.request(ConsumerMethod::CloneSession, |core, id, call, now| {
-            let request = clone_request(request, file.is_some());
-            // A descriptor that cannot be written into is found out before anything is cloned.
-            let cloned = file.map(TraceFile::passed).transpose().and_then(|file| {
-                let clone = core
-                    .service
-                    .clone_session(id, request, machine::random_uuid(), now)?;
-                Ok((clone, file))
-            });
-            match cloned {
-                Ok((clone, file)) => {
+            let (kind, file) = match file.map(TraceFile::passed) {
+                None => (CloneFile::None, None),
+                Some(Ok(file)) => (CloneFile::Passed, Some(file)),
+                Some(Err(error)) => (CloneFile::Unusable(error), None),
+            };
+            let request = clone_request(request, kind);
+            match core
+                .service
+                .clone_session(id, request, machine::random_uuid(), now)
+            {
+                Ok(clone) => {
                     core.tell_consumer(id, |link| link.clones.push((clone, call)));
                     core.files_of_clones.extend(file.map(|file| (clone, file)));
                     None
@@ -455,7 +456,7 @@ fn output_file(config: &TraceConfig, fd: Option<OwnedFd>) -> (OutputFile, Option
     }
 }
 
-fn clone_request(request: &CloneSessionRequest, has_file: bool) -> CloneRequest {
+fn clone_request(request: &CloneSessionRequest, file: CloneFile) -> CloneRequest {
     let trigger_name = request.clone_trigger_name.clone().filter(|name| !name.is_empty());
     CloneRequest {
         original: match &request.selector {
@@ -478,11 +479,7 @@ fn clone_request(request: &CloneSessionRequest, has_file: bool) -> CloneRequest 
             boot_time_ns: request.clone_trigger_boot_time_ns.unwrap_or_default(),
             delay_ms: request.clone_trigger_delay_ms.unwrap_or_default(),
         }),
-        file: if has_file {
-            CloneFile::Passed
-        } else {
-            CloneFile::None
-        },
+        file,
     }
 }
 

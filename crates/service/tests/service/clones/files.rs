@@ -111,6 +111,24 @@ fn a_file_that_is_not_needed_stays_empty() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_matters_only_if_the_session_streams() {
+    let unusable = |session| CloneRequest {
+        file: CloneFile::Unusable("open for reading only".into()),
+        ..request(session)
+    };
+    let mut scene = Scene::new();
+    scene.write(&["one"]);
+    let cloned = scene.clone_as(unusable(scene.session));
+    assert_eq!(cloned.content, ClonedContent::Buffers);
+    assert_eq!(scene.texts(scene.cloner), ["one"]);
+
+    let mut scene = Scene::with(&streaming());
+    let request = unusable(scene.session);
+    let error = scene.world.try_clone(scene.cloner, request).unwrap_err();
+    assert_eq!(error, "open for reading only");
+}
+
+#[test]
 fn data_on_its_way_to_a_slow_disk_is_in_the_clone_once() {
     let mut scene = Scene::with(&streaming());
     scene.world.disk = Disk::Slow;
