@@ -411,7 +411,7 @@ fn a_bug_report_is_made_of_the_same_session_and_is_whole() {
         ] {
             told.push(best.clone(&request));
             told.push(best.heard());
-            // Statistics pass the filter in versions after the reference.
+            // Upstream's statistics pass the filter since v58.
             let packets = best.cloner.read();
             told.extend(packets.iter().filter_map(|packet| seen(packet)));
             let config = packets.iter().any(|packet| skeleton(packet).contains("33"));
@@ -634,7 +634,7 @@ fn sessions_tell_of_others_and_of_clones_alike() {
         return;
     };
     let ours = story(&Service::start(&programs, Side::Ours));
-    // As upstream's service tells, in versions after the reference.
+    // As upstream's service tells since v58.
     let expected = [
         "cloned, uuid new: true, Some(2); into a file: false",
         "the clone reads: STATE_CONFIGURED 2 b of 0 with 1",

@@ -347,7 +347,7 @@ pub(crate) fn config(name: &str) -> TraceConfig {
 /// What kind of packet it is, and which fields it has besides.
 pub(crate) fn skeleton(packet: &[u8]) -> String {
     const SERVICE_EVENT: u32 = 69;
-    /// That the service's timestamps are boot time is said in versions after the reference.
+    /// That the service's timestamps are boot time upstream says since v59.
     const TIMESTAMP_CLOCK_ID: u32 = 58;
     let fields: Vec<String> = Reader::new(packet)
         .flatten()
