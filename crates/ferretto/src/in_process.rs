@@ -27,7 +27,7 @@ use ferretto_client::producer::{Disconnect, ProducerEvent, ProducerOptions};
 use ferretto_ipc::reactor::{Deadlines, Waker};
 use ferretto_service::compression::Fit;
 use ferretto_service::ordered::OrderedMap;
-use ferretto_service::{ConsumerId, LogLevel, Now, Output, ProducerId, Service, SessionId};
+use ferretto_service::{ConsumerId, LogLevel, MachineId, Now, Output, ProducerId, Service, SessionId};
 
 pub(crate) use consumer::Consumer;
 use consumer::ConsumerLink;
@@ -50,11 +50,12 @@ impl fmt::Debug for InProcess {
 }
 
 impl InProcess {
-    /// A service with nobody connected. `waker` is woken when a trace file has made progress: then
-    /// [`InProcess::handle_timeout`] is due.
-    pub(crate) fn new(waker: Waker) -> InProcess {
+    /// A service with nobody connected. It and its producers say that they are of `machine`. `waker` is woken when a trace file has
+    /// made progress: then [`InProcess::handle_timeout`] is due.
+    pub(crate) fn new(machine: MachineId, waker: Waker) -> InProcess {
         let core = Core {
-            service: Service::new(machine::identity()),
+            service: Service::new(machine::identity(machine)),
+            machine,
             producers: OrderedMap::new(),
             consumers: OrderedMap::new(),
             files: Files::new(waker),
@@ -133,6 +134,7 @@ impl InProcess {
 /// alone and so never waited for.
 struct Core {
     service: Service,
+    machine: MachineId,
     /// What producers have not taken yet.
     producers: OrderedMap<ProducerId, VecDeque<ProducerEvent>>,
     consumers: OrderedMap<ConsumerId, ConsumerLink>,

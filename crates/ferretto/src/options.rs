@@ -101,7 +101,9 @@ pub(crate) enum BackendOptions {
         consumer: Option<Address>,
     },
     #[cfg(feature = "in-process")]
-    InProcess,
+    InProcess {
+        machine: u32,
+    },
     Custom(Box<dyn Transport>),
 }
 
@@ -110,7 +112,7 @@ impl BackendOptions {
         match self {
             BackendOptions::System { .. } => Backend::System,
             #[cfg(feature = "in-process")]
-            BackendOptions::InProcess => Backend::InProcess,
+            BackendOptions::InProcess { .. } => Backend::InProcess,
             BackendOptions::Custom(_) => Backend::Custom,
         }
     }
@@ -190,7 +192,7 @@ impl Options {
     /// Records for sessions of this process, without any daemon.
     #[cfg(feature = "in-process")]
     pub fn in_process() -> Self {
-        Self::with(BackendOptions::InProcess)
+        Self::with(BackendOptions::InProcess { machine: 0 })
     }
 
     /// Records for the service that `transport` leads to.
@@ -209,7 +211,7 @@ impl Options {
     /// Records for sessions of this process as well.
     #[cfg(feature = "in-process")]
     pub fn and_in_process(self) -> Self {
-        self.and(BackendOptions::InProcess)
+        self.and(BackendOptions::InProcess { machine: 0 })
     }
 
     /// Records for the service that `transport` leads to as well.
@@ -237,6 +239,19 @@ impl Options {
         for backend in &mut self.backends {
             if let BackendOptions::System { consumer, .. } = backend {
                 *consumer = Some(address.clone());
+            }
+        }
+        self
+    }
+
+    /// The machine that traces of the service in this process say they are of, instead of the one they were recorded on (0): so
+    /// traces of several processes, or simulations, can be put together and told apart. Such a machine is recorded only if the config
+    /// says `trace_all_machines`. The machine's service knows better and takes no notice.
+    #[cfg(feature = "in-process")]
+    pub fn machine_id(mut self, id: u32) -> Self {
+        for backend in &mut self.backends {
+            if let BackendOptions::InProcess { machine } = backend {
+                *machine = id;
             }
         }
         self

@@ -12,7 +12,7 @@ use ferretto_proto::write;
 use crate::clock::Now;
 use crate::ids::SessionId;
 use crate::limits;
-use crate::packets::service_header;
+use crate::packets::{Author, service_header};
 use crate::readback::Readout;
 use crate::service::Service;
 use crate::session::{Session, State};
@@ -113,14 +113,14 @@ impl Service {
 }
 
 /// Writes what is known of other sessions since the last read-back, in the order in which it happened.
-pub(crate) fn write_other_sessions(session: &mut Session, uid: u32, out: &mut Readout) {
+pub(crate) fn write_other_sessions(session: &mut Session, author: Author, out: &mut Readout) {
     let mut changes = std::mem::take(&mut session.other_sessions).changes;
     changes.sort_by_key(|change| change.at);
     for change in changes {
         out.own_packet(|packet| {
             let mut packet = write::TracePacket::new(packet);
             packet.timestamp(change.at);
-            service_header(&mut packet, uid);
+            service_header(&mut packet, author);
             packet.concurrent_session_event(|event| {
                 event.state(state_in_trace(change.state));
                 if !change.name.is_empty() {

@@ -32,7 +32,7 @@ pub(crate) fn write_leading_packets(
     now: &Now,
     out: &mut Readout,
 ) {
-    let uid = identity.uid;
+    let author = identity.author();
     let snapshots = session
         .initial_clocks
         .take()
@@ -52,14 +52,14 @@ pub(crate) fn write_leading_packets(
                     });
                 }
             });
-            service_header(&mut packet, uid);
+            service_header(&mut packet, author);
         });
     }
     if std::mem::take(&mut session.sync_marker_due) {
         // The marker comes last, right after the trusted fields: readers rely on that order.
         out.own_packet(|packet| {
             write::TracePacket::new(packet)
-                .trusted_uid(uid as i32)
+                .trusted_uid(author.uid as i32)
                 .trusted_packet_sequence_id(SERVICE_SEQUENCE_ID)
                 .synchronization_marker(SYNC_MARKER);
         });
@@ -67,26 +67,26 @@ pub(crate) fn write_leading_packets(
     let is_first = !std::mem::replace(&mut session.initial_packets_written, true);
     if !session.builtin().disable_trace_config.unwrap_or_default() {
         if is_first {
-            write_trace_config(session, uid, out);
+            write_trace_config(session, author, out);
             if let Some(trigger) = session.clone_trigger.take() {
-                out.own_packet(|packet| write_clone_trigger(packet, &trigger, uid));
+                out.own_packet(|packet| write_clone_trigger(packet, &trigger, author));
             }
         }
-        write_triggers(session, uid, out);
+        write_triggers(session, author, out);
     }
     if is_first {
         write_initial_packets(session, identity, buffers, now, out);
     }
     if !session.builtin().disable_system_info.unwrap_or_default() {
-        machines.write_systems(session, uid, out);
+        machines.write_systems(session, author.uid, out);
     }
-    write_lifecycle_events(session, uid, out);
-    write_other_sessions(session, uid, out);
+    write_lifecycle_events(session, author, out);
+    write_other_sessions(session, author, out);
     if !session.builtin().disable_clock_snapshotting.unwrap_or_default() {
-        machines.write_clocks(session, uid, out);
+        machines.write_clocks(session, author.uid, out);
     }
     if is_first {
-        write_protovms(session, buffers, uid, out);
+        write_protovms(session, buffers, author, out);
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn write_leading_packets(
 fn write_protovms(
     session: &Session,
     buffers: &OrderedMap<BufferId, TraceBuffer>,
-    uid: u32,
+    author: Author,
     out: &mut Readout,
 ) {
     let buffers = session.buffers.iter().filter_map(|id| buffers.get(id));
@@ -107,20 +107,20 @@ fn write_protovms(
             packet.nested(PROTOVMS, |message| {
                 protovm::write_instances(&mut instances, limits::PROTOVMS_PACKET, message);
             });
-            service_header(&mut write::TracePacket::new(packet), uid);
+            service_header(&mut write::TracePacket::new(packet), author);
         });
     }
 }
 
-fn write_trace_config(session: &Session, uid: u32, out: &mut Readout) {
+fn write_trace_config(session: &Session, author: Author, out: &mut Readout) {
     out.own_packet(|packet| {
-        service_header(&mut write::TracePacket::new(packet), uid);
+        service_header(&mut write::TracePacket::new(packet), author);
         packet.bytes_field(TRACE_CONFIG, &session.config_bytes);
     });
 }
 
 /// Writes the triggers that came since the last read-back.
-fn write_triggers(session: &mut Session, uid: u32, out: &mut Readout) {
+fn write_triggers(session: &mut Session, author: Author, out: &mut Readout) {
     for hit in session.triggers.take_unwritten() {
         out.own_packet(|packet| {
             let mut packet = write::TracePacket::new(packet);
@@ -131,7 +131,7 @@ fn write_triggers(session: &mut Session, uid: u32, out: &mut Readout) {
                     .trusted_producer_uid(hit.producer_uid as i32)
                     .stop_delay_ms(hit.delay_ms.into());
             });
-            service_header(&mut packet, uid);
+            service_header(&mut packet, author);
         });
     }
 }
@@ -143,11 +143,11 @@ fn write_initial_packets(
     now: &Now,
     out: &mut Readout,
 ) {
-    let uid = identity.uid;
+    let author = identity.author();
     let uuid = session.uuid;
     out.own_packet(|packet| {
         let mut packet = write::TracePacket::new(packet);
-        service_header(&mut packet, uid);
+        service_header(&mut packet, author);
         packet.trace_uuid(|message| {
             message.msb((uuid >> 64) as i64).lsb(uuid as i64);
         });
@@ -158,7 +158,7 @@ fn write_initial_packets(
         .unwrap_or_default()
     {
         for descriptor in &identity.extension_descriptors {
-            out.own_packet(|packet| write_extension_descriptor(packet, descriptor, uid));
+            out.own_packet(|packet| write_extension_descriptor(packet, descriptor, author));
         }
     }
     // Which writers of which producers have filled each buffer so far.
@@ -189,16 +189,16 @@ fn write_initial_packets(
                 });
             }
         });
-        service_header(&mut packet, uid);
+        service_header(&mut packet, author);
     });
     if !session.builtin().disable_system_info.unwrap_or_default() {
         out.own_packet(|packet| write_system_info(packet, identity));
     }
 }
 
-fn write_extension_descriptor(packet: &mut Writer, descriptor: &ExtensionDescriptor, uid: u32) {
+fn write_extension_descriptor(packet: &mut Writer, descriptor: &ExtensionDescriptor, author: Author) {
     let mut packet = write::TracePacket::new(packet);
-    service_header(&mut packet, uid);
+    service_header(&mut packet, author);
     packet.extension_descriptor(|message| {
         let field = match descriptor.encoding {
             DescriptorEncoding::Plain => write::ExtensionDescriptor::EXTENSION_SET,
@@ -211,7 +211,7 @@ fn write_extension_descriptor(packet: &mut Writer, descriptor: &ExtensionDescrip
     });
 }
 
-fn write_clone_trigger(packet: &mut Writer, trigger: &CloneTrigger, uid: u32) {
+fn write_clone_trigger(packet: &mut Writer, trigger: &CloneTrigger, author: Author) {
     let mut packet = write::TracePacket::new(packet);
     packet
         .timestamp(trigger.boot_time_ns)
@@ -222,7 +222,7 @@ fn write_clone_trigger(packet: &mut Writer, trigger: &CloneTrigger, uid: u32) {
                 .trusted_producer_uid(trigger.producer_uid)
                 .stop_delay_ms(trigger.delay_ms);
         });
-    service_header(&mut packet, uid);
+    service_header(&mut packet, author);
 }
 
 fn write_system_info(packet: &mut Writer, identity: &Identity) {
@@ -252,11 +252,11 @@ fn write_system_info(packet: &mut Writer, identity: &Identity) {
             info.num_cpus(cpus);
         }
     });
-    service_header(&mut packet, identity.uid);
+    service_header(&mut packet, identity.author());
 }
 
 /// Writes what happened to the session since the last read-back, in the order in which it happened.
-pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut Readout) {
+pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out: &mut Readout) {
     if session.builtin().disable_service_events.unwrap_or_default() {
         session.lifecycle_events.clear();
         session.slow_data_sources.clear();
@@ -283,7 +283,7 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, uid: u32, out: &mut 
         out.own_packet(|packet| {
             let mut packet = write::TracePacket::new(packet);
             packet.timestamp(at);
-            service_header(&mut packet, uid);
+            service_header(&mut packet, author);
             packet.service_event(|message| match &event {
                 Event::Plain(kind) => message.writer().varint_field(*kind as u32, 1),
                 Event::BufferCloned(index) => {
@@ -321,20 +321,39 @@ impl Service {
         if let Some(filter) = out.filter() {
             stats.filter_stats = filter.stats().into();
         }
-        let uid = self.identity.uid;
+        let author = self.identity.author();
         out.unfiltered_packet(|packet| {
-            service_header(&mut write::TracePacket::new(packet), uid);
+            service_header(&mut write::TracePacket::new(packet), author);
             packet.bytes_field(TRACE_STATS, &stats.encode_to_vec());
         });
     }
 }
 
+/// Who the service is in the packets of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Author {
+    uid: u32,
+    machine: MachineId,
+}
+
+impl Identity {
+    pub(crate) fn author(&self) -> Author {
+        Author {
+            uid: self.uid,
+            machine: self.machine,
+        }
+    }
+}
+
 /// What marks a packet as the service's own. Its timestamps are boot time whatever the trace's primary clock is.
-pub(crate) fn service_header(packet: &mut write::TracePacket<'_>, uid: u32) {
+pub(crate) fn service_header(packet: &mut write::TracePacket<'_>, author: Author) {
     packet
-        .trusted_uid(uid as i32)
+        .trusted_uid(author.uid as i32)
         .trusted_packet_sequence_id(SERVICE_SEQUENCE_ID)
         .timestamp_clock_id(clock_id::BOOTTIME);
+    if author.machine != MachineId::HOST {
+        packet.machine_id(author.machine.0);
+    }
 }
 
 /// What the service appends to a producer's packet: the fields that only it can vouch for. They come last, so that

@@ -178,7 +178,12 @@ impl Service {
     /// Whether the service deals with no such producer: when it is locked down, with those of its own user only. Users of other
     /// machines are others, whatever their numbers.
     pub(crate) fn is_locked_out(&self, credentials: &Credentials, machine: &Machine) -> bool {
-        let is_own = credentials.uid == self.identity.uid && *machine == Machine::Host;
+        let is_here = match machine {
+            Machine::Host => true,
+            Machine::Undeclared => false,
+            Machine::Other(machine) => machine.id == self.identity.machine,
+        };
+        let is_own = credentials.uid == self.identity.uid && is_here;
         self.lockdown && !is_own
     }
 

@@ -671,7 +671,7 @@ impl Service {
         }
         // The buffers are empty: a point up to which readers can sort.
         session.note(LifecycleEvent::ReadTracingBuffersCompleted, now);
-        write_lifecycle_events(session, self.identity.uid, out);
+        write_lifecycle_events(session, self.identity.author(), out);
         if std::mem::take(&mut session.stats_due) {
             self.write_stats(id, out);
         }

@@ -13,7 +13,7 @@ use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::clone::PendingClone;
 use crate::ids::{
-    BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, IdHasher, ProducerId, SessionId,
+    BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, IdHasher, MachineId, ProducerId, SessionId,
 };
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
@@ -33,6 +33,9 @@ pub struct Identity {
     pub version: String,
     /// Name of this machine, by which a config may pick it (`machine_name_filter`); `host` does as well.
     pub machine_name: String,
+    /// The machine that its own packets are said to be of. [`MachineId::HOST`], unless it records for a program only that has its
+    /// traces told from others by an id; the program's producers are then of that machine, too.
+    pub machine: MachineId,
     /// Facts for the `SystemInfo` packet.
     pub system: SystemFacts,
     /// Schemas of extensions that are written into every trace.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ferretto_client::consumer::StateScope;
 use ferretto_ipc::socket_names::consumer_address;
 use ferretto_proto::messages::{Message, TraceConfig};
-use ferretto_service::{ConfigInput, Identity, Now, OutputFile, Service, SystemFacts};
+use ferretto_service::{ConfigInput, Identity, Now, OutputFile, Service};
 
 use super::advice::{Advice, Origin, Weight, advise};
 use super::surroundings::{Kernel, Machine, Offers, Surroundings};
@@ -68,8 +68,7 @@ fn refusal(config: &TraceConfig, machine: &Machine) -> Option<String> {
         uid: rustix::process::geteuid().as_raw(),
         version: String::new(),
         machine_name: machine.name.clone(),
-        system: SystemFacts::default(),
-        extension_descriptors: Vec::new(),
+        ..Identity::default()
     });
     let consumer = service.connect_consumer(rustix::process::geteuid().as_raw());
     // The command line clears it.

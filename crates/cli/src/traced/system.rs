@@ -1,6 +1,6 @@
 //! What the daemon knows of the machine: its name, and what the `SystemInfo` packet says of it.
 
-use ferretto_service::{Identity, SystemFacts};
+use ferretto_service::{Identity, MachineId, SystemFacts};
 
 /// Who the service is and where it runs.
 pub(super) fn identity() -> Identity {
@@ -12,6 +12,7 @@ pub(super) fn identity() -> Identity {
         uid: rustix::process::geteuid().as_raw(),
         version: crate::VERSION.to_owned(),
         machine_name,
+        machine: MachineId::HOST,
         extension_descriptors: super::descriptors::load(),
         system: SystemFacts {
             utsname: Some([

@@ -3,7 +3,7 @@
 //! Called by [`super`] with each input. The daemon reads the same for its service.
 
 use ferretto_ipc::time::{self, Clock};
-use ferretto_service::{Identity, Now, SystemFacts};
+use ferretto_service::{Identity, MachineId, Now, SystemFacts};
 
 use crate::{clock, system};
 
@@ -20,8 +20,8 @@ pub(super) fn now() -> Now {
     }
 }
 
-/// Who the service is and where it runs.
-pub(super) fn identity() -> Identity {
+/// Who the service is and where it runs. Its traces say that they are of `machine`.
+pub(super) fn identity(machine: MachineId) -> Identity {
     let uname = system::uname();
     let machine_name = std::env::var("PERFETTO_MACHINE_NAME").ok();
     let system_name = || uname.as_ref().map(|uname| uname.system.clone());
@@ -30,6 +30,7 @@ pub(super) fn identity() -> Identity {
         uid: system::effective_user(),
         version: concat!("Ferretto v", env!("CARGO_PKG_VERSION")).to_owned(),
         machine_name,
+        machine,
         // The daemon's are the machine's. What a program extends the schema by, it can write itself.
         extension_descriptors: Vec::new(),
         system: SystemFacts {

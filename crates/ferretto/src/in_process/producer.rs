@@ -14,7 +14,8 @@ use ferretto_ipc::client::CallId;
 use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{CommitDataRequest, DataSourceConfig, DataSourceDescriptor};
 use ferretto_service::{
-    Credentials, Introduction, Machine, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, SmbOrigin,
+    Credentials, Introduction, Machine, MachineId, MemorySharing, Now, OtherMachine, ProducerCommand,
+    ProducerId, Scraping, SmbOrigin,
 };
 use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
 
@@ -47,6 +48,7 @@ impl fmt::Debug for Producer {
 impl Producer {
     /// Memory that the producer made is not adopted: there is no time before the connection that it could have been for.
     pub(super) fn connect(core: Arc<Mutex<Core>>, options: ProducerOptions) -> Producer {
+        let machine = lock(&core).machine;
         let introduction = Introduction {
             name: options.name,
             sdk_version: options.sdk_version,
@@ -58,7 +60,13 @@ impl Producer {
                 producer::Scraping::Disabled => Scraping::Disabled,
             },
             sharing: MemorySharing::Possible,
-            machine: Machine::Host,
+            machine: match machine {
+                MachineId::HOST => Machine::Host,
+                id => Machine::Other(Box::new(OtherMachine {
+                    id,
+                    name: String::new(),
+                })),
+            },
         };
         let credentials = Credentials {
             uid: system::effective_user(),

@@ -37,8 +37,12 @@ struct Machine {
 
 impl Machine {
     fn new() -> Machine {
+        Machine::with_id(MachineId::HOST)
+    }
+
+    fn with_id(id: MachineId) -> Machine {
         let reactor = Reactor::new().unwrap();
-        let service = InProcess::new(reactor.waker());
+        let service = InProcess::new(id, reactor.waker());
         Machine {
             reactor,
             service,
@@ -322,6 +326,29 @@ fn a_session_records_what_a_producer_writes() {
     assert!(has(|data| matches!(data, trace_packet::Data::SystemInfo(_))));
     assert!(has(|data| matches!(data, trace_packet::Data::TraceConfig(_))));
     assert!(has(|data| matches!(data, trace_packet::Data::TraceUuid(_))));
+}
+
+#[test]
+fn a_trace_says_that_it_is_of_the_machine_that_the_program_gave_out() {
+    let mut machine = Machine::with_id(MachineId(7));
+    let mut recorder = Recorder::new(&machine.service, "p");
+    let mut consumer = machine.consumer();
+    let config = TraceConfig {
+        trace_all_machines: Some(true),
+        ..config()
+    };
+    let call = start(&mut machine, &mut consumer, &mut recorder, &config);
+    recorder.write("elsewhere");
+    consumer.disable_tracing();
+    assert_eq!(ended(&mut machine, &mut consumer, &mut recorder, call), None);
+    let trace = machine.read(&mut consumer);
+    assert_eq!(texts(&trace), ["elsewhere"]);
+    // By those readers find the borders of packets, so they are always the same.
+    let is_marker =
+        |packet: &&TracePacket| matches!(packet.data, Some(trace_packet::Data::SynchronizationMarker(_)));
+    for packet in trace.packet.iter().filter(|packet| !is_marker(packet)) {
+        assert_eq!(packet.machine_id, Some(7), "{packet:?}");
+    }
 }
 
 #[test]

@@ -14,6 +14,8 @@ use ferretto_client::producer::{
 };
 use ferretto_ipc::reactor::{Waker, boot_now, monotonic_now};
 use ferretto_ipc::{Address, Stream, socket_names};
+#[cfg(feature = "in-process")]
+use ferretto_service::MachineId;
 use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
 use std::os::fd::AsFd;
 
@@ -114,7 +116,9 @@ impl BackendState {
             BackendOptions::System { producer, consumer } => Way::System { producer, consumer },
             BackendOptions::Custom(transport) => Way::Transport(transport),
             #[cfg(feature = "in-process")]
-            BackendOptions::InProcess => Way::InProcess(InProcess::new(waker.clone())),
+            BackendOptions::InProcess { machine } => {
+                Way::InProcess(InProcess::new(MachineId(machine), waker.clone()))
+            }
         };
         Self {
             backend,

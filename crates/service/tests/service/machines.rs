@@ -5,8 +5,8 @@ use ferretto_proto::messages::trace_config::{BuiltinDataSource, LockdownModeOper
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
 use ferretto_proto::messages::{ClockSnapshot, Message, SystemInfo, TraceConfig, TracePacket};
 use ferretto_service::{
-    CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, Credentials, Introduction, Machine,
-    MachineId, Now, Original, OtherMachine, ProducerId, RelayId, StateScope, limits,
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, Credentials, Identity, Introduction,
+    Machine, MachineId, Now, Original, OtherMachine, ProducerId, RelayId, StateScope, limits,
 };
 
 use crate::world::{World, config, packet, starts, texts};
@@ -213,6 +213,40 @@ fn who_is_the_services_user_on_another_machine_is_a_stranger_when_it_is_locked_d
     for machine in [Machine::Undeclared, other(GUEST, "guest")] {
         assert_eq!(connect(&mut world, machine), None);
     }
+}
+
+#[test]
+fn a_service_that_records_for_one_program_says_what_machine_it_and_the_program_are_of() {
+    const OWN: u32 = 42;
+    let mut world = World::with_identity(Identity {
+        uid: OWN,
+        machine: GUEST,
+        ..Default::default()
+    });
+    let producer = world.introduce(OWN, introduction(other(GUEST, "")));
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    // To it, too, the machine is another.
+    world.enable(consumer, &config(&["d"]));
+    assert_eq!(world.count(producer, starts), 0);
+    world.lose_consumer(consumer);
+
+    let consumer = world.consumer();
+    let locked = TraceConfig {
+        lockdown_mode: Some(LockdownModeOperation::LOCKDOWN_SET),
+        ..of_all_machines()
+    };
+    world.enable(consumer, &locked);
+    assert_eq!(world.count(producer, starts), 1, "it is no stranger");
+    let target = world.target(producer);
+    world.commit(producer, 1, target, &[&packet("one")]);
+    let packets = world.read(consumer);
+    assert_eq!(texts(&packets), ["one"]);
+    let is_marker = |packet: &&TracePacket| matches!(packet.data, Some(Data::SynchronizationMarker(_)));
+    for packet in packets.iter().filter(|packet| !is_marker(packet)) {
+        assert_eq!(packet.machine_id, Some(GUEST.0), "{packet:?}");
+    }
+    assert_eq!(packets.iter().filter(is_marker).count(), 1);
 }
 
 /// A relay whose clocks were this many nanoseconds ahead of ours when they were compared, in two exchanges.
