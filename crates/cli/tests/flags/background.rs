@@ -55,7 +55,7 @@ pub(crate) const CASES: &[Case] = &[
         "{ perfetto --notify-fd 3 -t 10ms -o trace 3>&1 >/dev/null; } | od -An -tu1
          { perfetto --notify-fd=1 -t 10ms -o trace; } | od -An -tu1
          { perfetto --notify-fd 0 -t 10ms -o trace 0>&1 >/dev/null; } | od -An -tu1
-         { perfetto -D --notify-fd 3 -t 10ms -o later 3>&1 >/dev/null; } | od -An -tu1; until_file later; until_sessions 0",
+         { perfetto -D --notify-fd 3 -t 10ms -o later 3>&1 >pid.cfg; } | od -An -tu1; until_gone $(cat pid.cfg)",
         "0
          0
          0
@@ -106,7 +106,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::ours(
         "timeout sends its signal twice, and keeps the data",
         "it dies of the second one, unless both come at once",
-        "timeout 1 perfetto -c endless.cfg --txt -o trace; echo $?",
+        // What it does when the time is over.
+        "timeout 600 perfetto -c endless.cfg --txt -o trace & until_started 1; kill -ALRM $!; wait $!; echo $?",
         "124
          trace: a trace",
     ),
@@ -121,7 +122,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     Case::same(
         "but not under nohup",
-        "nohup perfetto -c endless.cfg --txt -o trace >/dev/null & until_started 1; kill -HUP $!; sleep 0.1; runs $!
+        "nohup perfetto -c endless.cfg --txt -o trace >/dev/null & until_started 1; kill -HUP $!; until_taken $!; runs $!
          kill -TERM $!; wait $!; echo $?",
         "runs
          0
@@ -131,7 +132,7 @@ pub(crate) const CASES: &[Case] = &[
         "a second signal gives up",
         LEFTOVER,
         "perfetto -c endless.cfg --txt -o trace 2>said & until_started 1; kill -STOP $TRACED
-         kill -INT $!; sleep 0.4; kill -INT $!; wait $!; echo $?; kill -CONT $TRACED",
+         kill -INT $!; until_ending; kill -INT $!; wait $!; echo $?; kill -CONT $TRACED",
         "130",
         "130
          trace: empty",
@@ -139,8 +140,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::same(
         "a signal before the service answers",
         "kill -STOP $TRACED; perfetto -c endless.cfg --txt -o trace 2>said & pid=$!
-         until [ \"$(readlink /proc/$pid/fd/* 2>/dev/null | grep -c eventfd)\" != 0 ]; do :; done; sleep 0.2
-         kill -TERM $pid; sleep 0.4; kill -TERM $pid 2>/dev/null; wait $pid; echo $?; kill -CONT $TRACED; rm -f trace",
+         until_catches $pid; kill -TERM $pid; until_taken $pid; kill -TERM $pid 2>/dev/null; wait $pid; echo $?
+         kill -CONT $TRACED; rm -f trace",
         "143",
     ),
 ];

@@ -150,11 +150,12 @@ pub(crate) const CASES: &[Case] = &[
         "relays on one socket, and on none",
         NEWER,
         "export PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumer PERFETTO_PRODUCER_SOCK_NAME=$PWD/producer
-         timeout 1 traced --enable-relay-endpoint-on=$PWD/producer 2>/dev/null; echo $?
-         timeout 1 traced --enable-relay-endpoint-on=$PWD/elsewhere 2>/dev/null; echo $?",
-        "124
+         traced --enable-relay-endpoint-on=$PWD/producer 2>/dev/null & service=$!
+         until \"$OURS\" --query >/dev/null 2>&1 || [ ! -e /proc/$service/exe ]; do :; done; runs $service; kill -KILL $service 2>/dev/null
+         timeout 60 traced --enable-relay-endpoint-on=$PWD/elsewhere 2>/dev/null; echo $?",
+        "runs
          1",
-        "1
+        "gone
          1",
     ),
     Case::ours(
@@ -172,9 +173,11 @@ pub(crate) const CASES: &[Case] = &[
         "a second service of the same names",
         OCCUPIED,
         "export PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumer PERFETTO_PRODUCER_SOCK_NAME=$PWD/producer
-         traced 2>/dev/null & until_sessions 0; timeout 1 traced 2>/dev/null; echo $?; kill -KILL $!",
-        "1",
-        "124",
+         traced 2>/dev/null & first=$!; until_sessions 0; socket=$(stat -c '%i %z' consumer); traced 2>/dev/null & second=$!
+         while [ -e /proc/$second/exe ] && [ \"$(stat -c '%i %z' consumer 2>/dev/null)\" = \"$socket\" ]; do :; done
+         runs $second; kill -KILL $first $second 2>/dev/null; true",
+        "gone",
+        "runs",
     ),
     Case::differs(
         "sockets after the end",

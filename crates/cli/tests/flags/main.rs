@@ -30,8 +30,8 @@ use outcome::Outcome;
 use rustix::process::{Pid, Signal};
 use support::{Program, Programs, Running, Side, System};
 
-/// How long a case may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a case may take: dozens of programs, one after the other, on a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(240);
 /// What a script exits with that cannot run here.
 const SKIPPED: i32 = 77;
 
@@ -43,6 +43,19 @@ until_started() { until "$OURS" --query 2>/dev/null | grep -q "(started: $1)"; d
 until_file() { until [ -s "$1" ]; do :; done; }
 until_gone() { while [ -e "/proc/$1/exe" ]; do :; done; }
 until_said() { until grep -q "$1" said; do :; done; }
+# Until it has taken the signals that it was sent.
+until_taken() { while grep -q '^S..Pnd:.*[1-9a-f]' "/proc/$1/status" 2>/dev/null; do :; done; }
+# Until SIGTERM does not simply end it any more.
+until_catches() { until grep -q '^SigCgt:.*[4-7c-f]...$' "/proc/$1/status"; do :; done; }
+# Until the recording has been told of the first signal, and a second one is no echo of that (SAME_INTERRUPT).
+until_ending() { until_said 'ending the recording\|disabling tracing'; sleep 0.4; }
+# Follows a detached session as $pid. Who asks whether it is detached has it for a moment, so that others find none.
+follow() {
+    perfetto --attach="$1" & pid=$!
+    while perfetto --is_detached "$1"; do [ -e "/proc/$pid/exe" ] || { perfetto --attach="$1" & pid=$!; }; done
+    # It was answered before the last question was, and sleeps again when it has read that.
+    until grep -q ') S ' "/proc/$pid/stat"; do :; done
+}
 is_pid() { case "$1" in ''|*[!0-9]*) echo "no process id: $1";; *) echo "a process id";; esac; }
 runs() { if [ -e "/proc/$1/exe" ]; then echo runs; else echo gone; fi; }
 # Whether it was said that all of this file was written.
@@ -265,6 +278,7 @@ impl Run<'_> {
             .env("PATH", std::env::join_paths(words).unwrap())
             .env("OURS", ours)
             .env("TRACED", self.traced_pid.to_string())
+            .env("SIDE", self.side.to_string())
             .env("TMPDIR", &place)
             .env_remove("NO_COLOR")
             .stdout(Stdio::piped())
@@ -278,6 +292,9 @@ impl Run<'_> {
         let Some(status) = status else {
             // With all that it began and that did not leave it.
             rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+            // It may have been left stopped, and others need it.
+            let traced = Pid::from_raw(self.traced_pid as i32).unwrap();
+            rustix::process::kill_process(traced, Signal::CONT).unwrap();
             return Err(format!("{}'s still runs. It said\n{said}", self.side));
         };
         let printed = printed.join().unwrap();

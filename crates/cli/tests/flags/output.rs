@@ -72,7 +72,7 @@ pub(crate) const CASES: &[Case] = &[
         "a reader that does not come is told of, and two signals end the wait",
         READER,
         "mkfifo fifo; perfetto -t 1ms -o fifo 2>said & pid=$!
-         n=0; until grep -q 'waiting for somebody to read fifo' said || [ $n = 100 ]; do n=$((n + 1)); sleep 0.01; done
+         until grep -q 'waiting for somebody to read fifo' said || [ ! -e /proc/$pid/exe ]; do :; done
          while [ -e /proc/$pid/exe ]; do kill -TERM $pid; sleep 0.2; done; wait $pid; echo $?",
         "1",
         "0",
@@ -88,8 +88,8 @@ pub(crate) const CASES: &[Case] = &[
         "a reader of a FIFO that goes away",
         READER,
         "mkfifo fifo; head -c 10 fifo >/dev/null & perfetto -c short.cfg -c big.cfg --txt -o fifo & pid=$!
-         n=0; while [ -e /proc/$pid/exe ] && [ $n != 100 ]; do n=$((n + 1)); sleep 0.01; done
-         runs $pid; kill -TERM $pid; sleep 0.1; kill -TERM $pid 2>/dev/null; wait $pid; echo $?",
+         n=0; while [ -e /proc/$pid/exe ] && [ $SIDE-$n != upstream-100 ]; do n=$((n + 1)); sleep 0.01; done
+         runs $pid; while [ -e /proc/$pid/exe ]; do kill -TERM $pid; until_taken $pid; done; wait $pid; echo $?",
         "gone
          1",
         "runs

@@ -21,12 +21,13 @@ pub(crate) const CASES: &[Case] = &[
     ),
     Case::same(
         "a recording that is detached, and followed to its end or a signal",
-        "perfetto -c stream.cfg --txt -o trace --detach=key; perfetto --attach=key & until_sessions 1; sleep 0.2
-         kill -INT $!; wait $!; echo $?
-         printf 'duration_ms: 300' >300.cfg; perfetto -c stream.cfg -c 300.cfg --txt -o timed --detach key; perfetto --attach key; echo $?",
+        "perfetto -c stream.cfg --txt -o trace --detach=key; follow key; kill -INT $pid; wait $pid; echo $?
+         sed 's/CLONE_SNAPSHOT/START_TRACING/' snapshots.cfg >start.cfg
+         perfetto -c stream.cfg -c start.cfg --txt -o ended --detach key; follow key
+         perfetto -c activate.cfg --txt; wait $pid; echo $?",
         "0
          0
-         timed: a trace
+         ended: a trace
          trace: a trace",
     ),
     Case::same(
@@ -227,8 +228,8 @@ pub(crate) const TRIGGERS: &[Case] = &[
         "a snapshot that is given up",
         SNAPSHOT,
         "mkfifo trace.0; perfetto -c big.cfg -c snapshots.cfg --txt -o trace 2>said & pid=$!; until_started 1
-         { head -c 10; exec sleep 9; } <trace.0 >/dev/null & reader=$!; perfetto -c activate.cfg --txt; sleep 0.3
-         kill -INT $pid; sleep 0.4; kill -INT $pid; wait $pid; echo $?; kill $reader; grep -c trace.0 said",
+         { head -c 10; echo >read.cfg; exec sleep 600; } <trace.0 >/dev/null & reader=$!; perfetto -c activate.cfg --txt
+         until_file read.cfg; kill -INT $pid; until_ending; kill -INT $pid; wait $pid; echo $?; kill $reader; grep -c trace.0 said",
         "130
          1",
         "130
