@@ -18,7 +18,7 @@ use ferretto_proto::messages::{
 
 use crate::data::{buffer, chunk, seen};
 use crate::filter_bytecode::{Rule, bytecode};
-use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton};
+use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton, steady};
 use crate::support::{Programs, Side};
 
 /// A session with a producer in it, and somebody who wants it cloned.
@@ -35,7 +35,7 @@ fn recorded() -> TraceConfig {
     TraceConfig {
         builtin_data_sources: BuiltinDataSource {
             disable_clock_snapshotting: Some(true),
-            ..Default::default()
+            ..steady()
         }
         .into(),
         buffers: vec![buffer(64, FillPolicy::RING_BUFFER)],
@@ -582,7 +582,7 @@ fn sessions_tell_of_others_and_of_clones_alike() {
         unique_session_name: Some(name.into()),
         builtin_data_sources: BuiltinDataSource {
             enable_concurrent_session_events: Some(true),
-            ..Default::default()
+            ..steady()
         }
         .into(),
         ..recorded()

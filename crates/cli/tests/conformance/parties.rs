@@ -11,7 +11,7 @@ use ferretto_ipc::Address;
 use ferretto_ipc::client::{CallId, More};
 use ferretto_ipc::reactor::Interest;
 use ferretto_proto::messages::observable_events::DataSourceInstanceState;
-use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
+use ferretto_proto::messages::trace_config::{BufferConfig, BuiltinDataSource, DataSource};
 use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
 use ferretto_proto::messages::{
     DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracePacket, TraceStats,
@@ -326,8 +326,18 @@ impl<'a> Service<'a> {
     }
 }
 
+/// The service's own data source as in every story here. Sync markers and statistics come whenever the clock shows a multiple of the
+/// interval, which is ten seconds unless something else is asked for: now and then between any two steps, on one side only.
+pub(crate) fn steady() -> BuiltinDataSource {
+    BuiltinDataSource {
+        snapshot_interval_ms: Some(u32::MAX),
+        ..Default::default()
+    }
+}
+
 pub(crate) fn config(name: &str) -> TraceConfig {
     TraceConfig {
+        builtin_data_sources: steady().into(),
         buffers: vec![BufferConfig {
             size_kb: Some(64),
             ..Default::default()

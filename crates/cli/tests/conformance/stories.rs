@@ -8,7 +8,7 @@ use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig,
 };
 
-use crate::parties::{Consumer, Service, alike, config, plain, skeleton, without_later_clocks};
+use crate::parties::{Consumer, Service, alike, config, plain, skeleton, steady, without_later_clocks};
 
 /// Whether the service takes this config.
 pub(crate) fn taken(consumer: &mut Consumer, config: &TraceConfig) -> &'static str {
@@ -311,7 +311,7 @@ fn the_service_writes_the_same_packets_into_a_trace() {
             disable_trace_config: Some(true),
             disable_service_events: Some(true),
             disable_chunk_usage_histograms: Some(true),
-            ..Default::default()
+            ..steady()
         }
         .into(),
         ..config("d")

@@ -6,7 +6,7 @@ use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMod
 use ferretto_proto::messages::trace_config::{BuiltinDataSource, TriggerConfig};
 use ferretto_proto::messages::{CloneSessionRequest, Message, TraceConfig, TracePacket, trace_packet};
 
-use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton};
+use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton, steady};
 use crate::stories::taken;
 
 const WEEK_MS: u32 = 7 * 24 * 3600 * 1000;
@@ -33,7 +33,7 @@ fn triggered(mode: TriggerMode, timeout_ms: u32, triggers: &[Trigger]) -> TraceC
         builtin_data_sources: BuiltinDataSource {
             disable_clock_snapshotting: Some(true),
             disable_service_events: Some(true),
-            ..Default::default()
+            ..steady()
         }
         .into(),
         ..config("d")
