@@ -113,6 +113,8 @@ fn a_file_is_filled_to_the_same_packet() {
             let packets = written(&file);
             told.extend(packets.into_iter().filter(|packet| packet.starts_with("2000")));
             told.push(format!("limit {limit}"));
+            drop((producer, consumer));
+            service.await_quiet();
         }
         told
     };
@@ -151,6 +153,8 @@ fn a_session_with_a_duration_ends_alike_whether_or_not_producers_acknowledge() {
             told.extend(without_later_clocks(kinds));
             let state = consumer.state().tracing_sessions[0].state.clone();
             told.push(format!("{state:?}"));
+            drop((producer, consumer));
+            service.await_quiet();
         }
         told
     };

@@ -312,6 +312,16 @@ impl<'a> Service<'a> {
         Consumer::connect(&self.consumers)
     }
 
+    /// Waits until there are no more sessions than this. Whoever drops a consumer has to: the connection lasts until every process has
+    /// closed it, and those that other tests are about to start have it open until they are.
+    pub(crate) fn await_sessions(&self, wanted: i32) {
+        let mut asks = self.consumer();
+        let until = std::time::Instant::now() + PATIENCE;
+        while asks.state().num_sessions != Some(wanted) {
+            assert!(std::time::Instant::now() < until, "not {wanted} sessions");
+        }
+    }
+
     /// Waits until everybody has left.
     pub(crate) fn await_quiet(&self) {
         let mut asks = self.consumer();

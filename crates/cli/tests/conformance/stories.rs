@@ -343,6 +343,8 @@ fn the_service_writes_the_same_packets_into_a_trace() {
             read(&mut consumer);
             read(&mut consumer);
             told.extend(without_later_clocks(of_session));
+            drop((producer, consumer));
+            service.await_quiet();
         }
         told
     };
@@ -430,6 +432,8 @@ fn filters_and_registrations_bring_in_the_same_producers() {
             filtered.data_sources[0].machine_name_filter = vec![machine.into()];
             consumer.enable(&filtered);
             look(machine, std::slice::from_mut(&mut again));
+            drop(consumer);
+            service.await_sessions(1);
         }
         told
     };

@@ -173,6 +173,8 @@ fn a_trigger_starts_a_session_alike() {
             until_disabled(&mut p, &mut consumer);
             told.extend(heard(&mut p));
             told.extend(read(&mut consumer));
+            drop(consumer);
+            service.await_sessions(0);
         }
         told
     };
@@ -224,6 +226,8 @@ fn a_trigger_stops_a_session_alike() {
             until_disabled(&mut p, &mut consumer);
             told.extend(heard(&mut p));
             told.extend(read(&mut consumer));
+            drop(consumer);
+            service.await_sessions(0);
         }
         told
     };
