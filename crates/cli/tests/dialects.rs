@@ -20,16 +20,16 @@ use support::dialect::{self, Player};
 use support::{Program, Programs, Running, Side, System};
 
 /// A session for the producers that are recorded.
-const RECORDED: &str = "flush_period_ms: 300 incremental_state_config { clear_period_ms: 400 }";
-/// The session in which what was recorded is played. How often the service says something within a second depends on when that begins:
-/// this one does so at least as often as the other.
+const RECORDED: &str =
+    "duration_ms: 1000 flush_period_ms: 300 incremental_state_config { clear_period_ms: 400 }";
+/// The session in which what was recorded is played. How often the service says something within a second depends on when that begins,
+/// and on who else wants a processor: this one has no end.
 const PLAYED: &str = "flush_period_ms: 200 incremental_state_config { clear_period_ms: 250 }";
 
 fn session(periods: &str) -> String {
     format!(
         r#"
         buffers {{ size_kb: 1024 }}
-        duration_ms: 1000
         {periods}
         data_sources {{ config {{ name: "linux.system_info" }} }}
         data_sources {{ config {{ name: "track_event" track_event_config {{ enabled_categories: "interop" }} }} }}
@@ -341,12 +341,22 @@ fn upstreams_producers_record_for_us() {
         let programs = Programs::ours();
         let mut system = our_service(&programs);
         let mut player = producer(&system, script);
-        std::thread::scope(|threads| {
-            let playing = threads.spawn(|| player.play());
+        let player = std::thread::scope(|threads| {
+            let playing = threads.spawn(move || {
+                player.play_to_stop();
+                player
+            });
             system.await_state(|state| !state.data_sources.is_empty());
-            let trace = system.record(Side::Ours, &session(PLAYED)).finish();
+            let recording = system.record(Side::Ours, &session(PLAYED));
+            // It goes on until there were as many flushes and clearings as when the script was recorded.
+            let mut player = playing.join().unwrap();
+            let stopping = threads.spawn(move || {
+                player.play();
+                player
+            });
+            let trace = recording.interrupt();
             assert!(std::fs::metadata(trace).unwrap().len() > 0);
-            playing.join().unwrap();
+            stopping.join().unwrap()
         });
         assert!(!player.replies(3).is_empty(), "{script}: no commands");
         drop(player);

@@ -156,6 +156,16 @@ impl Player {
         panic!("the script has no mark {mark:?}");
     }
 
+    /// Plays up to where a producer waits for the command that stops a data source, or all of it.
+    pub(crate) fn play_to_stop(&mut self) {
+        const STOP_DATA_SOURCE: u32 = 2;
+        let stops = |step: &Step| matches!(step, Step::Command { field, .. } if *field == STOP_DATA_SOURCE);
+        while !self.steps.front().is_none_or(stops) {
+            let step = self.steps.pop_front().expect("one was seen");
+            self.play_step(&step);
+        }
+    }
+
     /// Plays what is left.
     pub(crate) fn play(&mut self) {
         while let Some(step) = self.steps.pop_front() {
