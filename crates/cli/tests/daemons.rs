@@ -103,6 +103,16 @@ fn is_readable(fd: &impl AsFd) -> bool {
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&patience))).unwrap() > 0
 }
 
+/// A pipe that nobody reads, not even for a moment what another test is about to start.
+fn unread_pipe() -> OwnedFd {
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+    drop(read);
+    let patience = PATIENCE.try_into().unwrap();
+    let mut polled = [PollFd::new(&write, PollFlags::empty())];
+    assert!(rustix::event::poll(&mut polled, Some(&patience)).unwrap() > 0);
+    write
+}
+
 fn sockets(system: &System<'_>) -> [PathBuf; 2] {
     [system.producer_socket(), system.consumer_socket()]
 }
@@ -195,8 +205,7 @@ fn a_version_that_nobody_reads_is_no_failure() {
     let system = System::new(&programs);
     for side in SIDES {
         for program in DAEMONS {
-            let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-            drop(read);
+            let write = unread_pipe();
             let mut command = daemon(&system, side, program, &["--version"]);
             let status = command.stdout(write).status().unwrap();
             let expected = match side {
@@ -592,9 +601,7 @@ fn nobody_needs_to_listen_to_what_a_daemon_says() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start_with(Side::Ours, Program::Traced, |command| {
-        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-        drop(read);
-        command.stderr(write);
+        command.stderr(unread_pipe());
     });
     system.state();
     system.assert_running();

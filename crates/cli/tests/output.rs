@@ -262,12 +262,18 @@ fn a_socket_whose_reader_goes_away_ends_the_session_with_an_error() {
     let programs = Programs::ours();
     let system = service(&programs);
     let (near, far) = UnixStream::pair().unwrap();
+    let probe = near.try_clone().unwrap();
     let mut streaming = Streaming::begin(&system, into_file("d"), near);
     let mut noise = Noise::join(&system, "d");
     noise.write(1, 1000);
     // It reads a little, then no more.
     (&far).read_exact(&mut [0; 20]).unwrap();
     drop(far);
+    // Nor has what another test is about to start its end open.
+    let patience = PATIENCE.try_into().unwrap();
+    let mut hung_up = [PollFd::new(&probe, PollFlags::empty())];
+    assert!(poll(&mut hung_up, Some(&patience)).unwrap() > 0);
+    drop(probe);
     noise.write(1, 1000);
     let error = streaming.ended().expect("an error");
     assert!(
@@ -476,7 +482,7 @@ fn a_pipe_that_nobody_reads_does_not_keep_the_session_of_a_consumer_that_left() 
     let pid = system.start(Side::Ours, Program::Traced);
     let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
     let before = threads();
-    let (read, write) = rustix::pipe::pipe().unwrap();
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let probe = write.try_clone().unwrap();
     let mut streaming = Streaming::begin(&system, into_file("d"), write);
     let mut noise = Noise::join(&system, "d");

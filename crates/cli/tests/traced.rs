@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
@@ -23,6 +24,7 @@ use ferretto_proto::messages::{
 use ferretto_wire::{Reader, Value, Writer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
+use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a test waits for anything before it gives up.
@@ -43,8 +45,11 @@ impl Daemon {
 
     fn start_as(mut command: Command) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
-        let (read, write) = rustix::pipe::pipe().unwrap();
-        rustix::io::fcntl_setfd(&read, FdFlags::CLOEXEC).unwrap();
+        // Held while another daemon could inherit the descriptor, too.
+        static SPAWNING: Mutex<()> = Mutex::new(());
+        let one_at_a_time = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let (read, write) = own_pipe();
+        rustix::io::fcntl_setfd(&write, FdFlags::empty()).unwrap();
         let child = command
             .env("PERFETTO_PRODUCER_SOCK_NAME", folder.path().join("producer"))
             .env("PERFETTO_CONSUMER_SOCK_NAME", folder.path().join("consumer"))
@@ -54,6 +59,7 @@ impl Daemon {
             .spawn()
             .unwrap();
         drop(write);
+        drop(one_at_a_time);
         File::from(read).read_exact(&mut [0]).unwrap();
         Daemon { child, folder }
     }
@@ -100,6 +106,11 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A pipe of which no daemon that another test starts has an end, too.
+fn own_pipe() -> (OwnedFd, OwnedFd) {
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap()
 }
 
 /// Waits until a socket is as wanted; `false` after a while.
@@ -543,7 +554,7 @@ fn a_second_read_takes_over_from_the_first() {
 fn a_pipe_that_nobody_reads_holds_up_its_own_session_only() {
     let daemon = Daemon::start();
     let (mut streaming, mut other) = (daemon.consumer(), daemon.consumer());
-    let (read, write) = rustix::pipe::pipe().unwrap();
+    let (read, write) = own_pipe();
     let probe = write.try_clone().unwrap();
     let enabled = streaming.enable(&into_file(8192), Some(write));
     let mut producer = daemon.producer("p");
@@ -578,8 +589,10 @@ fn a_pipe_that_nobody_reads_holds_up_its_own_session_only() {
 fn a_pipe_whose_reader_is_gone_ends_the_session_with_an_error() {
     let daemon = Daemon::start();
     let mut consumer = daemon.consumer();
-    let (read, write) = rustix::pipe::pipe().unwrap();
+    let (read, write) = own_pipe();
     drop(read);
+    // Nor has what another test is about to start its end open: then the pipe is in error.
+    assert!(ready(&write, Interest::None));
     let enabled = consumer.enable(&into_file(64), Some(write));
     let error = consumer.ended(enabled).unwrap();
     assert!(error.contains("trace file") && error.contains("pipe"), "{error}");
