@@ -574,6 +574,7 @@ fn sixty_sessions_and_ten_thousand_data_sources_are_refused_with_a_reason() {
         );
     }
     drop(consumers);
+    system.await_state(|state| state.num_sessions == Some(0));
     let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
     let many = TraceConfig {
         data_sources: vec![DataSource::default(); 10_000],

@@ -46,6 +46,7 @@ fn session(system: &System<'_>, clones: usize) {
     producer.sync();
     // It would have to acknowledge a flush before each clone.
     drop(producer);
+    system.await_state(|state| state.producers.is_empty());
     let mut consumers: Vec<Client> = (0..clones)
         .map(|_| Client::connect(&system.consumer_socket(), &CONSUMER_PORT))
         .collect();
