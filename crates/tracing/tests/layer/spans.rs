@@ -394,11 +394,13 @@ fn a_thread_that_ends_within_a_span_ends_its_slice() {
     let dispatch = Dispatch::new(tracing_subscriber::registry().with(ferretto_tracing::layer()));
     let kept = Mutex::new(None);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let ends = scope.spawn(|| {
             let span = tracing::dispatcher::with_default(&dispatch, || info_span!("left open"));
             std::mem::forget(span.enter());
             *kept.lock().unwrap() = Some(span);
         });
+        // A scope does not wait for what threads do at their very end, which is what this is about.
+        ends.join().unwrap();
     });
     drop(kept);
     recording.stop().slice("left open");
