@@ -18,7 +18,7 @@ use ferretto_proto::messages::{
 
 use crate::data::{buffer, chunk, seen};
 use crate::filter_bytecode::{Rule, bytecode};
-use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton, steady};
+use crate::parties::{Consumer, NO_PERIOD_MS, Producer, Service, alike, config, plain, skeleton, steady};
 use crate::support::{Programs, Side};
 
 /// A session with a producer in it, and somebody who wants it cloned.
@@ -537,7 +537,7 @@ fn a_clone_of_a_compressed_session_is_compressed() {
 fn a_clone_of_a_stream_is_a_file_that_holds_and_tells_the_same() {
     let streaming = TraceConfig {
         write_into_file: Some(true),
-        file_write_period_ms: Some(3_600_000),
+        file_write_period_ms: Some(NO_PERIOD_MS),
         write_flush_mode: Some(WriteFlushMode::WRITE_FLUSH_DISABLED),
         ..recorded()
     };

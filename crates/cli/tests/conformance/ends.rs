@@ -9,14 +9,16 @@ use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, Trace, TraceConfig};
 
 use crate::data::{buffer, chunk, seen};
-use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton, without_later_clocks};
+use crate::parties::{
+    Consumer, NO_PERIOD_MS, Producer, Service, alike, config, plain, skeleton, without_later_clocks,
+};
 
 /// A session that streams into a file, with a period so long that it is written at the end only.
 fn streaming() -> TraceConfig {
     TraceConfig {
         buffers: vec![buffer(64, FillPolicy::RING_BUFFER)],
         write_into_file: Some(true),
-        file_write_period_ms: Some(3_600_000),
+        file_write_period_ms: Some(NO_PERIOD_MS),
         write_flush_mode: Some(WriteFlushMode::WRITE_FLUSH_DISABLED),
         ..config("d")
     }

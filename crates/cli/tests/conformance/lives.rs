@@ -11,7 +11,7 @@ use ferretto_proto::messages::observable_events::Type;
 use ferretto_proto::messages::trace_config::{DataSource, IncrementalStateConfig, SessionSemaphore};
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message, TraceConfig};
 
-use crate::parties::{Consumer, Producer, Service, config, plain, skeleton};
+use crate::parties::{Consumer, NO_PERIOD_MS, Producer, Service, config, plain, skeleton};
 use crate::random::Random;
 use crate::support::{PATIENCE, Programs, Side};
 
@@ -119,7 +119,7 @@ fn trace_config(random: &mut Random, about: About) -> TraceConfig {
         flush_timeout_ms: Some(NEVER_MS),
         unique_session_name: random.one_in(6).then(|| "the only one".into()),
         incremental_state_config: IncrementalStateConfig {
-            clear_period_ms: Some(NEVER_MS),
+            clear_period_ms: Some(NO_PERIOD_MS),
             ..Default::default()
         }
         .into(),

@@ -336,11 +336,14 @@ impl<'a> Service<'a> {
     }
 }
 
+/// A period that does not end in a story: one ends whenever the machine has been up for a multiple of it.
+pub(crate) const NO_PERIOD_MS: u32 = u32::MAX;
+
 /// The service's own data source as in every story here. Sync markers and statistics come whenever the clock shows a multiple of the
 /// interval, which is ten seconds unless something else is asked for: now and then between any two steps, on one side only.
 pub(crate) fn steady() -> BuiltinDataSource {
     BuiltinDataSource {
-        snapshot_interval_ms: Some(u32::MAX),
+        snapshot_interval_ms: Some(NO_PERIOD_MS),
         ..Default::default()
     }
 }
