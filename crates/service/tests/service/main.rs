@@ -3,6 +3,7 @@
 
 mod abandoned_files;
 mod clones;
+mod combinations;
 mod compression;
 mod configs;
 mod data;
