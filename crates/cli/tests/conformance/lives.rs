@@ -7,20 +7,27 @@ use std::collections::BTreeMap;
 
 use ferretto_client::consumer::ConsumerReply;
 use ferretto_ipc::client::CallId;
+use ferretto_proto::messages::clone_session_request::Selector;
 use ferretto_proto::messages::observable_events::Type;
-use ferretto_proto::messages::trace_config::{DataSource, IncrementalStateConfig, SessionSemaphore};
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message, TraceConfig};
+use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
+use ferretto_proto::messages::trace_config::{
+    DataSource, IncrementalStateConfig, SessionSemaphore, TriggerConfig,
+};
+use ferretto_proto::messages::{
+    CloneSessionRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig,
+};
 
 use crate::parties::{Consumer, NO_PERIOD_MS, Producer, Service, config, plain, skeleton};
 use crate::random::Random;
 use crate::support::{PATIENCE, Programs, Side};
 
-const SEEDS: std::ops::Range<u64> = 1..13;
+const SEEDS: std::ops::Range<u64> = 1..31;
 const STEPS: usize = 120;
 const PRODUCERS: usize = 3;
 const CONSUMERS: usize = 3;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const KEYS: [&str; 2] = ["first key", "second key"];
+const TRIGGERS: [&str; 3] = ["t", "u", "v"];
 /// How the answer to a flush that failed is told.
 const FLUSH_FAILED: &str = "came to nothing";
 /// Nobody waits for it to pass.
@@ -47,6 +54,9 @@ enum Step {
     Observe(usize, Vec<Type>),
     Read(usize),
     LoseConsumer(usize),
+    Activate(usize, &'static str),
+    /// Of the session that the second consumer began.
+    Clone(usize, usize),
 }
 
 /// What a conversation is about. Some things cannot be had together, because upstream does them wrong together.
@@ -60,6 +70,11 @@ enum About {
     /// Upstream sets up what newly passes the filters on producers only that have no instance in the session yet. So each has
     /// one.
     Filters,
+    /// Upstream has triggers do things to sessions that have ended, and has those stop that never started. So no session ends
+    /// and stays but those that triggers stop, and these start at once.
+    Triggers,
+    /// What upstream looks at after the flush only, ours refuses before: so only consumers without a session ask for clones.
+    Clones,
 }
 
 fn descriptor(random: &mut Random, name: &str, id: usize) -> DataSourceDescriptor {
@@ -88,7 +103,7 @@ fn filter(random: &mut Random, source: &mut DataSource) {
 fn trace_config(random: &mut Random, about: About) -> TraceConfig {
     let count = match about {
         About::Filters => 1,
-        About::Everything | About::Starts => random.below(4),
+        About::Everything | About::Starts | About::Triggers | About::Clones => random.below(4),
     };
     let source = |random: &mut Random| {
         let mut source = DataSource {
@@ -136,12 +151,55 @@ fn trace_config(random: &mut Random, about: About) -> TraceConfig {
         }
         _ => {}
     }
+    if about == About::Triggers {
+        asked.trigger_config = trigger_config(random).into();
+        let stops = asked.trigger_config.trigger_mode == Some(TriggerMode::STOP_TRACING);
+        asked.deferred_start = Some(!stops && random.one_in(3));
+    }
     asked
+}
+
+fn trigger_config(random: &mut Random) -> TriggerConfig {
+    let modes = [
+        TriggerMode::UNSPECIFIED,
+        TriggerMode::START_TRACING,
+        TriggerMode::STOP_TRACING,
+        TriggerMode::CLONE_SNAPSHOT,
+    ];
+    let mode = modes[random.below(modes.len())];
+    let first = random.below(TRIGGERS.len());
+    let names = [TRIGGERS[first], TRIGGERS[(first + 1) % TRIGGERS.len()]];
+    let triggers = names[..1 + random.below(2)].iter().map(|name| Trigger {
+        name: Some((*name).into()),
+        stop_delay_ms: Some([0, NEVER_MS][random.below(2)]),
+        producer_name_regex: random.one_in(4).then(|| "p[01]".into()),
+        skip_probability: random.one_in(8).then_some(1.0),
+        ..Default::default()
+    });
+    TriggerConfig {
+        trigger_mode: Some(mode),
+        trigger_timeout_ms: Some(NEVER_MS),
+        triggers: triggers.collect(),
+        use_clone_snapshot_if_available: (mode == TriggerMode::STOP_TRACING && random.one_in(3))
+            .then_some(true),
+        ..Default::default()
+    }
+}
+
+/// The name of the session that a consumer begins.
+fn of(consumer: usize) -> String {
+    format!("of {consumer}")
 }
 
 fn conversation(seed: u64) -> (About, Vec<Step>) {
     let mut random = Random(seed);
-    let about = [About::Everything, About::Starts, About::Filters][random.below(3)];
+    let about = [
+        About::Everything,
+        About::Starts,
+        About::Filters,
+        About::Triggers,
+        About::Clones,
+    ][random.below(5)];
     let random = &mut random;
     let mut registered: [Vec<DataSourceDescriptor>; PRODUCERS] = Default::default();
     let mut configs: [Option<TraceConfig>; CONSUMERS] = Default::default();
@@ -150,7 +208,7 @@ fn conversation(seed: u64) -> (About, Vec<Step>) {
         let (producer, consumer) = (random.below(PRODUCERS), random.below(CONSUMERS));
         let known = &mut registered[producer];
         let recent = random.below(4);
-        steps.push(match random.below(40) {
+        steps.push(match random.below(44) {
             0..5 => {
                 let name = NAMES[random.below(NAMES.len())];
                 let again = known.iter().any(|other| other.name.as_deref() == Some(name));
@@ -193,7 +251,11 @@ fn conversation(seed: u64) -> (About, Vec<Step>) {
                 Step::LoseProducer(producer)
             }
             21..26 => {
-                let config = trace_config(random, about);
+                let mut config = trace_config(random, about);
+                if about == About::Clones {
+                    config.unique_session_name = Some(of(consumer));
+                    (config.exclusive_prio, config.enable_extra_guardrails) = (None, None);
+                }
                 configs[consumer] = Some(config.clone());
                 Step::Enable(consumer, config)
             }
@@ -208,7 +270,7 @@ fn conversation(seed: u64) -> (About, Vec<Step>) {
                 Step::Change(consumer, changed)
             }
             27 => Step::Start(consumer),
-            28..30 if about != About::Starts => Step::Disable(consumer),
+            28..30 if !matches!(about, About::Starts | About::Triggers) => Step::Disable(consumer),
             30 => Step::Free(consumer),
             31..34 => Step::Flush(consumer),
             34 => Step::Detach(consumer, KEYS[random.below(KEYS.len())]),
@@ -217,10 +279,15 @@ fn conversation(seed: u64) -> (About, Vec<Step>) {
                 let mut kinds = Vec::new();
                 kinds.extend((!random.one_in(4)).then_some(Type::TYPE_DATA_SOURCES_INSTANCES));
                 kinds.extend((about == About::Starts).then_some(Type::TYPE_ALL_DATA_SOURCES_STARTED));
+                kinds.extend((about == About::Triggers).then_some(Type::TYPE_CLONE_TRIGGER_HIT));
                 Step::Observe(consumer, kinds)
             }
             38 => Step::Read(consumer),
             39 => Step::LoseConsumer(consumer),
+            40..43 if about == About::Triggers => {
+                Step::Activate(producer, TRIGGERS[random.below(TRIGGERS.len())])
+            }
+            40..43 if about == About::Clones => Step::Clone(consumer, random.below(CONSUMERS)),
             _ => continue,
         });
     }
@@ -236,6 +303,8 @@ struct Parties<'a> {
     asks: Consumer,
     /// Flushes that were asked for and not answered.
     flushes: BTreeMap<usize, (usize, CallId)>,
+    /// Clones likewise, by who asked.
+    clones: BTreeMap<usize, CallId>,
 }
 
 impl<'a> Parties<'a> {
@@ -249,6 +318,7 @@ impl<'a> Parties<'a> {
             consumers: (0..CONSUMERS).map(|_| service.consumer()).collect(),
             asks: service.consumer(),
             flushes: BTreeMap::new(),
+            clones: BTreeMap::new(),
         }
     }
 
@@ -328,6 +398,7 @@ impl<'a> Parties<'a> {
                 let held = self.has_session(*number);
                 let sessions = self.asks.state().num_sessions;
                 self.flushes.retain(|_, (consumer, _)| consumer != number);
+                self.clones.remove(number);
                 drop(self.consumers.remove(*number));
                 let until = std::time::Instant::now() + PATIENCE;
                 while held && self.asks.state().num_sessions == sessions {
@@ -355,6 +426,24 @@ impl<'a> Parties<'a> {
                 return String::new();
             }
             Step::Read(consumer) => return self.read(*consumer),
+            Step::Activate(producer, name) => {
+                let endpoint = &mut self.producers[*producer].endpoint;
+                endpoint.activate_triggers(&[name]).unwrap();
+                return String::new();
+            }
+            Step::Clone(consumer, whose) => {
+                if self.clones.contains_key(consumer) || self.has_session(*consumer) {
+                    return String::new();
+                }
+                let request = CloneSessionRequest {
+                    selector: Some(Selector::UniqueSessionName(of(*whose))),
+                    ..Default::default()
+                };
+                let endpoint = &mut self.consumers[*consumer].endpoint;
+                let call = endpoint.clone_session(&request, None).unwrap();
+                self.clones.insert(*consumer, call);
+                return String::new();
+            }
             Step::Change(consumer, config) => {
                 let endpoint = &mut self.consumers[*consumer].endpoint;
                 (
@@ -394,6 +483,12 @@ impl<'a> Parties<'a> {
         kinds.sort();
         const ALL_STARTED: &str = "69 (1)";
         kinds.retain(|kind| self.about == About::Starts || !kind.contains(ALL_STARTED));
+        // For a clone upstream flushes buffers that are to be transferred apart from others, whether or not there are any.
+        if self.about == About::Clones {
+            const ALL_FLUSHED: &str = "69 (3)";
+            kinds.retain(|kind| !kind.contains(ALL_FLUSHED));
+            return kinds.join(", ");
+        }
         let call = consumer.endpoint.trace_stats().unwrap();
         match consumer.answer(call) {
             Ok(ConsumerReply::TraceStats(stats)) => kinds.push(format!(
@@ -425,12 +520,26 @@ impl<'a> Parties<'a> {
             }
             answer.is_none()
         });
+        self.clones.retain(|consumer, call| {
+            let answer = consumers[*consumer].answered(*call);
+            if let Some(answer) = &answer {
+                let made =
+                    matches!(answer, Ok(ConsumerReply::SessionCloned(clone)) if clone.success == Some(true));
+                told.push(format!("c{consumer}: has a clone: {made}"));
+            }
+            answer.is_none()
+        });
         let state = self.asks.state();
         let sessions = state.tracing_sessions.iter().map(|session| {
             let sources = session.num_data_sources.unwrap_or_default();
             format!("{} of {sources}", session.state.as_deref().unwrap_or_default())
         });
-        told.push(sessions.collect::<Vec<_>>().join(", "));
+        let mut sessions: Vec<String> = sessions.collect();
+        if self.about == About::Clones {
+            // They come by their ids, and a clone of ours has one from when it was asked for.
+            sessions.sort();
+        }
+        told.push(sessions.join(", "));
         told
     }
 
