@@ -623,11 +623,13 @@ mod tests {
             output_file(&config, passed()).0,
             OutputFile::Unusable(_)
         ));
-        let without = TraceConfig {
-            output_path: None,
-            ..config
-        };
-        assert_eq!(output_file(&without, passed()).0, OutputFile::Passed);
-        assert_eq!(output_file(&without, None).0, OutputFile::None);
+        for none in [None, Some(String::new())] {
+            let without = TraceConfig {
+                output_path: none,
+                ..config.clone()
+            };
+            assert_eq!(output_file(&without, passed()).0, OutputFile::Passed);
+            assert_eq!(output_file(&without, None).0, OutputFile::None);
+        }
     }
 }
