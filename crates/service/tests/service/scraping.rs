@@ -108,6 +108,34 @@ fn a_packet_that_was_withheld_comes_with_the_commit() {
 }
 
 #[test]
+fn a_writer_that_goes_on_while_it_is_scraped_has_each_packet_read_once_and_whole() {
+    const LAST: u16 = 300;
+    let (mut world, producer, consumer) = scraped();
+    let (mut chunk, ..) = world.write_open(producer, 1, &[&packet("0")]);
+    let mut read = Vec::new();
+    let _open = std::thread::scope(|scope| {
+        let writer = scope.spawn(move || {
+            let mut end = framed("0").len();
+            for number in 1..=LAST {
+                let framed = framed(&number.to_string());
+                chunk.write(end, &framed);
+                end += framed.len();
+                chunk.publish(number + 1);
+            }
+            chunk
+        });
+        while !writer.is_finished() {
+            read.extend(flush_and_read(&mut world, producer, consumer));
+        }
+        writer.join().expect("a chunk")
+    });
+    read.extend(flush_and_read(&mut world, producer, consumer));
+    // The last one that was counted could still be unfinished.
+    let expected: Vec<String> = (0..LAST).map(|number| number.to_string()).collect();
+    assert_eq!(read, expected);
+}
+
+#[test]
 fn what_a_producer_leaves_behind_is_kept_when_it_is_lost() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);

@@ -1,6 +1,9 @@
 //! Clones of sessions with a trace filter: they have it too, unless they are asked for without.
 
 use ferretto_proto::messages::trace_config::TraceFilter;
+use ferretto_proto::messages::trace_config::trace_filter::{
+    StringFilterChain, StringFilterPolicy, StringFilterRule,
+};
 
 use super::*;
 use crate::filter_bytecode::{Rule, bytecode};
@@ -50,6 +53,54 @@ fn a_clone_is_filtered_as_its_original_is() {
     let of_original = scene.world.service.trace_stats(scene.owner).unwrap().filter_stats;
     assert!(filter.input_bytes < of_original.input_bytes);
     assert!(scene.texts(scene.owner).is_empty());
+}
+
+#[test]
+fn rules_hide_text_in_a_compressed_clone_that_is_made_while_its_original_is_read() {
+    const PACKET: u32 = 1;
+    const FOR_TESTING: u32 = 900;
+    const STR: u32 = 1;
+    let rule = StringFilterRule {
+        policy: Some(StringFilterPolicy::SFP_MATCH_REDACT_GROUPS),
+        regex_pattern: Some("secret: (.*)".into()),
+        ..Default::default()
+    };
+    let mut scene = Scene::with(&TraceConfig {
+        trace_filter: TraceFilter {
+            bytecode_v2: Some(bytecode(&[
+                &[Rule::Nested(PACKET, 1)],
+                &[Rule::Nested(FOR_TESTING, 2)],
+                &[Rule::Text(STR)],
+            ])),
+            string_filter_chain: StringFilterChain {
+                rules: vec![rule],
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        }
+        .into(),
+        compression_type: Some(trace_config::CompressionType::COMPRESSION_TYPE_DEFLATE),
+        ..config(&["d"])
+    });
+    scene.write(&["secret: first"]);
+    scene.write(&["secret: second"]);
+    let texts_in = |packets: Vec<Vec<u8>>| {
+        let decode = |packet: &Vec<u8>| TracePacket::decode_from_slice(packet).expect("a packet");
+        let packets: Vec<TracePacket> = crate::world::expanded(packets).iter().map(decode).collect();
+        texts(&packets)
+    };
+    let now = scene.world.now;
+    let batch = scene.world.service.read_buffers(scene.owner, 1, &now);
+    let batch = batch.expect("a session");
+    assert!(batch.has_more);
+    let begun = batch.packets().map(|packet| packet.collect::<Vec<_>>().concat());
+    assert_eq!(texts_in(begun.collect()), ["secret: P60RE"]);
+    scene.clone();
+    for consumer in [scene.cloner, scene.owner] {
+        let rest = scene.world.read_encoded(consumer, 1 << 20);
+        assert_eq!(texts_in(rest), ["secret: P60RED"]);
+    }
 }
 
 #[test]

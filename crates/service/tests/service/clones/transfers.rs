@@ -167,6 +167,23 @@ fn a_buffer_that_is_cleared_before_holds_what_the_flush_brings() {
 }
 
 #[test]
+fn a_buffer_that_is_cleared_and_copied_is_the_originals_too() {
+    let mut cleared = config(&["d"]);
+    cleared.buffers[0].clear_before_clone = Some(true);
+    let mut scene = Scene::with(&cleared);
+    scene.write(&["stale"]);
+    scene
+        .world
+        .try_clone(scene.cloner, request(scene.session))
+        .unwrap();
+    scene.write(&["fresh"]);
+    scene.world.acknowledge_flushes(scene.producer);
+    for consumer in [scene.cloner, scene.owner] {
+        assert_eq!(scene.texts(consumer), ["fresh"]);
+    }
+}
+
+#[test]
 fn a_buffer_is_not_transferred_to_a_consumer_that_went_away() {
     let mut scene = TransferScene::new(false);
     scene.write(scene.slow, "kept");
