@@ -370,3 +370,50 @@ fn of_clocks_that_drift_while_nobody_reads_the_first_and_the_newest_snapshots_ar
         assert_eq!(ids, [6, 2, 4, 1, 3, 5], "boot time first");
     }
 }
+
+#[test]
+fn ticks_of_the_counter_are_told_at_every_interval() {
+    let mut quick = config(&[]);
+    quick.builtin_data_sources = trace_config::BuiltinDataSource {
+        snapshot_interval_ms: Some(1000),
+        ..Default::default()
+    }
+    .into();
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.now.tsc = Some(0);
+    world.enable(consumer, &quick);
+    let mut expected = vec![(world.now.boot, 0); 2];
+    for second in 1..=5 {
+        // All clocks advance together.
+        let clocks = [
+            &mut world.now.realtime_coarse,
+            &mut world.now.monotonic_coarse,
+            &mut world.now.monotonic_raw,
+        ];
+        clocks.into_iter().for_each(|clock| *clock += 1_000_000_000);
+        let ticks = second * 2_500_000_000;
+        world.now.tsc = Some(ticks);
+        world.jump(1000);
+        expected.push((world.now.boot, ticks));
+    }
+    const TSC: u32 = 9;
+    let told: Vec<_> = world
+        .read(consumer)
+        .iter()
+        .filter_map(|packet| match &packet.data {
+            Some(Data::ClockSnapshot(snapshot)) => Some(snapshot.clocks.clone()),
+            _ => None,
+        })
+        .map(|clocks| {
+            let last = clocks.last().expect("clocks");
+            assert_eq!(last.clock_id, Some(TSC));
+            (
+                clocks[0].timestamp.expect("boot time"),
+                last.timestamp.expect("ticks"),
+            )
+        })
+        .collect();
+    // With the first alone, readers would misplace what happened last by seconds.
+    assert_eq!(told, expected);
+}
