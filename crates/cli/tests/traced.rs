@@ -18,8 +18,8 @@ use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::{Address, Stream};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracingServiceState,
-    TrackEventCategory, TrackEventDescriptor, commit_data_request,
+    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracePacket,
+    TracingServiceState, TrackEventCategory, TrackEventDescriptor, commit_data_request, trace_packet,
 };
 use ferretto_wire::{Reader, Value, Writer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -647,4 +647,32 @@ fn clients_that_say_nothing_cost_a_descriptor_and_nothing_else() {
     drop(silent);
     let enabled = consumer.enable(&config(64), None);
     assert_eq!(consumer.disable(enabled), None);
+}
+
+#[test]
+fn a_trace_tells_the_local_time_of_the_season_that_it_was_read_in() {
+    use chrono::{Datelike, Timelike};
+    // A zone whose summer is about to begin.
+    let begins = chrono::Utc::now() + Duration::from_secs(2);
+    let (day, hour, minute, second) = (begins.ordinal0(), begins.hour(), begins.minute(), begins.second());
+    let zone = format!(
+        "WIN0SUM-2,{day}/{hour}:{minute:02}:{second:02},{}",
+        (day + 100) % 365
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_traced"));
+    command.env("TZ", zone);
+    let daemon = Daemon::start_as(command);
+    let mut consumer = daemon.consumer();
+    while let Ok(left) = (begins - chrono::Utc::now()).to_std() {
+        std::thread::sleep(left);
+    }
+    consumer.enable(&config(64), None);
+    let mut offsets = Vec::new();
+    consumer.read(|packet| {
+        let packet = TracePacket::decode_from_slice(packet).unwrap();
+        if let Some(trace_packet::Data::SystemInfo(info)) = packet.data {
+            offsets.push(info.timezone_off_mins);
+        }
+    });
+    assert_eq!(offsets, [Some(120)]);
 }

@@ -248,6 +248,8 @@ impl Core {
 
     /// Hands the next batch for a file to its thread.
     fn write_file(&mut self, session: SessionId, now: &Now) {
+        self.service
+            .local_time_offset(crate::system::timezone_offset_minutes());
         let begun = Instant::now();
         let Some(batch) = self.service.read_for_file(session, FILE_BATCH, now) else {
             return;

@@ -67,7 +67,7 @@ pub enum DescriptorEncoding {
 pub struct SystemFacts {
     /// `uname`: system name, release, version, machine.
     pub utsname: Option<[String; 4]>,
-    /// Offset of local time from UTC in minutes.
+    /// Offset of local time from UTC in minutes, until [`Service::local_time_offset`] tells another.
     pub timezone_offset_minutes: Option<i32>,
     /// Size of a memory page in bytes.
     pub page_size: Option<u32>,
@@ -165,6 +165,12 @@ impl Service {
             chunk: Vec::new(),
             readout: crate::readback::Readout::default(),
         }
+    }
+
+    /// Local time is so many minutes ahead of UTC. That changes with the seasons and when the machine travels, while the service goes
+    /// on; a trace tells what was last told here before it was first read.
+    pub fn local_time_offset(&mut self, minutes: Option<i32>) {
+        self.identity.system.timezone_offset_minutes = minutes;
     }
 
     /// A consumer connected; `uid` is what its socket vouches for.

@@ -24,6 +24,7 @@ use ferretto_wire::{Reader, Value, Writer};
 
 use super::bounds::bound_stats;
 use super::connection::Replies;
+use super::system;
 use super::trace_file::TraceFile;
 
 /// What the daemon keeps of a consumer's connection.
@@ -313,6 +314,7 @@ impl ConsumerLink {
     pub(super) fn send_packets(&mut self, service: &mut Service, replies: &mut Replies, now: &Now) {
         let Some(read) = &mut self.read else { return };
         if read.payloads.is_empty() {
+            service.local_time_offset(system::local_time_offset());
             let begun = Instant::now();
             let mut filtered = None;
             match service.read_buffers(self.id, 2 * MAX_FRAME, now) {

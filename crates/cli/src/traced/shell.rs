@@ -527,6 +527,7 @@ impl Shell {
 
     /// Hands the next batch for a file to its thread.
     fn write_file(&mut self, session: SessionId, now: &Now) {
+        self.service.local_time_offset(system::local_time_offset());
         let begun = Instant::now();
         let Some(batch) = self.service.read_for_file(session, FILE_BATCH, now) else {
             return;

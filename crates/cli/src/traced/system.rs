@@ -21,12 +21,17 @@ pub(super) fn identity() -> Identity {
                 text(uname.version()),
                 text(uname.machine()),
             ]),
-            timezone_offset_minutes: Some(chrono::Local::now().offset().local_minus_utc() / 60),
+            timezone_offset_minutes: local_time_offset(),
             page_size: u32::try_from(rustix::param::page_size()).ok(),
             cpus: configured_cpus(),
             ram_bytes: Some(memory.totalram as u64 * u64::from(memory.mem_unit)),
         },
     }
+}
+
+/// How many minutes local time is ahead of UTC now.
+pub(super) fn local_time_offset() -> Option<i32> {
+    Some(chrono::Local::now().offset().local_minus_utc() / 60)
 }
 
 /// Processors that the kernel knows, online or not.

@@ -403,6 +403,8 @@ impl Core {
         let link = self.consumers.get_mut(&id)?;
         let request = link.read.filter(|_| link.flow == Flow::Open)?;
         let now = machine::now();
+        self.service
+            .local_time_offset(crate::system::timezone_offset_minutes());
         let begun = Instant::now();
         let mut filtered = None;
         let (mut packets, mut more) = (Packets::default(), More::Last);

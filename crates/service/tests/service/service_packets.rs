@@ -6,7 +6,7 @@ use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
 use ferretto_proto::messages::{
     BuiltinClock, DataSourceDescriptor, Message, Trace, TraceConfig, TracePacket, TraceStats, trace_config,
 };
-use ferretto_service::{ConsumerId, ProducerId, limits};
+use ferretto_service::{ConsumerId, Identity, ProducerId, SystemFacts, limits};
 
 use crate::world::{World, config, packet, texts};
 
@@ -369,6 +369,34 @@ fn of_clocks_that_drift_while_nobody_reads_the_first_and_the_newest_snapshots_ar
             .collect();
         assert_eq!(ids, [6, 2, 4, 1, 3, 5], "boot time first");
     }
+}
+
+#[test]
+fn a_trace_tells_how_far_local_time_is_ahead_when_it_is_first_read() {
+    let identity = Identity {
+        system: SystemFacts {
+            timezone_offset_minutes: Some(60),
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let mut world = World::with_identity(identity);
+    let told = |world: &mut World, consumer| {
+        let packets = world.read(consumer);
+        let mut offsets = packets.iter().filter_map(|packet| match &packet.data {
+            Some(Data::SystemInfo(info)) => Some(info.timezone_off_mins),
+            _ => None,
+        });
+        offsets.next()
+    };
+    let (first, second) = (world.consumer(), world.consumer());
+    world.enable(first, &config(&[]));
+    world.enable(second, &config(&[]));
+    assert_eq!(told(&mut world, first), Some(Some(60)));
+    // Summer begins.
+    world.service.local_time_offset(Some(120));
+    assert_eq!(told(&mut world, second), Some(Some(120)));
+    assert_eq!(told(&mut world, first), None, "once");
 }
 
 #[test]
