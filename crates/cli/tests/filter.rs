@@ -19,6 +19,7 @@ use ferretto_client::producer::{
 };
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::Address;
+use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::reactor::Interest;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, TracePacket, trace_stats};
@@ -361,6 +362,69 @@ fn every_mixture_filters_the_same() {
             stats.bytes_discarded_per_buffer, ours[0].2.bytes_discarded_per_buffer,
             "{told}"
         );
+    }
+}
+
+/// Packets several times as large as a frame, and what stays of them. Their nested messages come before a field that stays, so
+/// that wherever the packet is cut into frames, what follows has moved.
+fn large_packets() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let filtered = |number: u8, everything: bool| {
+        let text = [&[number; 8][..], &vec![b'.'; 8 * MAX_FRAME]].concat();
+        packet(|event| {
+            event.varint_field(COUNTER, u64::from(number));
+            event.nested(PAYLOAD, |payload| {
+                if everything {
+                    payload.bytes_field(7, &vec![0x55; 2 * MAX_FRAME]);
+                }
+                payload.bytes_field(STR, &vec![number; 3 * MAX_FRAME]);
+                if everything {
+                    payload.varint_field(3, 1);
+                }
+            });
+            if everything {
+                event.bytes_field(4, &vec![0x66; MAX_FRAME]);
+            }
+            event.bytes_field(STR, &text);
+        })
+    };
+    let all = |everything| (0..3).map(|number| filtered(number, everything)).collect();
+    (all(true), all(false))
+}
+
+#[test]
+fn packets_larger_than_frames_are_filtered_alike_in_every_mixture() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let filter = format!(
+        "bytecode_v2: \"{}\"",
+        escaped(&bytecode(&[
+            &[Rule::Nested(1, 1)],
+            &[Rule::Nested(FOR_TESTING, 2)],
+            &[Rule::Keep(STR), Rule::Keep(COUNTER), Rule::Nested(PAYLOAD, 3)],
+            &[Rule::Keep(STR)],
+        ]))
+    );
+    let (packets, expected) = large_packets();
+    for traced in [Side::Ours, Side::Upstream] {
+        let mut system = System::new(&programs);
+        system.start(traced, Program::Traced);
+        let producer = Producer::start(&system, packets.clone());
+        for perfetto in [Side::Ours, Side::Upstream] {
+            for (output, more) in [("pipe", ""), ("file", "write_into_file: true")] {
+                let told = format!("traced {traced}, perfetto {perfetto}, {output}");
+                let trace = system.record(perfetto, &config(&filter, more)).finish();
+                let packets = packets_of(&trace);
+                let packets = of_producer(&packets);
+                assert_eq!(packets.len(), expected.len(), "{told}");
+                for (packet, expected) in packets.iter().zip(&expected) {
+                    assert!(packet == expected, "{told}: {} bytes", packet.len());
+                }
+            }
+        }
+        system.assert_running();
+        drop(system);
+        producer.join().unwrap();
     }
 }
 
