@@ -301,12 +301,26 @@ fn sessions_are_cloned_alike_in_each_of_their_states() {
             "disabled",
             "detached",
             "read before",
+            "waiting for its trigger",
         ] {
             told.push(format!("{state}:"));
-            let config = TraceConfig {
+            let mut config = TraceConfig {
                 deferred_start: Some(state == "configured"),
                 ..recorded()
             };
+            if state == "waiting for its trigger" {
+                config.trigger_config = TriggerConfig {
+                    trigger_mode: Some(TriggerMode::STOP_TRACING),
+                    trigger_timeout_ms: Some(600_000),
+                    triggers: vec![Trigger {
+                        name: Some("never".into()),
+                        stop_delay_ms: Some(1),
+                        ..Default::default()
+                    }],
+                    ..Default::default()
+                }
+                .into();
+            }
             let mut scene = Scene::new(service, &config);
             scene.write("one", 0);
             match state {
