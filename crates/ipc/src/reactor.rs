@@ -6,7 +6,8 @@
 //!
 //! Which clock a deadline is on matters when the machine sleeps: [`Deadline::Monotonic`] stands still meanwhile
 //! (upstream's delayed tasks do), [`Deadline::Boot`] goes on (trace durations do, by default). Waiting on a boot-time
-//! deadline needs a timer descriptor, since the timeout of `epoll_wait` counts monotonic time only.
+//! deadline needs a timer descriptor, since the timeout of `epoll_wait` counts monotonic time only. A monotonic one that is waited
+//! for again gets one too: neither we nor the kernel then look at a clock or set a timer for each wait.
 
 use std::fmt;
 use std::io;
@@ -21,7 +22,7 @@ use rustix::io::Errno;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-use crate::time::{self, BootTimer, Clock};
+use crate::time::{self, Clock, Timer};
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,8 @@ const BATCH: usize = 64;
 
 const WAKER: u64 = u64::MAX;
 const SIGNALS: u64 = u64::MAX - 1;
-const TIMER: u64 = u64::MAX - 2;
+const MONOTONIC_ALARM: u64 = u64::MAX - 2;
+const BOOT_ALARM: u64 = u64::MAX - 3;
 
 /// Names a registered descriptor in [`Events`]. Pick them from a counter and do not use one twice: an event of a
 /// descriptor removed a moment ago may still be in the batch.
@@ -252,6 +254,7 @@ pub struct Events {
     ready: Vec<Event>,
     signals: Vec<Signal>,
     woken: bool,
+    deadline_passed: bool,
 }
 
 impl Events {
@@ -275,10 +278,16 @@ impl Events {
         self.woken
     }
 
+    /// Whether one of the deadlines is known to have passed. It may have without this being known yet; the next wait tells then.
+    pub fn deadline_passed(&self) -> bool {
+        self.deadline_passed
+    }
+
     fn clear(&mut self) {
         self.ready.clear();
         self.signals.clear();
         self.woken = false;
+        self.deadline_passed = false;
     }
 }
 
@@ -302,15 +311,65 @@ pub struct Reactor {
     eventfd: Arc<OwnedFd>,
     buffer: Vec<epoll::Event>,
     signals: Option<SignalDelivery<UnixStream, SignalOnly>>,
-    /// Made when the first boot-time deadline comes.
-    timer: Option<Alarm>,
+    monotonic: Alarm,
+    boot: Alarm,
+    /// The monotonic deadline of the last wait.
+    last_deadline: Option<u64>,
 }
 
+/// What goes off at a deadline.
 #[derive(Debug)]
 struct Alarm {
-    timer: BootTimer,
+    clock: Clock,
+    /// Reported when it goes off.
+    token: u64,
+    /// Made when it is first set.
+    timer: Option<Timer>,
     /// When it goes off; 0 for never.
     at: u64,
+}
+
+impl Alarm {
+    const fn new(clock: Clock, token: u64) -> Alarm {
+        Alarm {
+            clock,
+            token,
+            timer: None,
+            at: 0,
+        }
+    }
+
+    /// Whether it is set to go off at this time.
+    fn is_set_to(&self, at: u64) -> bool {
+        self.at == at && at != 0
+    }
+
+    /// Has it go off once at `at`, or not at all for 0, unless it is set so already.
+    fn set(&mut self, at: u64, epoll: &OwnedFd) -> Result<(), ReactorError> {
+        if self.at == at {
+            return Ok(());
+        }
+        let timer = match &self.timer {
+            Some(timer) => timer,
+            None => {
+                let timer = Timer::new(self.clock).map_err(ReactorError::Timer)?;
+                epoll::add(epoll, &timer, EventData::new_u64(self.token), EventFlags::IN)
+                    .map_err(|error| ReactorError::Timer(error.into()))?;
+                self.timer.insert(timer)
+            }
+        };
+        timer.set(at).map_err(ReactorError::Timer)?;
+        self.at = at;
+        Ok(())
+    }
+
+    /// It went off.
+    fn take(&mut self) {
+        if let Some(timer) = &self.timer {
+            let _ = rustix::io::read(timer, &mut [0u8; 8]);
+        }
+        self.at = 0;
+    }
 }
 
 impl fmt::Debug for Reactor {
@@ -340,13 +399,15 @@ impl Reactor {
             eventfd: Arc::new(eventfd),
             buffer: Vec::with_capacity(BATCH),
             signals: None,
-            timer: None,
+            monotonic: Alarm::new(Clock::Monotonic, MONOTONIC_ALARM),
+            boot: Alarm::new(Clock::Boot, BOOT_ALARM),
+            last_deadline: None,
         })
     }
 
     /// Starts watching a descriptor. Deregister it before it is closed.
     pub fn register(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), ReactorError> {
-        if token.0 >= TIMER {
+        if token.0 >= BOOT_ALARM {
             return Err(ReactorError::ReservedToken(token));
         }
         epoll::add(&self.epoll, fd, EventData::new_u64(token.0), interest.flags())
@@ -396,22 +457,24 @@ impl Reactor {
     pub fn wait(&mut self, events: &mut Events, deadlines: impl Into<Deadlines>) -> Result<(), ReactorError> {
         events.clear();
         let Deadlines { monotonic, boot } = deadlines.into();
-        let mut timeout = monotonic.map(|at| timespec(at.saturating_sub(monotonic_now())));
-        match boot {
-            None => self.disarm()?,
-            Some(at) if at <= boot_now() => timeout = Some(timespec(0)),
-            Some(at) => self.arm(at)?,
+        let mut timeout = self.await_monotonic(monotonic)?;
+        if self.await_boot(boot)? == Passed::Yes {
+            timeout = Some(0);
         }
+        events.deadline_passed = timeout == Some(0);
         self.buffer.clear();
         match epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(&mut self.buffer),
-            timeout.as_ref(),
+            timeout.map(timespec).as_ref(),
         ) {
             Ok(_) => {}
             // A signal that is not watched; the caller sees no events and looks at its deadlines.
             Err(Errno::INTR) => return Ok(()),
             Err(source) => return Err(ReactorError::Wait(source)),
+        }
+        if self.buffer.is_empty() {
+            events.deadline_passed = true;
         }
         for raw in &self.buffer {
             let (data, flags) = (raw.data, raw.flags);
@@ -427,11 +490,13 @@ impl Reactor {
                         }));
                     }
                 }
-                TIMER => {
-                    if let Some(alarm) = &mut self.timer {
-                        let _ = rustix::io::read(&alarm.timer, &mut [0u8; 8]);
-                        alarm.at = 0;
-                    }
+                MONOTONIC_ALARM => {
+                    self.monotonic.take();
+                    events.deadline_passed = true;
+                }
+                BOOT_ALARM => {
+                    self.boot.take();
+                    events.deadline_passed = true;
                 }
                 token => events.ready.push(Event {
                     token: Token(token),
@@ -444,30 +509,44 @@ impl Reactor {
         Ok(())
     }
 
-    fn arm(&mut self, at: u64) -> Result<(), ReactorError> {
-        if self.timer.is_none() {
-            let timer = BootTimer::new().map_err(ReactorError::Timer)?;
-            epoll::add(&self.epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)
-                .map_err(|error| ReactorError::Timer(error.into()))?;
-            self.timer = Some(Alarm { timer, at: 0 });
+    /// Sees to it that the next wait ends at this monotonic time; returns how long it may last, in nanoseconds, if nothing else ends
+    /// it then.
+    fn await_monotonic(&mut self, deadline: Option<u64>) -> Result<Option<u64>, ReactorError> {
+        let Some(at) = deadline else {
+            self.monotonic.set(0, &self.epoll)?;
+            return Ok(None);
+        };
+        if self.monotonic.is_set_to(at) {
+            return Ok(None);
         }
-        self.set_timer(at)
+        let left = at.saturating_sub(monotonic_now());
+        if left == 0 {
+            return Ok(Some(0));
+        }
+        if self.last_deadline.replace(at) == Some(at) {
+            self.monotonic.set(at, &self.epoll)?;
+            return Ok(None);
+        }
+        self.monotonic.set(0, &self.epoll)?;
+        Ok(Some(left))
     }
 
-    fn disarm(&mut self) -> Result<(), ReactorError> {
-        self.set_timer(0)
-    }
-
-    /// Sets the timer to go off once at `at`, or not at all for 0, unless it is set so already.
-    fn set_timer(&mut self, at: u64) -> Result<(), ReactorError> {
-        if let Some(alarm) = &mut self.timer
-            && alarm.at != at
-        {
-            alarm.timer.set(at).map_err(ReactorError::Timer)?;
-            alarm.at = at;
+    /// Sees to it that the next wait ends at this boot time, if that has not passed yet.
+    fn await_boot(&mut self, deadline: Option<u64>) -> Result<Passed, ReactorError> {
+        let at = deadline.unwrap_or(0);
+        if deadline.is_some() && !self.boot.is_set_to(at) && at <= boot_now() {
+            return Ok(Passed::Yes);
         }
-        Ok(())
+        self.boot.set(at, &self.epoll)?;
+        Ok(Passed::No)
     }
+}
+
+/// Whether a deadline is over.
+#[derive(PartialEq, Eq)]
+enum Passed {
+    Yes,
+    No,
 }
 
 fn timespec(nanos: u64) -> Timespec {

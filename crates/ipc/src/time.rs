@@ -1,4 +1,4 @@
-//! The system's clocks, and a timer on the one that goes on while the machine sleeps. Called by the [reactor](crate::reactor) and by
+//! The system's clocks, and timers on them. Called by the [reactor](crate::reactor) and by
 //! whoever needs the time of a clock that the standard library has not.
 //!
 //! Straight from the C library, which finds the kernel's vDSO by itself: the crate that does all other system calls takes a second and a
@@ -43,21 +43,21 @@ pub fn now(clock: Clock) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A descriptor that becomes readable at a boot time.
+/// A descriptor that becomes readable at a time of its clock.
 #[derive(Debug)]
-pub(crate) struct BootTimer(OwnedFd);
+pub(crate) struct Timer(OwnedFd);
 
-impl BootTimer {
-    /// One that is not set. Neither does reading it wait, nor do children get it.
-    pub(crate) fn new() -> io::Result<BootTimer> {
+impl Timer {
+    /// One that is not set, on a clock that the kernel has timers for. Neither does reading it wait, nor do children get it.
+    pub(crate) fn new(clock: Clock) -> io::Result<Timer> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: takes no pointers.
-        let fd =
-            unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
+        let fd = unsafe { libc::timerfd_create(clock as libc::clockid_t, flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: a new descriptor, which nobody else knows.
-        Ok(BootTimer(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Timer(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// Goes off once at `at` (nanoseconds), or never for 0, whatever it was set to before.
@@ -82,7 +82,7 @@ impl BootTimer {
     }
 }
 
-impl AsFd for BootTimer {
+impl AsFd for Timer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -8,17 +8,18 @@ use ferretto_ipc::PassedFd;
 use ferretto_ipc::host::{Reply, ReplyTo, ReplyWanted, Request};
 use ferretto_ipc::ports::ProducerMethod;
 use ferretto_proto::messages::{
-    ActivateTriggersRequest, CommitDataRequest, InitializeConnectionRequest, InitializeConnectionResponse,
-    Message, NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterDataSourceRequest,
+    ActivateTriggersRequest, CommitDataRequest, InitializeConnectionRequest, InitializeConnectionResponse, Message,
+    NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterDataSourceRequest,
     RegisterTraceWriterRequest, UnregisterDataSourceRequest, UnregisterTraceWriterRequest,
     UpdateDataSourceRequest, initialize_connection_request,
 };
 use ferretto_service::{
-    Introduction, MemorySharing, Now, ProducerCommand, ProducerId, Scraping, Service, SmbOrigin, limits,
+    Introduction, MemorySharing, ProducerCommand, ProducerId, Scraping, Service, SmbOrigin, limits,
 };
 use ferretto_smb::{PageSize, Peer, ServiceSmb, SharedMemory};
 use ferretto_wire::{Reader, Value, Writer};
 
+use super::clocks::TurnTime;
 use super::connection::Replies;
 use super::relay_port::Caller;
 use super::repair;
@@ -65,7 +66,7 @@ impl ProducerLink {
         method: ProducerMethod,
         request: Request<'_>,
         replies: &mut Replies,
-        now: &Now,
+        turn: &TurnTime,
     ) -> Result<(), String> {
         let Request {
             payload,
@@ -95,7 +96,7 @@ impl ProducerLink {
             ProducerMethod::InitializeConnection | ProducerMethod::Sync => {}
             ProducerMethod::RegisterDataSource => {
                 let (_, bytes) = decode!(RegisterDataSourceRequest, repair::REGISTER);
-                service.register_data_source(id, descriptor(&bytes), now);
+                service.register_data_source(id, descriptor(&bytes), turn.now());
             }
             ProducerMethod::UpdateDataSource => {
                 let (_, bytes) = decode!(UpdateDataSourceRequest, repair::REGISTER);
@@ -106,10 +107,10 @@ impl ProducerLink {
                 service.unregister_data_source(
                     id,
                     request.data_source_name.as_deref().unwrap_or_default(),
-                    now,
+                    turn.now(),
                 );
             }
-            ProducerMethod::CommitData => service.commit(id, &decode!(CommitDataRequest), now),
+            ProducerMethod::CommitData => service.commit(id, &decode!(CommitDataRequest), turn.now()),
             ProducerMethod::RegisterTraceWriter => {
                 let request = decode!(RegisterTraceWriterRequest);
                 service.register_trace_writer(
@@ -124,15 +125,15 @@ impl ProducerLink {
             }
             ProducerMethod::NotifyDataSourceStarted => {
                 let request = decode!(NotifyDataSourceStartedRequest);
-                service.data_source_started(id, request.data_source_id.unwrap_or_default(), now);
+                service.data_source_started(id, request.data_source_id.unwrap_or_default(), turn.now());
             }
             ProducerMethod::NotifyDataSourceStopped => {
                 let request = decode!(NotifyDataSourceStoppedRequest);
-                service.data_source_stopped(id, request.data_source_id.unwrap_or_default(), now);
+                service.data_source_stopped(id, request.data_source_id.unwrap_or_default(), turn.now());
             }
             ProducerMethod::ActivateTriggers => {
                 let (request, _) = decode!(ActivateTriggersRequest, repair::FIRST);
-                service.activate_triggers(id, &request.trigger_names, random(), now);
+                service.activate_triggers(id, &request.trigger_names, random(), turn.now());
             }
             ProducerMethod::GetAsyncCommand => {
                 if to.wanted() == ReplyWanted::Yes {

@@ -20,12 +20,13 @@ use ferretto_ipc::transport::PeerCredentials;
 use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_service::compression::Fit;
 use ferretto_service::{
-    ConsumerId, LogLevel, MemorySharing, Now, Output, ProducerCommand, ProducerId, Service, SessionId,
-    SmbOrigin, limits,
+    ConsumerId, LogLevel, MemorySharing, Output, ProducerCommand, ProducerId, Service, SessionId, SmbOrigin,
+    limits,
 };
 
 use super::admission::{Admission, Holding};
 use super::bounds::split_events;
+use super::clocks::TurnTime;
 use super::connection::{Connection, Role};
 use super::consumer_port::{ConsumerLink, Effect};
 use super::files::{Done, FileWriter, Files, Written};
@@ -33,8 +34,8 @@ use super::freed_memory::FreedMemory;
 use super::priority::ThreadPriority;
 use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
 use super::relay_port::{Caller, RelayLink};
+use super::system;
 use super::trace_file::TraceFile;
-use super::{clocks, system};
 
 /// Bytes of trace data that are on their way into a file at once.
 const FILE_BATCH: usize = 1024 * 1024;
@@ -146,18 +147,22 @@ impl Shell {
     }
 
     fn turn(&mut self, events: &Events) -> Result<(), ReactorError> {
-        let now = clocks::now();
-        if self.resting.is_some_and(|until| until <= now.monotonic) {
-            self.watch_listeners(Interest::Readable)?;
-            self.resting = None;
+        let turn = TurnTime::default();
+        if events.deadline_passed() {
+            let now = turn.now();
+            if self.resting.is_some_and(|until| until <= now.monotonic) {
+                self.watch_listeners(Interest::Readable)?;
+                self.resting = None;
+            }
+            self.service.handle_timeout(now);
+            self.freed.handle_timeout(now);
+            self.carry_out(&turn);
         }
-        self.service.handle_timeout(&now);
-        self.carry_out(&now);
 
         let mut due = std::mem::take(&mut self.busy);
         for event in events.ready() {
             if self.listeners.contains_key(&event.token) {
-                self.accept(event.token, &now)?;
+                self.accept(event.token, &turn)?;
                 continue;
             }
             self.touched.insert(event.token);
@@ -169,12 +174,11 @@ impl Shell {
             }
         }
         for token in due {
-            self.serve(token, &now);
-            self.carry_out(&now);
+            self.serve(token, &turn);
+            self.carry_out(&turn);
         }
-        self.files_progressed(&now);
-        self.settle(&now);
-        self.freed.handle_timeout(&now);
+        self.files_progressed(&turn);
+        self.settle(&turn);
         Ok(())
     }
 
@@ -189,14 +193,14 @@ impl Shell {
             .try_for_each(|(token, (listener, _))| self.reactor.reregister(listener, *token, interest))
     }
 
-    fn accept(&mut self, listener: Token, now: &Now) -> Result<(), ReactorError> {
+    fn accept(&mut self, listener: Token, turn: &TurnTime) -> Result<(), ReactorError> {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some((socket, port)) = self.listeners.get(&listener) else {
                 return Ok(());
             };
             let port = *port;
             if self.admission.is_full() {
-                return self.rest(&"there are as many clients as the daemon can serve", now);
+                return self.rest(&"there are as many clients as the daemon can serve", turn);
             }
             match socket.accept() {
                 Ok(Some(stream)) => self.connected(stream, port),
@@ -205,18 +209,18 @@ impl Shell {
                     return Ok(());
                 }
                 // Out of descriptors, most likely.
-                Err(error) => return self.rest(&error, now),
+                Err(error) => return self.rest(&error, turn),
             }
         }
         Ok(())
     }
 
     /// Nobody can be let in for now: the queue stays full, so stop looking at it for a while.
-    fn rest(&mut self, why: &dyn std::fmt::Display, now: &Now) -> Result<(), ReactorError> {
+    fn rest(&mut self, why: &dyn std::fmt::Display, turn: &TurnTime) -> Result<(), ReactorError> {
         if !std::mem::replace(&mut self.accept_fails, true) {
             crate::log::warning(format_args!("new clients have to wait: {why}"));
         }
-        self.resting = Some(now.monotonic + ACCEPT_PAUSE.as_nanos() as u64);
+        self.resting = Some(turn.now().monotonic + ACCEPT_PAUSE.as_nanos() as u64);
         self.watch_listeners(Interest::None)
     }
 
@@ -276,7 +280,7 @@ impl Shell {
     }
 
     /// Handles the requests that wait on one connection, as far as its budget goes, and sends it trace data if it reads.
-    fn serve(&mut self, token: Token, now: &Now) {
+    fn serve(&mut self, token: Token, turn: &TurnTime) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
@@ -287,8 +291,8 @@ impl Shell {
         // The precise clock would cost as much as the rest of a small commit.
         let until = time::now(Clock::MonotonicCoarse) + TIME_PER_TURN.as_nanos() as u64;
         // What follows from a request is said before the next is answered: `Sync` relies on it.
-        while self.serve_request(token, now) {
-            self.carry_out(now);
+        while self.serve_request(token, turn) {
+            self.carry_out(turn);
             if time::now(Clock::MonotonicCoarse) >= until
                 && let Some(connection) = self.connections.get_mut(&token)
             {
@@ -301,11 +305,11 @@ impl Shell {
         if connection.end_turn() {
             self.busy.insert(token);
         }
-        self.send_packets(token, now);
+        self.send_packets(token, turn);
     }
 
     /// Handles the next request of a connection; returns whether there was one and more may follow.
-    fn serve_request(&mut self, token: Token, now: &Now) -> bool {
+    fn serve_request(&mut self, token: Token, turn: &TurnTime) -> bool {
         let Some(connection) = self.connections.get_mut(&token) else {
             return false;
         };
@@ -334,7 +338,7 @@ impl Shell {
             }
             Role::Producer(link, _) => {
                 ProducerMethod::from_name(request.method).map_or(Ok(Effect::None), |method| {
-                    link.call(service, &caller, method, request, replies, now)?;
+                    link.call(service, &caller, method, request, replies, turn)?;
                     if method == ProducerMethod::InitializeConnection {
                         self.producers.extend(link.id.map(|id| (id, token)));
                     }
@@ -343,7 +347,7 @@ impl Shell {
             }
             Role::Consumer(link) => ConsumerMethod::from_name(request.method)
                 .map_or(Ok(Effect::None), |method| {
-                    link.call(service, method, request, replies, now)
+                    link.call(service, method, request, replies, turn.now())
                 }),
         };
         connection.release_replies();
@@ -355,9 +359,9 @@ impl Shell {
             Ok(Effect::None) => {}
             Ok(Effect::Reads) => {
                 self.send_state(token);
-                self.send_packets(token, now);
+                self.send_packets(token, turn);
             }
-            Ok(Effect::Frees) => self.freed.note(now),
+            Ok(Effect::Frees) => self.freed.note(turn.now()),
             Ok(Effect::Streams(session, file)) => self.open_file(session, file),
             Ok(Effect::Clones(clone, file)) => drop(self.files_of_clones.insert(clone, file)),
             Err(why) => connection.reject(to, &why),
@@ -380,7 +384,7 @@ impl Shell {
     }
 
     /// Moves trace data towards a consumer that reads, if it has room for it.
-    fn send_packets(&mut self, token: Token, now: &Now) {
+    fn send_packets(&mut self, token: Token, turn: &TurnTime) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
@@ -388,13 +392,13 @@ impl Shell {
             && let Role::Consumer(link) = &mut connection.role
         {
             connection.takes_packets |= link.reads();
-            link.send_packets(&mut self.service, &mut connection.replies, now);
+            link.send_packets(&mut self.service, &mut connection.replies, turn.now());
             connection.release_replies();
         }
     }
 
     /// Does what the service wants done.
-    fn carry_out(&mut self, now: &Now) {
+    fn carry_out(&mut self, turn: &TurnTime) {
         while let Some(output) = self.service.poll() {
             match output {
                 Output::ToProducer(id, command) => self.command(id, &command),
@@ -418,7 +422,7 @@ impl Shell {
                         self.reply_to_consumer(consumer, |link| link.observed(events));
                     }
                 }
-                Output::FileDue(session) => self.write_file(session, now),
+                Output::FileDue(session) => self.write_file(session, turn),
                 Output::SyncFile(session) => {
                     if let Some(file) = self.writers.get(&session) {
                         file.sync();
@@ -426,12 +430,12 @@ impl Shell {
                 }
                 Output::CloseFile(session) => match self.writers.get(&session) {
                     Some(file) => file.close(),
-                    None => self.service.file_closed(session, Ok(()), now),
+                    None => self.service.file_closed(session, Ok(()), turn.now()),
                 },
                 Output::SetPriority { boost, on_behalf_of } => {
                     if let Err(error) = self.priority.set(boost) {
                         self.service
-                            .priority_not_set(boost, on_behalf_of, &error.to_string(), now);
+                            .priority_not_set(boost, on_behalf_of, &error.to_string(), turn.now());
                     }
                 }
                 Output::SessionCloned {
@@ -444,7 +448,9 @@ impl Shell {
                 }
                 Output::CopyFile { from, to } => match self.writers.get(&from) {
                     Some(original) => original.share(to),
-                    None => self.service.file_copied(to, Err("it is closed".into()), now),
+                    None => self
+                        .service
+                        .file_copied(to, Err("it is closed".into()), turn.now()),
                 },
                 Output::AbandonFile(session) => drop(self.writers.remove(&session)),
                 Output::Log(LogLevel::Info, line) => crate::log::info(format_args!("{line}")),
@@ -526,10 +532,10 @@ impl Shell {
     }
 
     /// Hands the next batch for a file to its thread.
-    fn write_file(&mut self, session: SessionId, now: &Now) {
+    fn write_file(&mut self, session: SessionId, turn: &TurnTime) {
         self.service.local_time_offset(system::local_time_offset());
         let begun = Instant::now();
-        let Some(batch) = self.service.read_for_file(session, FILE_BATCH, now) else {
+        let Some(batch) = self.service.read_for_file(session, FILE_BATCH, turn.now()) else {
             return;
         };
         let (filtered, took) = (batch.filtered, begun.elapsed());
@@ -538,7 +544,7 @@ impl Shell {
             None => self.service.file_written(
                 session,
                 Err("its thread could not be started; the daemon's log says why".into()),
-                now,
+                turn.now(),
             ),
         }
         if filtered.is_some() {
@@ -547,13 +553,13 @@ impl Shell {
     }
 
     /// Takes note of what the threads of files have done.
-    fn files_progressed(&mut self, now: &Now) {
+    fn files_progressed(&mut self, turn: &TurnTime) {
         while let Some(done) = self.files.next_done() {
-            self.file_progressed(done, now);
+            self.file_progressed(done, turn);
         }
     }
 
-    fn file_progressed(&mut self, done: Done, now: &Now) {
+    fn file_progressed(&mut self, done: Done, turn: &TurnTime) {
         match done {
             Done::Written(session, batch, result) => {
                 match batch {
@@ -562,37 +568,37 @@ impl Shell {
                             file.take_back(batch);
                         }
                     }
-                    None => self.freed.note(now),
+                    None => self.freed.note(turn.now()),
                 }
                 match result {
                     Ok(Written { bytes, fit }) => match fit {
-                        Fit::Whole => self.service.file_written(session, Ok(bytes), now),
-                        Fit::Cut => self.service.file_full(session, bytes, now),
+                        Fit::Whole => self.service.file_written(session, Ok(bytes), turn.now()),
+                        Fit::Cut => self.service.file_full(session, bytes, turn.now()),
                     },
-                    Err(error) => self.service.file_written(session, Err(error), now),
+                    Err(error) => self.service.file_written(session, Err(error), turn.now()),
                 }
             }
-            Done::Shared(clone, shared) => self.copy_file(clone, shared, now),
+            Done::Shared(clone, shared) => self.copy_file(clone, shared, turn),
             Done::Copied(clone, result) => {
                 if result.is_err() {
                     self.writers.remove(&clone);
                 }
                 self.service
-                    .file_copied(clone, result.map_err(|error| error.to_string()), now);
+                    .file_copied(clone, result.map_err(|error| error.to_string()), turn.now());
             }
             Done::Synced(_, Ok(())) => {}
             Done::Synced(session, Err(error)) => self.service.file_sync_failed(session, &error.to_string()),
             Done::Closed(session, result) => {
                 self.writers.remove(&session);
                 self.service
-                    .file_closed(session, result.map_err(|error| error.to_string()), now);
+                    .file_closed(session, result.map_err(|error| error.to_string()), turn.now());
             }
         }
-        self.carry_out(now);
+        self.carry_out(turn);
     }
 
     /// Has the file of a clone begin with what the file of the original holds.
-    fn copy_file(&mut self, clone: SessionId, shared: io::Result<(File, u64)>, now: &Now) {
+    fn copy_file(&mut self, clone: SessionId, shared: io::Result<(File, u64)>, turn: &TurnTime) {
         let writer = shared.and_then(|original| {
             // The consumer may have gone, and its descriptor with it.
             let file = self
@@ -605,7 +611,9 @@ impl Shell {
         });
         match writer {
             Ok(writer) => drop(self.writers.insert(clone, writer)),
-            Err(error) => self.service.file_copied(clone, Err(error.to_string()), now),
+            Err(error) => self
+                .service
+                .file_copied(clone, Err(error.to_string()), turn.now()),
         }
     }
 
@@ -616,9 +624,9 @@ impl Shell {
             let _ = self.reactor.deregister(&listener, token);
             listener.close();
         }
-        let now = clocks::now();
-        self.service.end_all_sessions(&now);
-        self.carry_out(&now);
+        let turn = TurnTime::default();
+        self.service.end_all_sessions(turn.now());
+        self.carry_out(&turn);
         while !self.writers.is_empty() {
             let Ok(done) = self.files.wait(LAST_WRITE_TIMEOUT) else {
                 let count = self.writers.len();
@@ -627,23 +635,23 @@ impl Shell {
                 ));
                 break;
             };
-            self.file_progressed(done, &now);
+            self.file_progressed(done, &turn);
         }
-        self.settle(&now);
+        self.settle(&turn);
     }
 
     /// Sends what waits, closes what is over, and tells the reactor what to watch for.
-    fn settle(&mut self, now: &Now) {
+    fn settle(&mut self, turn: &TurnTime) {
         while let Some(token) = self.touched.pop_first() {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
             };
             let more_to_do = connection.send();
             if connection.has_taken_all_packets() {
-                self.freed.note(now);
+                self.freed.note(turn.now());
             }
             if let Some(why) = connection.closing.take() {
-                self.close(token, &why, now);
+                self.close(token, &why, turn);
                 continue;
             }
             let (held, before, uid) = (connection.held_bytes(), connection.held, connection.peer.uid);
@@ -679,7 +687,7 @@ impl Shell {
         }
     }
 
-    fn close(&mut self, token: Token, why: &str, now: &Now) {
+    fn close(&mut self, token: Token, why: &str, turn: &TurnTime) {
         let Some(connection) = self.connections.remove(&token) else {
             return;
         };
@@ -696,7 +704,7 @@ impl Shell {
             crate::log::warning(format_args!("closing the connection of a client{pid}: {why}"));
         }
         connection.stream.hang_up();
-        self.freed.note(now);
+        self.freed.note(turn.now());
         match connection.role {
             Role::Producer(link, relay) => {
                 if let Some(relay) = relay.id {
@@ -704,7 +712,7 @@ impl Shell {
                 }
                 if let Some(id) = link.id {
                     self.producers.remove(&id);
-                    self.service.disconnect_producer(id, now);
+                    self.service.disconnect_producer(id, turn.now());
                 }
             }
             Role::Consumer(link) => {
@@ -712,9 +720,9 @@ impl Shell {
                 for clone in link.pending_clones() {
                     self.files_of_clones.remove(&clone);
                 }
-                self.service.disconnect_consumer(link.id, now);
+                self.service.disconnect_consumer(link.id, turn.now());
             }
         }
-        self.carry_out(now);
+        self.carry_out(turn);
     }
 }

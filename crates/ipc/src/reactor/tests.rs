@@ -117,6 +117,64 @@ fn a_boot_time_deadline_given_up_does_not_fire_later() {
 }
 
 #[test]
+fn a_deadline_that_is_waited_for_again_ends_the_wait_and_one_given_up_does_not() {
+    let (mut reactor, mut events) = reactor();
+    let waker = reactor.waker();
+    let wait = 5_000_000;
+    let given_up = monotonic_now() + wait;
+    let deadline = given_up + wait;
+    for _ in 0..3 {
+        waker.wake();
+        reactor
+            .wait(&mut events, Some(Deadline::Monotonic(given_up)))
+            .unwrap();
+        assert!(events.woken());
+    }
+    for _ in 0..2 {
+        waker.wake();
+        reactor
+            .wait(&mut events, Some(Deadline::Monotonic(deadline)))
+            .unwrap();
+        assert!(events.woken());
+    }
+    while !events.deadline_passed() {
+        reactor
+            .wait(&mut events, Some(Deadline::Monotonic(deadline)))
+            .unwrap();
+    }
+    assert!(monotonic_now() >= deadline, "the old deadline woke the new wait");
+    // It stays passed, and others come after it.
+    for at in [deadline, 0, deadline] {
+        reactor.wait(&mut events, Some(Deadline::Monotonic(at))).unwrap();
+        assert!(events.deadline_passed());
+    }
+    waker.wake();
+    reactor.wait(&mut events, never()).unwrap();
+    assert!(events.woken() && !events.deadline_passed());
+}
+
+#[test]
+fn deadlines_pass_however_much_happens_meanwhile() {
+    let (mut reactor, mut events) = reactor();
+    let waker = reactor.waker();
+    for deadline in [
+        Deadline::after(Duration::from_millis(3)),
+        Deadline::after_boot(Duration::from_millis(3)),
+    ] {
+        while !{
+            waker.wake();
+            reactor.wait(&mut events, Some(deadline)).unwrap();
+            events.deadline_passed()
+        } {}
+        let now = match deadline {
+            Deadline::Monotonic(at) => (at, monotonic_now()),
+            Deadline::Boot(at) => (at, boot_now()),
+        };
+        assert!(now.0 <= now.1);
+    }
+}
+
+#[test]
 fn of_two_deadlines_the_first_ends_the_wait() {
     let (mut reactor, mut events) = reactor();
     let soon = 3_000_000;
@@ -154,7 +212,7 @@ fn signals_are_events() {
 fn its_own_tokens_are_refused() {
     let (reactor, _) = reactor();
     let (socket, _other) = UnixStream::pair().unwrap();
-    for token in [WAKER, SIGNALS, TIMER] {
+    for token in [WAKER, SIGNALS, MONOTONIC_ALARM, BOOT_ALARM] {
         let error = reactor
             .register(&socket, Token(token), Interest::Readable)
             .unwrap_err();
