@@ -10,6 +10,7 @@ mod admission;
 mod boost;
 mod clock;
 mod clone;
+mod commit;
 pub mod compression;
 mod concurrent;
 mod enable;

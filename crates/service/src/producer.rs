@@ -1,24 +1,22 @@
-//! Producers: their data sources, shared memory and trace writers, and the data they commit.
+//! Producers: their data sources, shared memory and trace writers.
 //!
 //! Everything here comes from a process that may be hostile. Ids are looked up, sizes are checked, and chunks are
 //! copied out of shared memory before they are looked at.
 
 use std::collections::HashMap;
 
-use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, Message, commit_data_request};
+use ferretto_proto::messages::{DataSourceDescriptor, Message};
 use ferretto_smb::{ChunkHeader, Completeness, MAX_WRITER_ID, ServiceSmb};
 
 use crate::clock::Now;
-use crate::ids::{
-    BufferId, ChunkId, DataSourceInstanceId, FlushRequestId, IdHasher, ProducerId, SessionId, WriterId,
-};
+use crate::ids::{BufferId, DataSourceInstanceId, IdHasher, ProducerId, SessionId, WriterId};
 use crate::limits;
 use crate::machines::Machine;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::service::Service;
 use crate::session::{Instance, State};
-use crate::trace_buffer::{ChunkInfo, ChunkState, MorePatches, Patch, ProducerIdentity, TraceBuffer};
+use crate::trace_buffer::{ChunkInfo, ChunkState, ProducerIdentity, TraceBuffer};
 use crate::triggers::{TriggerBudget, beginning};
 
 /// Whom the transport says a producer is.
@@ -404,116 +402,6 @@ impl Service {
         }
     }
 
-    /// The producer finished chunks, sends patches, or acknowledges a flush.
-    pub fn commit(&mut self, producer: ProducerId, request: &CommitDataRequest, now: &Now) {
-        if self
-            .producers
-            .get(&producer)
-            .is_none_or(|entry| entry.smb.is_none() && entry.sharing == MemorySharing::Possible)
-        {
-            return;
-        }
-        for chunk in &request.chunks_to_move {
-            self.move_chunk(producer, chunk);
-        }
-        for chunk in &request.chunks_to_patch {
-            self.patch_chunk(producer, chunk);
-        }
-        if let Some(request) = request.flush_request_id.filter(|id| *id != 0) {
-            self.flush_acknowledged(producer, FlushRequestId(request), now);
-        }
-    }
-
-    fn move_chunk(&mut self, producer: ProducerId, entry: &commit_data_request::ChunksToMove) {
-        // A number that no buffer can have is as good as 0, the id of none: the chunk is lost, but its place is free again.
-        let target = BufferId(u16::try_from(entry.target_buffer.unwrap_or_default()).unwrap_or_default());
-        let Some(sender) = self.producers.get(&producer) else {
-            return;
-        };
-        let (page, index) = (
-            entry.page.unwrap_or_default() as usize,
-            entry.chunk.unwrap_or_default() as usize,
-        );
-        let chunk = &mut self.chunk;
-        let taken = match &entry.data {
-            // A producer on another machine has no memory to share and sends the chunk along.
-            Some(data) => ChunkHeader::split(data).map(|(header, payload)| {
-                chunk.clear();
-                chunk.extend_from_slice(payload);
-                let incomplete = entry.chunk_incomplete.unwrap_or_default();
-                (
-                    header,
-                    if incomplete {
-                        ChunkState::Incomplete
-                    } else {
-                        ChunkState::Complete
-                    },
-                )
-            }),
-            None => sender
-                .smb
-                .as_ref()
-                .and_then(|smb| smb.copy_chunk(page, index, chunk).ok())
-                .map(|header| (header, ChunkState::Complete)),
-        };
-        let mut to = Target {
-            entry: sender,
-            producer,
-            buffers: &mut self.buffers,
-            discarded: &mut self.chunks_discarded,
-        };
-        match taken {
-            Some((header, state)) => to.copy_chunk(target, &header, state, &self.chunk),
-            None => self.chunks_discarded += 1,
-        }
-    }
-
-    fn patch_chunk(&mut self, producer: ProducerId, entry: &commit_data_request::ChunkToPatch) {
-        let count = entry.patches.len() as u64;
-        let buffer = entry
-            .target_buffer
-            .and_then(|id| u16::try_from(id).ok())
-            .map(BufferId);
-        let writer = entry.writer_id.and_then(writer_id);
-        let (Some(buffer), Some(writer)) = (buffer.and_then(|id| self.buffers.get_mut(&id)), writer) else {
-            // Usual for patches that were on their way when the session ended.
-            self.patches_discarded += count;
-            return;
-        };
-        if entry.patches.len() > limits::MAX_PATCHES_PER_CHUNK {
-            self.patches_discarded += count;
-            return;
-        }
-        let mut patches = Vec::with_capacity(entry.patches.len());
-        for patch in &entry.patches {
-            match patch
-                .data
-                .as_deref()
-                .and_then(|data| <[u8; 4]>::try_from(data).ok())
-            {
-                Some(data) => patches.push(Patch {
-                    offset: patch.offset.unwrap_or_default(),
-                    data,
-                }),
-                None => self.patches_discarded += 1,
-            }
-        }
-        let more = if entry.has_more_patches.unwrap_or_default() {
-            MorePatches::Pending
-        } else {
-            MorePatches::Done
-        };
-        // No check that the buffer is one the producer may write into: chunks are found by producer, and its id
-        // cannot be forged.
-        buffer.apply_patches(
-            producer,
-            writer,
-            ChunkId(entry.chunk_id.unwrap_or_default()),
-            &patches,
-            more,
-        );
-    }
-
     /// Copies what the writers of a producer have finished but not returned, into the buffers of one session.
     pub(crate) fn scrape(&mut self, session: SessionId, producer: ProducerId) {
         let Some(buffers) = self.sessions.get(&session).map(|session| &session.buffers) else {
@@ -572,16 +460,23 @@ impl Service {
 }
 
 /// Where the chunks of one producer go.
-struct Target<'a> {
-    entry: &'a Producer,
-    producer: ProducerId,
-    buffers: &'a mut OrderedMap<BufferId, TraceBuffer>,
-    discarded: &'a mut u64,
+pub(crate) struct Target<'a> {
+    pub(crate) entry: &'a Producer,
+    pub(crate) producer: ProducerId,
+    pub(crate) buffers: &'a mut OrderedMap<BufferId, TraceBuffer>,
+    /// Counts what goes nowhere.
+    pub(crate) discarded: &'a mut u64,
 }
 
 impl Target<'_> {
     /// Copies a chunk, by now in private memory, into the buffer it is for.
-    fn copy_chunk(&mut self, target: BufferId, header: &ChunkHeader, state: ChunkState, payload: &[u8]) {
+    pub(crate) fn copy_chunk(
+        &mut self,
+        target: BufferId,
+        header: &ChunkHeader,
+        state: ChunkState,
+        payload: &[u8],
+    ) {
         let registered_elsewhere = self
             .entry
             .writers
@@ -624,7 +519,7 @@ pub enum SmbOrigin {
 }
 
 /// A writer id, if it is one: 0 is none.
-fn writer_id(raw: u32) -> Option<WriterId> {
+pub(crate) fn writer_id(raw: u32) -> Option<WriterId> {
     u16::try_from(raw)
         .ok()
         .filter(|id| (1..=MAX_WRITER_ID).contains(id))

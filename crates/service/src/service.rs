@@ -128,6 +128,8 @@ pub struct Service {
 
     /// Reused by commits and scrapes for the chunk being copied.
     pub(crate) chunk: Vec<u8>,
+    /// Reused by commits.
+    pub(crate) moves: crate::commit::Moves,
     pub(crate) readout: crate::readback::Readout,
 }
 
@@ -163,6 +165,7 @@ impl Service {
             chunks_discarded: 0,
             patches_discarded: 0,
             chunk: Vec::new(),
+            moves: crate::commit::Moves::default(),
             readout: crate::readback::Readout::default(),
         }
     }

@@ -8,7 +8,7 @@ use ferretto_ipc::PassedFd;
 use ferretto_ipc::host::{Reply, ReplyTo, ReplyWanted, Request};
 use ferretto_ipc::ports::ProducerMethod;
 use ferretto_proto::messages::{
-    ActivateTriggersRequest, CommitDataRequest, InitializeConnectionRequest, InitializeConnectionResponse, Message,
+    ActivateTriggersRequest, InitializeConnectionRequest, InitializeConnectionResponse, Message,
     NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterDataSourceRequest,
     RegisterTraceWriterRequest, UnregisterDataSourceRequest, UnregisterTraceWriterRequest,
     UpdateDataSourceRequest, initialize_connection_request,
@@ -110,7 +110,11 @@ impl ProducerLink {
                     turn.now(),
                 );
             }
-            ProducerMethod::CommitData => service.commit(id, &decode!(CommitDataRequest), turn.now()),
+            ProducerMethod::CommitData => {
+                service
+                    .commit_encoded(id, payload, || *turn.now())
+                    .map_err(undecodable)?;
+            }
             ProducerMethod::RegisterTraceWriter => {
                 let request = decode!(RegisterTraceWriterRequest);
                 service.register_trace_writer(

@@ -1,0 +1,374 @@
+//! Commits: chunks that a producer finished, patches of chunks that it committed before, and the flush that it acknowledges.
+//!
+//! They are nearly all that a busy service hears. So the request is read where it lies, without a message being made of it: most name
+//! one chunk, in a dozen bytes. What is no request does nothing at all, as if it had been decoded first.
+
+use std::ops::Range;
+
+use ferretto_proto::messages::commit_data_request::{ChunkToPatch, ChunksToMove};
+use ferretto_proto::messages::{CommitDataRequest, DecodeError, Message};
+use ferretto_smb::ChunkHeader;
+use ferretto_wire::{Field, Reader};
+
+use crate::clock::Now;
+use crate::ids::{BufferId, ChunkId, FlushRequestId, ProducerId};
+use crate::limits;
+use crate::producer::{MemorySharing, Target, writer_id};
+use crate::service::Service;
+use crate::trace_buffer::{ChunkState, MorePatches, Patch};
+
+/// Chunks for which there is room from one request to the next.
+const KEPT_CAPACITY: usize = 256;
+
+/// A chunk to be moved into a trace buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Move {
+    page: u32,
+    chunk: u32,
+    target_buffer: u32,
+    /// Of a chunk that came along: the producer goes on writing it.
+    incomplete: bool,
+}
+
+/// Reads of the chunks of one request; kept for its allocation.
+#[derive(Debug, Default)]
+pub(crate) struct Moves(Vec<(Move, Option<Range<usize>>)>);
+
+/// What else a request holds.
+#[derive(Debug, Default, PartialEq)]
+struct Rest {
+    patches: Vec<ChunkToPatch>,
+    flush: Option<u64>,
+}
+
+impl Service {
+    /// The producer finished chunks, sends patches, or acknowledges a flush.
+    pub fn commit(&mut self, producer: ProducerId, request: &CommitDataRequest, now: &Now) {
+        if !self.may_commit(producer) {
+            return;
+        }
+        let moves = request.chunks_to_move.iter();
+        self.move_chunks(
+            producer,
+            moves.map(|entry| (Move::from(entry), entry.data.as_deref())),
+        );
+        self.patch_chunks(producer, &request.chunks_to_patch);
+        if let Some(flush) = request.flush_request_id.filter(|id| *id != 0) {
+            self.flush_acknowledged(producer, FlushRequestId(flush), now);
+        }
+    }
+
+    /// The same, with an encoded `CommitDataRequest`. The time matters only if a flush is acknowledged.
+    ///
+    /// # Errors
+    /// If it cannot be decoded; nothing of it is done then.
+    pub fn commit_encoded(
+        &mut self,
+        producer: ProducerId,
+        request: &[u8],
+        now: impl FnOnce() -> Now,
+    ) -> Result<(), DecodeError> {
+        let mut moves = std::mem::take(&mut self.moves);
+        let rest = read_request(request, &mut moves);
+        if let Ok(Rest { patches, flush }) = &rest
+            && self.may_commit(producer)
+        {
+            let moves = moves.0.iter();
+            self.move_chunks(
+                producer,
+                moves.map(|(entry, data)| (*entry, data.clone().and_then(|data| request.get(data)))),
+            );
+            self.patch_chunks(producer, patches);
+            if let Some(flush) = flush.filter(|id| *id != 0) {
+                self.flush_acknowledged(producer, FlushRequestId(flush), &now());
+            }
+        }
+        moves.0.clear();
+        moves.0.shrink_to(KEPT_CAPACITY);
+        self.moves = moves;
+        rest.map(drop)
+    }
+
+    /// Whether the producer has memory to commit from, or can have none.
+    fn may_commit(&self, producer: ProducerId) -> bool {
+        self.producers
+            .get(&producer)
+            .is_some_and(|entry| entry.smb.is_some() || entry.sharing == MemorySharing::Impossible)
+    }
+
+    fn move_chunks<'a>(
+        &mut self,
+        producer: ProducerId,
+        moves: impl Iterator<Item = (Move, Option<&'a [u8]>)>,
+    ) {
+        let Some(sender) = self.producers.get(&producer) else {
+            return;
+        };
+        let chunk = &mut self.chunk;
+        let mut to = Target {
+            entry: sender,
+            producer,
+            buffers: &mut self.buffers,
+            discarded: &mut self.chunks_discarded,
+        };
+        for (entry, data) in moves {
+            // A number that no buffer can have is as good as 0, the id of none: the chunk is lost, but its place is free again.
+            let target = BufferId(u16::try_from(entry.target_buffer).unwrap_or_default());
+            let taken = match data {
+                // A producer on another machine has no memory to share and sends the chunk along.
+                Some(data) => ChunkHeader::split(data).map(|(header, payload)| {
+                    chunk.clear();
+                    chunk.extend_from_slice(payload);
+                    let state = if entry.incomplete {
+                        ChunkState::Incomplete
+                    } else {
+                        ChunkState::Complete
+                    };
+                    (header, state)
+                }),
+                None => sender
+                    .smb
+                    .as_ref()
+                    .and_then(|smb| {
+                        smb.copy_chunk(entry.page as usize, entry.chunk as usize, chunk)
+                            .ok()
+                    })
+                    .map(|header| (header, ChunkState::Complete)),
+            };
+            match taken {
+                Some((header, state)) => to.copy_chunk(target, &header, state, chunk),
+                None => *to.discarded += 1,
+            }
+        }
+    }
+
+    fn patch_chunks(&mut self, producer: ProducerId, chunks: &[ChunkToPatch]) {
+        for chunk in chunks {
+            self.patch_chunk(producer, chunk);
+        }
+    }
+
+    fn patch_chunk(&mut self, producer: ProducerId, entry: &ChunkToPatch) {
+        let count = entry.patches.len() as u64;
+        let buffer = entry
+            .target_buffer
+            .and_then(|id| u16::try_from(id).ok())
+            .map(BufferId);
+        let writer = entry.writer_id.and_then(writer_id);
+        let (Some(buffer), Some(writer)) = (buffer.and_then(|id| self.buffers.get_mut(&id)), writer) else {
+            // Usual for patches that were on their way when the session ended.
+            self.patches_discarded += count;
+            return;
+        };
+        if entry.patches.len() > limits::MAX_PATCHES_PER_CHUNK {
+            self.patches_discarded += count;
+            return;
+        }
+        let mut patches = Vec::with_capacity(entry.patches.len());
+        for patch in &entry.patches {
+            match patch
+                .data
+                .as_deref()
+                .and_then(|data| <[u8; 4]>::try_from(data).ok())
+            {
+                Some(data) => patches.push(Patch {
+                    offset: patch.offset.unwrap_or_default(),
+                    data,
+                }),
+                None => self.patches_discarded += 1,
+            }
+        }
+        let more = if entry.has_more_patches.unwrap_or_default() {
+            MorePatches::Pending
+        } else {
+            MorePatches::Done
+        };
+        // No check that the buffer is one the producer may write into: chunks are found by producer, and its id
+        // cannot be forged.
+        buffer.apply_patches(
+            producer,
+            writer,
+            ChunkId(entry.chunk_id.unwrap_or_default()),
+            &patches,
+            more,
+        );
+    }
+}
+
+impl From<&ChunksToMove> for Move {
+    fn from(entry: &ChunksToMove) -> Move {
+        Move {
+            page: entry.page.unwrap_or_default(),
+            chunk: entry.chunk.unwrap_or_default(),
+            target_buffer: entry.target_buffer.unwrap_or_default(),
+            incomplete: entry.chunk_incomplete.unwrap_or_default(),
+        }
+    }
+}
+
+/// Reads an encoded `CommitDataRequest`: its chunks into `moves`, which are empty.
+fn read_request(request: &[u8], moves: &mut Moves) -> Result<Rest, DecodeError> {
+    let mut rest = Rest::default();
+    for field in Reader::new(request) {
+        let field = field?;
+        match field.number {
+            1 => moves.0.push(read_move(request, bytes(&field)?)?),
+            2 => rest
+                .patches
+                .push(ChunkToPatch::decode_from_slice(bytes(&field)?)?),
+            3 => rest.flush = Some(varint(&field)?),
+            _ => {}
+        }
+    }
+    Ok(rest)
+}
+
+/// Reads a `ChunksToMove`, which lies in `request`; the bytes of a chunk that came along are a range of that.
+fn read_move(request: &[u8], entry: &[u8]) -> Result<(Move, Option<Range<usize>>), DecodeError> {
+    let (mut read, mut data) = (Move::default(), None);
+    for field in Reader::new(entry) {
+        let field = field?;
+        match field.number {
+            1 => read.page = varint(&field)? as u32,
+            2 => read.chunk = varint(&field)? as u32,
+            3 => read.target_buffer = varint(&field)? as u32,
+            4 => {
+                let bytes = bytes(&field)?;
+                let start = bytes.as_ptr().addr() - request.as_ptr().addr();
+                data = Some(start..start + bytes.len());
+            }
+            5 => read.incomplete = varint(&field)? != 0,
+            _ => {}
+        }
+    }
+    Ok((read, data))
+}
+
+fn varint(field: &Field<'_>) -> Result<u64, DecodeError> {
+    field.value.as_varint().ok_or_else(|| wrong_type(field))
+}
+
+fn bytes<'a>(field: &Field<'a>) -> Result<&'a [u8], DecodeError> {
+    field.value.as_bytes().ok_or_else(|| wrong_type(field))
+}
+
+fn wrong_type(field: &Field<'_>) -> DecodeError {
+    DecodeError::WrongType { field: field.number }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferretto_proto::messages::commit_data_request::chunk_to_patch::Patch;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What the request says, by the message that it is.
+    fn decoded(request: &[u8]) -> Result<(Vec<(Move, Option<Vec<u8>>)>, Rest), DecodeError> {
+        let message = CommitDataRequest::decode_from_slice(request)?;
+        let moves = message.chunks_to_move.iter();
+        Ok((
+            moves
+                .map(|entry| (Move::from(entry), entry.data.clone()))
+                .collect(),
+            Rest {
+                patches: message.chunks_to_patch,
+                flush: message.flush_request_id,
+            },
+        ))
+    }
+
+    fn read(request: &[u8]) -> Result<(Vec<(Move, Option<Vec<u8>>)>, Rest), DecodeError> {
+        let mut moves = Moves::default();
+        let rest = read_request(request, &mut moves)?;
+        let with_data =
+            |(entry, data): (Move, Option<Range<usize>>)| (entry, data.map(|data| request[data].to_vec()));
+        Ok((moves.0.into_iter().map(with_data).collect(), rest))
+    }
+
+    fn chunk() -> impl Strategy<Value = ChunksToMove> {
+        let number = proptest::option::of(prop_oneof![0..10u32, any::<u32>()]);
+        let data = proptest::option::weighted(0.2, proptest::collection::vec(any::<u8>(), 0..20));
+        (
+            number.clone(),
+            number.clone(),
+            number,
+            data,
+            any::<Option<bool>>(),
+        )
+            .prop_map(
+                |(page, chunk, target_buffer, data, chunk_incomplete)| ChunksToMove {
+                    page,
+                    chunk,
+                    target_buffer,
+                    data,
+                    chunk_incomplete,
+                    ..Default::default()
+                },
+            )
+    }
+
+    fn chunk_to_patch() -> impl Strategy<Value = ChunkToPatch> {
+        let patch = (any::<Option<u32>>(), any::<Option<[u8; 4]>>()).prop_map(|(offset, data)| Patch {
+            offset,
+            data: data.map(Vec::from),
+            ..Default::default()
+        });
+        (any::<Option<u32>>(), proptest::collection::vec(patch, 0..3)).prop_map(|(chunk_id, patches)| {
+            ChunkToPatch {
+                chunk_id,
+                patches,
+                ..Default::default()
+            }
+        })
+    }
+
+    fn request() -> impl Strategy<Value = CommitDataRequest> {
+        let chunks = proptest::collection::vec(chunk(), 0..4);
+        let patches = proptest::collection::vec(chunk_to_patch(), 0..3);
+        (chunks, patches, any::<Option<u64>>()).prop_map(|(chunks_to_move, chunks_to_patch, flush)| {
+            CommitDataRequest {
+                chunks_to_move,
+                chunks_to_patch,
+                flush_request_id: flush,
+                ..Default::default()
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn requests_say_what_their_messages_say(request in request()) {
+            let bytes = request.encode_to_vec();
+            prop_assert!(read(&bytes).is_ok());
+            prop_assert_eq!(read(&bytes), decoded(&bytes));
+        }
+
+        #[test]
+        fn damaged_requests_are_refused_for_the_same_reason(
+            request in request(),
+            damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4),
+            length in any::<proptest::sample::Index>(),
+        ) {
+            let mut bytes = request.encode_to_vec();
+            bytes.push(0x18);
+            for (at, byte) in damage {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            prop_assert_eq!(read(&bytes), decoded(&bytes));
+            bytes.truncate(length.index(bytes.len()));
+            prop_assert_eq!(read(&bytes), decoded(&bytes));
+        }
+    }
+
+    #[test]
+    fn room_for_many_chunks_is_not_kept() {
+        let mut service = Service::new(Default::default());
+        let request = [0x0a, 0x00].repeat(10_000);
+        service
+            .commit_encoded(ProducerId(1), &request, Now::default)
+            .unwrap();
+        assert!(service.moves.0.capacity() <= KEPT_CAPACITY);
+    }
+}
