@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ferretto_ipc::Stream;
 use ferretto_ipc::frame::MAX_FRAME;
-use ferretto_ipc::host::{HostConnection, Reply, ReplyError, ReplyTo};
+use ferretto_ipc::host::{HostConnection, Reply, ReplyError, ReplyTo, ReplyWanted};
 use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::transport::{Connection as _, PeerCredentials, Received};
 
@@ -27,6 +27,10 @@ pub(super) struct Replies {
 
 impl Replies {
     pub(super) fn push(&mut self, to: ReplyTo, reply: Reply) {
+        // Commits, most of all.
+        if to.wanted() == ReplyWanted::No {
+            return;
+        }
         self.bytes += reply.size() + REPLY_OVERHEAD;
         self.waiting.push_back((to, reply));
     }

@@ -82,6 +82,8 @@ pub(super) struct Shell {
     files_of_clones: BTreeMap<SessionId, TraceFile>,
     /// Connections with work that does not need the socket to become ready.
     busy: BTreeSet<Token>,
+    /// Connections that are served in this turn; kept for its allocation.
+    due: Vec<Token>,
     /// Connections with something to send or a changed interest.
     touched: BTreeSet<Token>,
     last_token: u64,
@@ -110,6 +112,7 @@ impl Shell {
             freed: FreedMemory::default(),
             files_of_clones: BTreeMap::new(),
             busy: BTreeSet::new(),
+            due: Vec::new(),
             touched: BTreeSet::new(),
             last_token: 0,
             receive_buffer: vec![0; MAX_FRAME],
@@ -159,24 +162,30 @@ impl Shell {
             self.carry_out(&turn);
         }
 
-        let mut due = std::mem::take(&mut self.busy);
+        let busy = std::mem::take(&mut self.busy);
+        let mut due = std::mem::take(&mut self.due);
+        due.extend(&busy);
         for event in events.ready() {
-            if self.listeners.contains_key(&event.token) {
-                self.accept(event.token, &turn)?;
+            let Some(connection) = self.connections.get_mut(&event.token) else {
+                if self.listeners.contains_key(&event.token) {
+                    self.accept(event.token, &turn)?;
+                }
+                continue;
+            };
+            if !event.readable {
+                self.touched.insert(event.token);
                 continue;
             }
-            self.touched.insert(event.token);
-            if event.readable
-                && let Some(connection) = self.connections.get_mut(&event.token)
-            {
-                connection.receive(&mut self.receive_buffer);
-                due.insert(event.token);
+            connection.receive(&mut self.receive_buffer);
+            if !busy.contains(&event.token) {
+                due.push(event.token);
             }
         }
-        for token in due {
+        for token in due.drain(..) {
             self.serve(token, &turn);
             self.carry_out(&turn);
         }
+        self.due = due;
         self.files_progressed(&turn);
         self.settle(&turn);
         Ok(())
@@ -287,7 +296,10 @@ impl Shell {
         self.touched.insert(token);
         connection.release_replies();
         connection.host.begin_turn();
-        self.send_state(token);
+        let consumes = matches!(connection.role, Role::Consumer(_));
+        if consumes {
+            self.send_state(token);
+        }
         // The precise clock would cost as much as the rest of a small commit.
         let until = time::now(Clock::MonotonicCoarse) + TIME_PER_TURN.as_nanos() as u64;
         // What follows from a request is said before the next is answered: `Sync` relies on it.
@@ -305,7 +317,9 @@ impl Shell {
         if connection.end_turn() {
             self.busy.insert(token);
         }
-        self.send_packets(token, turn);
+        if consumes {
+            self.send_packets(token, turn);
+        }
     }
 
     /// Handles the next request of a connection; returns whether there was one and more may follow.
