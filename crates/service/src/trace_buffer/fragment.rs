@@ -123,28 +123,38 @@ pub(super) enum Cut {
 
 /// Finds how much of `payload` the first `fragments` fragments take.
 pub(super) fn measure(payload: &[u8], fragments: u16) -> Measured {
-    let mut bytes = 0;
+    let mut rest = payload;
     for _ in 0..fragments {
-        bytes = match token(payload, bytes) {
-            Token::Fragment { end, .. } => end,
-            Token::DropMarker => {
-                return Measured {
-                    bytes,
-                    cut_short: Some(Cut::WriterAborted),
-                };
+        if let Some(next) = after_short_fragment(rest) {
+            rest = next;
+            continue;
+        }
+        let bytes = payload.len() - rest.len();
+        let cut = match token(payload, bytes) {
+            Token::Fragment { end, .. } => {
+                rest = &payload[end..];
+                continue;
             }
-            Token::End | Token::Malformed => {
-                return Measured {
-                    bytes,
-                    cut_short: Some(Cut::Malformed),
-                };
-            }
+            Token::DropMarker => Cut::WriterAborted,
+            Token::End | Token::Malformed => Cut::Malformed,
+        };
+        return Measured {
+            bytes,
+            cut_short: Some(cut),
         };
     }
     Measured {
-        bytes,
+        bytes: payload.len() - rest.len(),
         cut_short: None,
     }
+}
+
+/// What follows the fragment at the start of `rest`, if it is whole and its length is of those that [`short_varint`] knows: the same as
+/// [`token`] says, in half as many steps.
+#[inline]
+fn after_short_fragment(rest: &[u8]) -> Option<&[u8]> {
+    let (length, prefix) = short_varint(rest)?;
+    rest.get(prefix + length as usize..)
 }
 
 #[cfg(test)]
