@@ -12,10 +12,11 @@ use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::{
-    AttachRequest, AttachResponse, CommitDataRequest, DataSourceConfig, DataSourceDescriptor, DetachRequest,
-    EnableTracingRequest, EnableTracingResponse, GetTraceStatsResponse, Message, ObserveEventsRequest,
-    ObserveEventsResponse, QueryServiceStateResponse, RegisterDataSourceRequest, TraceConfig,
-    TracingServiceState, TrackEventCategory, TrackEventDescriptor, commit_data_request, observable_events,
+    AttachRequest, AttachResponse, CloneSessionRequest, CloneSessionResponse, CommitDataRequest,
+    DataSourceConfig, DataSourceDescriptor, DetachRequest, EnableTracingRequest, EnableTracingResponse,
+    GetTraceStatsResponse, Message, ObserveEventsRequest, ObserveEventsResponse, QueryServiceStateResponse,
+    RegisterDataSourceRequest, TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
+    clone_session_request::Selector, commit_data_request, observable_events,
 };
 use ferretto_service::limits;
 use ferretto_wire::{Reader, Writer};
@@ -321,6 +322,36 @@ fn a_config_that_fits_no_command_is_refused_and_one_that_just_does_arrives_byte_
             "not as it was sent"
         );
     }
+    system.assert_running();
+}
+
+#[test]
+fn why_something_is_refused_is_told_however_long_the_names_in_it_are() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    // As an error shows it, it is five times as long.
+    let name = "\u{1}".repeat(60_000);
+    let mut astray = config(&name);
+    astray.data_sources[0]
+        .config
+        .get_or_insert_default()
+        .target_buffer = Some(7);
+    let answer: EnableTracingResponse = consumer.ask("EnableTracing", &enabling(astray)).decode();
+    let error = answer.error.unwrap();
+    assert!(
+        error.ends_with("target_buffer 7 is out of bounds (1 buffers)"),
+        "{error}"
+    );
+
+    let request = CloneSessionRequest {
+        selector: Some(Selector::UniqueSessionName(name)),
+        ..Default::default()
+    };
+    let answer: CloneSessionResponse = consumer.ask("CloneSession", &request.encode_to_vec()).decode();
+    let error = answer.error.unwrap();
+    assert!(error.starts_with("Tracing session not found"), "{error}");
     system.assert_running();
 }
 

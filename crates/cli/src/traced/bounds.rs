@@ -57,6 +57,21 @@ fn cut_names(change: &mut DataSourceInstanceStateChange) {
     }
 }
 
+/// Why something is refused, without the middle if it is long: it repeats names that the client chose, and says what is wrong with them
+/// behind.
+pub(super) fn bound_error(error: &mut String) {
+    const EDGE: usize = 2048;
+    const GAP: &str = " [...] ";
+    if error.len() <= 2 * EDGE + GAP.len() {
+        return;
+    }
+    let border = |mut places: std::ops::RangeInclusive<usize>| places.find(|at| error.is_char_boundary(*at));
+    let (head, tail) = (border(EDGE..=EDGE + 3), border(error.len() - EDGE..=error.len()));
+    if let (Some(head), Some(tail)) = (head, tail) {
+        error.replace_range(head..tail, GAP);
+    }
+}
+
 /// Leaves out of the statistics what each writer wrote, from the first on for whom there is no room.
 pub(super) fn bound_stats(stats: &mut TraceStats) {
     let writers = std::mem::take(&mut stats.writer_stats);
@@ -125,6 +140,19 @@ mod tests {
             .collect();
         assert_eq!((names[0], names[2]), ("before", "after"));
         assert!(names[1].len() > CUT_NAME - 3 && names[1].chars().all(|c| c == '\u{20ac}'));
+    }
+
+    #[test]
+    fn of_a_long_error_the_beginning_and_the_end_stay() {
+        for filling in ["x", "\u{20ac}", "\u{1f600}"] {
+            let mut error = format!("data source {:?}: is none", filling.repeat(50_000));
+            bound_error(&mut error);
+            assert!((4096..4096 + 16).contains(&error.len()), "{}", error.len());
+            assert!(error.starts_with("data source \"") && error.ends_with("\": is none"));
+            let bounded = error.clone();
+            bound_error(&mut error);
+            assert_eq!(error, bounded, "what is short stays as it is");
+        }
     }
 
     #[test]

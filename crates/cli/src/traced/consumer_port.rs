@@ -22,7 +22,7 @@ use ferretto_service::{
 };
 use ferretto_wire::{Reader, Value, Writer};
 
-use super::bounds::bound_stats;
+use super::bounds::{bound_error, bound_stats};
 use super::connection::Replies;
 use super::system;
 use super::trace_file::TraceFile;
@@ -493,7 +493,8 @@ fn clone_response(result: Result<Cloned, String>) -> Reply {
             was_write_into_file: Some(cloned.content == ClonedContent::File),
             ..Default::default()
         },
-        Err(error) => {
+        Err(mut error) => {
+            bound_error(&mut error);
             crate::log::warning(format_args!("a session was not cloned: {error}"));
             CloneSessionResponse {
                 success: Some(false),
@@ -505,7 +506,8 @@ fn clone_response(result: Result<Cloned, String>) -> Reply {
     message(&response)
 }
 
-fn disabled(error: Option<String>) -> Reply {
+fn disabled(mut error: Option<String>) -> Reply {
+    error.iter_mut().for_each(bound_error);
     let response = EnableTracingResponse {
         state: Some(enable_tracing_response::State::Disabled(true)),
         error,
