@@ -325,8 +325,8 @@ struct Alarm {
     token: u64,
     /// Made when it is first set.
     timer: Option<Timer>,
-    /// When it goes off; 0 for never.
-    at: u64,
+    /// When it goes off.
+    at: Option<u64>,
 }
 
 impl Alarm {
@@ -335,31 +335,36 @@ impl Alarm {
             clock,
             token,
             timer: None,
-            at: 0,
+            at: None,
         }
     }
 
     /// Whether it is set to go off at this time.
     fn is_set_to(&self, at: u64) -> bool {
-        self.at == at && at != 0
+        self.at == Some(at)
     }
 
-    /// Has it go off once at `at`, or not at all for 0, unless it is set so already.
-    fn set(&mut self, at: u64, epoll: &OwnedFd) -> Result<(), ReactorError> {
-        if self.at == at {
-            return Ok(());
-        }
+    /// Has it go off once at `at`, which is not 0. Fails if there is no descriptor to be had for it.
+    fn set(&mut self, at: u64, epoll: &OwnedFd) -> io::Result<()> {
         let timer = match &self.timer {
             Some(timer) => timer,
             None => {
-                let timer = Timer::new(self.clock).map_err(ReactorError::Timer)?;
-                epoll::add(epoll, &timer, EventData::new_u64(self.token), EventFlags::IN)
-                    .map_err(|error| ReactorError::Timer(error.into()))?;
+                let timer = Timer::new(self.clock)?;
+                epoll::add(epoll, &timer, EventData::new_u64(self.token), EventFlags::IN)?;
                 self.timer.insert(timer)
             }
         };
-        timer.set(at).map_err(ReactorError::Timer)?;
-        self.at = at;
+        timer.set(at)?;
+        self.at = Some(at);
+        Ok(())
+    }
+
+    /// Has it not go off.
+    fn disarm(&mut self) -> Result<(), ReactorError> {
+        if let (Some(_), Some(timer)) = (self.at, &self.timer) {
+            timer.set(0).map_err(ReactorError::Timer)?;
+            self.at = None;
+        }
         Ok(())
     }
 
@@ -368,7 +373,7 @@ impl Alarm {
         if let Some(timer) = &self.timer {
             let _ = rustix::io::read(timer, &mut [0u8; 8]);
         }
-        self.at = 0;
+        self.at = None;
     }
 }
 
@@ -457,10 +462,8 @@ impl Reactor {
     pub fn wait(&mut self, events: &mut Events, deadlines: impl Into<Deadlines>) -> Result<(), ReactorError> {
         events.clear();
         let Deadlines { monotonic, boot } = deadlines.into();
-        let mut timeout = self.await_monotonic(monotonic)?;
-        if self.await_boot(boot)? == Passed::Yes {
-            timeout = Some(0);
-        }
+        let limits = [self.await_monotonic(monotonic)?, self.await_boot(boot)?];
+        let timeout = limits.into_iter().flatten().min();
         events.deadline_passed = timeout == Some(0);
         self.buffer.clear();
         match epoll::wait(
@@ -513,40 +516,40 @@ impl Reactor {
     /// it then.
     fn await_monotonic(&mut self, deadline: Option<u64>) -> Result<Option<u64>, ReactorError> {
         let Some(at) = deadline else {
-            self.monotonic.set(0, &self.epoll)?;
+            self.monotonic.disarm()?;
             return Ok(None);
         };
         if self.monotonic.is_set_to(at) {
             return Ok(None);
         }
         let left = at.saturating_sub(monotonic_now());
-        if left == 0 {
-            return Ok(Some(0));
-        }
-        if self.last_deadline.replace(at) == Some(at) {
-            self.monotonic.set(at, &self.epoll)?;
+        // One that is waited for again is worth a timer.
+        if left != 0
+            && self.last_deadline.replace(at) == Some(at)
+            && self.monotonic.set(at, &self.epoll).is_ok()
+        {
             return Ok(None);
         }
-        self.monotonic.set(0, &self.epoll)?;
+        self.monotonic.disarm()?;
         Ok(Some(left))
     }
 
-    /// Sees to it that the next wait ends at this boot time, if that has not passed yet.
-    fn await_boot(&mut self, deadline: Option<u64>) -> Result<Passed, ReactorError> {
-        let at = deadline.unwrap_or(0);
-        if deadline.is_some() && !self.boot.is_set_to(at) && at <= boot_now() {
-            return Ok(Passed::Yes);
+    /// The same for a boot time.
+    fn await_boot(&mut self, deadline: Option<u64>) -> Result<Option<u64>, ReactorError> {
+        let Some(at) = deadline else {
+            self.boot.disarm()?;
+            return Ok(None);
+        };
+        if self.boot.is_set_to(at) {
+            return Ok(None);
         }
-        self.boot.set(at, &self.epoll)?;
-        Ok(Passed::No)
+        let left = at.saturating_sub(boot_now());
+        // There may be no descriptor to be had for the timer. In monotonic time it is as long, unless the machine sleeps.
+        if left != 0 && self.boot.set(at, &self.epoll).is_ok() {
+            return Ok(None);
+        }
+        Ok(Some(left))
     }
-}
-
-/// Whether a deadline is over.
-#[derive(PartialEq, Eq)]
-enum Passed {
-    Yes,
-    No,
 }
 
 fn timespec(nanos: u64) -> Timespec {
