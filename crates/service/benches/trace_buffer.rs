@@ -106,7 +106,7 @@ impl Producers {
     fn new(payloads: Vec<Payload>, writers: u16) -> Self {
         let writers = (0..writers)
             .map(|index| ChunkInfo {
-                producer: ProducerId(1 + index / 100),
+                producer: ProducerId(1 + u32::from(index) / 100),
                 identity: ProducerIdentity::default(),
                 writer: WriterId(1 + index % 100),
                 chunk_id: ChunkId(0),

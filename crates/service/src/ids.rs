@@ -20,8 +20,9 @@ macro_rules! id {
 }
 
 id! {
-    /// A connected producer. Given out by the service, never by the producer, hence trusted. 0 is the service.
-    ProducerId(u16)
+    /// A connected producer. Given out by the service, never by the producer, hence trusted. 0 is the service. No two have the same:
+    /// what one left in a buffer would pass for the other's. Upstream's have 16 bits and go round.
+    ProducerId(u32)
 }
 id! {
     /// The machine a producer runs on. 0 is the one the service runs on.

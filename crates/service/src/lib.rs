@@ -29,6 +29,7 @@ mod producer;
 pub mod protovm;
 mod query;
 mod readback;
+mod sequence_ids;
 mod service;
 mod session;
 mod timers;

@@ -38,8 +38,10 @@ pub const MAX_PRODUCER_NAME: usize = 4096;
 pub const MAX_INSTANCES_PER_PRODUCER: usize = MAX_DATA_SOURCES_PER_CONFIG;
 /// Bytes of descriptors that all producers of one user may have registered at once (upstream: no limit).
 pub const MAX_DESCRIPTOR_BYTES_PER_UID: usize = 256 * 1024 * 1024;
-/// Producers at once; their ids are 16 bits wide and never 0.
+/// Producers at once.
 pub const MAX_PRODUCERS: usize = 0xffff;
+/// The last id of a producer; then they go round, skipping those in use. Traces have 31 bits for them.
+pub const MAX_PRODUCER_ID: u32 = i32::MAX as u32;
 /// Relays of other machines at once, with those that are gone and whose machines' data sessions may hold (upstream: no limit).
 pub const MAX_RELAYS: usize = 256;
 /// Bytes in what a relay says of its machine (upstream: what fits a frame).
@@ -178,6 +180,9 @@ pub const MAX_PROTOVMS_PER_BUFFER: usize = 32;
 /// Different programs among them that producers may bring for one data source: each may take the memory that the config says
 /// (upstream: no limit).
 pub const MAX_PROTOVM_VERSIONS: usize = 8;
+/// Producers that may bring the same of them, those that are gone included: what they wrote may still be there to be merged (upstream: no
+/// limit).
+pub const MAX_PROTOVM_PRODUCERS: usize = 0xffff;
 /// Instructions and parts of paths in such a program (upstream: no limit).
 pub const MAX_PROTOVM_INSTRUCTIONS: usize = 4096;
 /// How deep they may be nested (upstream: until its stack overflows). Recursion is as deep.

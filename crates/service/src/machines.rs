@@ -15,8 +15,9 @@ use crate::ids::{MachineId, RelayId, SessionId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::readback::Readout;
+use crate::sequence_ids::SERVICE_SEQUENCE_ID;
 use crate::service::Service;
-use crate::session::{SERVICE_SEQUENCE_ID, Session};
+use crate::session::Session;
 
 /// The machine that a producer runs on, as far as its connection tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

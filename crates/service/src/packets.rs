@@ -14,8 +14,9 @@ use crate::machines::Machines;
 use crate::ordered::OrderedMap;
 use crate::protovm::{self, ProtoVms};
 use crate::readback::Readout;
+use crate::sequence_ids::SERVICE_SEQUENCE_ID;
 use crate::service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service};
-use crate::session::{LifecycleEvent, SERVICE_SEQUENCE_ID, Session, SlowKind};
+use crate::session::{LifecycleEvent, Session, SlowKind};
 use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
 
 /// Content of `TracePacket.synchronization_marker`, by which readers find packet borders in a damaged file.
@@ -172,7 +173,7 @@ fn write_initial_packets(
                 .into_iter()
                 .flat_map(|buffer| buffer.writer_stats());
             writers
-                .map(|(producer, writer, _)| (session.sequence_id(producer, writer), i32::from(producer.0)))
+                .map(|(producer, writer, _)| (session.sequence_ids.of(producer, writer), producer.0 as i32))
                 .collect()
         })
         .collect();

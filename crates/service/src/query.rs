@@ -201,7 +201,7 @@ impl Service {
                     stats.chunk_payload_histogram_def = PayloadHistogram::BOUNDS.to_vec();
                 }
                 stats.writer_stats.push(trace_stats::WriterStats {
-                    sequence_id: Some(session.sequence_id(producer, writer).into()),
+                    sequence_id: Some(session.sequence_ids.of(producer, writer).into()),
                     buffer: Some(index as u32),
                     chunk_payload_histogram_counts: histogram.counts().to_vec(),
                     chunk_payload_histogram_sum: histogram.sums().to_vec(),
@@ -220,7 +220,7 @@ fn producer_part(id: ProducerId, producer: &Producer) -> Vec<u8> {
         Machine::Other(machine) => Some(machine),
     };
     let producers = vec![tracing_service_state::Producer {
-        id: Some(id.0.into()),
+        id: Some(id.0 as i32),
         name: Some(producer.name.clone()),
         sdk_version: Some(producer.sdk_version.clone()),
         uid: Some(producer.credentials.uid as i32),

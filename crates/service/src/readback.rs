@@ -644,7 +644,7 @@ impl Service {
                     continue;
                 }
                 let sequence = packet.sequence;
-                let sequence_id = session.sequence_id(sequence.producer, sequence.writer);
+                let sequence_id = session.sequence_ids.of(sequence.producer, sequence.writer);
                 out.scratch.clear();
                 write_trusted_fields(&mut out.scratch, &sequence, sequence_id, packet.losses);
                 if out.filter.is_some() {
@@ -672,6 +672,12 @@ impl Service {
         // The buffers are empty: a point up to which readers can sort.
         session.note(LifecycleEvent::ReadTracingBuffersCompleted, now);
         write_lifecycle_events(session, self.identity.author(), out);
+        let (producers, buffers) = (&self.producers, &self.buffers);
+        let of_session: Vec<&TraceBuffer> = session.buffers.iter().filter_map(|id| buffers.get(id)).collect();
+        session.sequence_ids.forget(|producer, writer| {
+            producers.contains_key(&producer)
+                || of_session.iter().any(|buffer| buffer.knows(producer, writer))
+        });
         if std::mem::take(&mut session.stats_due) {
             self.write_stats(id, out);
         }

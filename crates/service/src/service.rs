@@ -426,11 +426,32 @@ impl Service {
             return None;
         }
         loop {
-            self.last_producer = ProducerId(self.last_producer.0.checked_add(1).unwrap_or(1));
+            self.last_producer = ProducerId(self.last_producer.0 % limits::MAX_PRODUCER_ID + 1);
             if !self.producers.contains_key(&self.last_producer) {
                 self.producers_seen += 1;
                 return Some(self.last_producer);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::producer::{Credentials, Introduction};
+
+    #[test]
+    fn behind_the_last_id_of_a_producer_comes_the_first_that_is_not_in_use() {
+        let mut service = Service::new(Identity::default());
+        let mut connect = |last| {
+            service.last_producer = ProducerId(last);
+            service.connect_producer(Credentials { uid: 1, pid: None }, Introduction::default())
+        };
+        assert_eq!(connect(0), Some(ProducerId(1)));
+        assert_eq!(
+            connect(limits::MAX_PRODUCER_ID - 1),
+            Some(ProducerId(limits::MAX_PRODUCER_ID))
+        );
+        assert_eq!(connect(limits::MAX_PRODUCER_ID), Some(ProducerId(2)));
     }
 }

@@ -2,7 +2,7 @@
 //! its trace. Only data and questions about it; what happens to a session is in `enable`, `lifecycle`, `flush` and
 //! `readback`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,19 +14,17 @@ use crate::clock::Now;
 use crate::clone::{BufferGroup, CloneTrigger};
 use crate::compression::{Codec, Compressor};
 use crate::concurrent::OtherSessions;
-use crate::ids::{BufferId, ConsumerId, FlushRequestId, IdHasher, ProducerId, SessionId, WriterId};
+use crate::ids::{BufferId, ConsumerId, FlushRequestId, ProducerId, SessionId};
 use crate::instances::Instances;
 use crate::limits;
 use crate::machines::MachinesTold;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::producer::{Producer, RegistrationId};
+use crate::sequence_ids::SequenceIds;
 use crate::timers::Clock;
 use crate::trace_filter::SessionFilter;
 use crate::triggers::{Triggers, beginning};
 use crate::wanted::Wanted;
-
-/// Sequence id of the packets that the service itself writes.
-pub(crate) const SERVICE_SEQUENCE_ID: u32 = 1;
 
 /// Where a session is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,9 +275,7 @@ pub(crate) struct Session {
     /// The buffers are to be freed as soon as the file is complete.
     pub(crate) free_when_drained: bool,
 
-    sequence_ids: HashMap<(ProducerId, WriterId), u32, IdHasher>,
-    /// The one asked for last: packets come out of the buffer many of a sequence in a row.
-    last_sequence_id: Option<((ProducerId, WriterId), u32)>,
+    pub(crate) sequence_ids: SequenceIds,
     pub(crate) invalid_packets: u64,
     /// What leaves the service goes through this. Only absent while a batch is put together.
     pub(crate) filter: Option<Box<SessionFilter>>,
@@ -339,8 +335,7 @@ impl Session {
             file: beginning.file,
             disabled_error: None,
             free_when_drained: false,
-            sequence_ids: HashMap::default(),
-            last_sequence_id: None,
+            sequence_ids: SequenceIds::default(),
             invalid_packets: 0,
             filter: beginning.filter,
             initial_clocks: None,
@@ -453,20 +448,6 @@ impl Session {
         } else {
             Clock::Monotonic
         }
-    }
-
-    /// The id under which this writer's packets appear in this session's trace, the same each time it is asked for.
-    pub(crate) fn sequence_id(&mut self, producer: ProducerId, writer: WriterId) -> u32 {
-        let key = (producer, writer);
-        if let Some((last, id)) = self.last_sequence_id
-            && last == key
-        {
-            return id;
-        }
-        let next = SERVICE_SEQUENCE_ID + 1 + self.sequence_ids.len() as u32;
-        let id = *self.sequence_ids.entry(key).or_insert(next);
-        self.last_sequence_id = Some((key, id));
-        id
     }
 
     /// Notes that something happened, to be written at the next read-back.

@@ -27,6 +27,8 @@ pub enum SetUpError {
     TooMany,
     /// So many of them are for this data source.
     TooManyVersions,
+    /// As many producers have brought this program as may.
+    TooManyProducers,
 }
 
 impl fmt::Display for SetUpError {
@@ -42,6 +44,11 @@ impl fmt::Display for SetUpError {
                 f,
                 "producers have brought {} different programs for it already, which is the limit",
                 limits::MAX_PROTOVM_VERSIONS
+            ),
+            SetUpError::TooManyProducers => write!(
+                f,
+                "{} producers have brought the same program already, which is the limit",
+                limits::MAX_PROTOVM_PRODUCERS
             ),
         }
     }
@@ -98,6 +105,10 @@ impl ProtoVms {
             .iter_mut()
             .find(|instance| instance.data_source == data_source && instance.program == encoded);
         if let Some(instance) = known {
+            let is_full = instance.producers.len() >= limits::MAX_PROTOVM_PRODUCERS;
+            if is_full && !instance.producers.contains(&producer) {
+                return Err(SetUpError::TooManyProducers);
+            }
             instance.producers.insert(producer);
             return Ok(());
         }

@@ -140,7 +140,7 @@ pub fn run(data: &[u8]) {
 /// One of eight sequences.
 fn sequence(byte: u8) -> (ProducerId, WriterId) {
     (
-        ProducerId(1 + u16::from(byte >> 7)),
+        ProducerId(1 + u32::from(byte >> 7)),
         WriterId(u16::from(byte & 3)),
     )
 }

@@ -37,7 +37,7 @@ mod tests;
 use std::fmt;
 
 use record::{Flags, Ring};
-use sequence::Sequences;
+use sequence::{SequenceKey, Sequences};
 use stats::WriterStats;
 pub use stats::{BufferStats, PayloadHistogram};
 
@@ -485,6 +485,13 @@ impl TraceBuffer {
     /// Sizes of the chunks committed, by writer, in the order the writers appeared.
     pub fn writer_stats(&self) -> impl Iterator<Item = (ProducerId, WriterId, &PayloadHistogram)> {
         self.writer_stats.iter()
+    }
+
+    /// Whether anything is remembered of a writer: chunks, where it stands in its sequence, or sizes of chunks.
+    #[must_use]
+    pub fn knows(&self, producer: ProducerId, writer: WriterId) -> bool {
+        let key = SequenceKey { producer, writer };
+        self.sequences.find(key).is_some() || self.writer_stats.knows(key)
     }
 
     /// The bytes of a fragment. `span` must come from this buffer and no write may have happened since; if it

@@ -19,10 +19,9 @@ pub(super) const MAX_IDLE: u32 = 1024;
 /// A list of chunks that has grown beyond this gives its memory back when it becomes empty.
 const MAX_IDLE_CAPACITY: usize = 256;
 
-/// How many chunks `id` comes after `other`: negative when it comes before. Ids wrap around, so this is meaningful
-/// for ids less than half the number space apart (the order TCP gives to sequence numbers).
+/// How many chunks `id` comes after `other`: negative when it comes before.
 pub(super) fn distance(id: ChunkId, other: ChunkId) -> i32 {
-    id.0.wrapping_sub(other.0).cast_signed()
+    id.distance_from(other)
 }
 
 /// Names a sequence within a buffer.
@@ -34,7 +33,7 @@ pub(super) struct SequenceKey {
 
 impl std::hash::Hash for SequenceKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u32(u32::from(self.producer.0) << 16 | u32::from(self.writer.0));
+        state.write_u64(u64::from(self.producer.0) << 16 | u64::from(self.writer.0));
     }
 }
 

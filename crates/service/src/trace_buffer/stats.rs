@@ -126,6 +126,11 @@ impl WriterStats {
         Some(WriterSlot(at))
     }
 
+    /// Whether there is a histogram of this writer.
+    pub(super) fn knows(&self, key: SequenceKey) -> bool {
+        self.index.contains_key(&key)
+    }
+
     pub(super) fn add(&mut self, slot: WriterSlot, bytes: usize) {
         self.histograms[slot.0 as usize].1.add(bytes);
     }
@@ -140,6 +145,19 @@ impl WriterStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn so_many_writers_have_a_histogram_and_keep_it() {
+        let mut stats = WriterStats::default();
+        let key = |number: usize| SequenceKey {
+            producer: ProducerId(number as u32),
+            writer: WriterId(1),
+        };
+        assert!((0..MAX_WRITERS).all(|number| stats.slot_for(key(number)).is_some()));
+        assert!(stats.slot_for(key(MAX_WRITERS)).is_none());
+        assert!(stats.slot_for(key(0)).is_some() && stats.knows(key(0)));
+        assert!(!stats.knows(key(MAX_WRITERS)));
+    }
 
     #[test]
     fn a_payload_lands_in_the_first_bucket_that_is_not_smaller() {

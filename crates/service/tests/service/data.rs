@@ -1,7 +1,7 @@
 //! What becomes of the data that producers commit, and what the service adds to every trace.
 
 use ferretto_proto::messages::{TraceConfig, TracePacket, trace_config, trace_packet};
-use ferretto_service::Scraping;
+use ferretto_service::{Scraping, limits};
 
 use crate::world::{World, config, packet, texts};
 
@@ -38,6 +38,39 @@ fn packets_carry_what_only_the_service_can_vouch_for() {
         .collect();
     assert_eq!(sequences[0], sequences[1]);
     assert_ne!(sequences[0], sequences[2]);
+}
+
+#[test]
+fn whoever_connects_again_and_again_never_passes_for_one_that_is_gone() {
+    let mut world = World::new();
+    let root = world.producer_of(0, "p", Scraping::Disabled);
+    world.offer(root, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(root);
+    world.commit(root, 1, target, &[&packet("root's")]);
+    world.lose_producer(root);
+    // As many as there could be at once: if ids went round, that of the one who is gone would come again.
+    for _ in 0..limits::MAX_PRODUCERS - 1 {
+        let passing = world.producer_of(1000, "p", Scraping::Disabled);
+        world.service.disconnect_producer(passing, &world.now);
+    }
+    let other = world.producer_of(1000, "p", Scraping::Disabled);
+    world.offer(other, "d");
+    world.commit(other, 1, target, &[&packet("another's")]);
+    let packets = world.read(consumer);
+    let packets: Vec<_> = packets
+        .iter()
+        .filter(|packet| packet.trusted_pid.is_some())
+        .collect();
+    let users: Vec<_> = packets
+        .iter()
+        .map(|packet| packet.optional_trusted_uid.clone())
+        .collect();
+    let uid = |uid| Some(trace_packet::OptionalTrustedUid::TrustedUid(uid));
+    assert_eq!(users, [uid(0), uid(1000)]);
+    let sequence = |packet: &TracePacket| packet.optional_trusted_packet_sequence_id.clone();
+    assert_ne!(sequence(packets[0]), sequence(packets[1]));
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn memory_that_producers_offer_keeps_the_same_limits() {
 }
 
 #[test]
-fn as_many_producers_connect_as_there_are_ids() {
+fn so_many_producers_are_connected_at_once_and_none_has_the_id_of_an_earlier_one() {
     let mut world = World::new();
     let connect = |world: &mut World| {
         let nobody = Credentials { uid: 1, pid: None };
@@ -90,7 +90,7 @@ fn as_many_producers_connect_as_there_are_ids() {
     assert_eq!(connect(&mut world), None);
     let now = world.now;
     world.service.disconnect_producer(last.unwrap(), &now);
-    assert_eq!(connect(&mut world), last, "the id that is free");
+    assert!(connect(&mut world) > last);
 }
 
 #[test]

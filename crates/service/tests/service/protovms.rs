@@ -223,7 +223,7 @@ fn what_was_overwritten_is_in_the_state_which_comes_before_what_was_not() {
     );
     let instance = &instances(&packets)[0][0];
     assert_eq!(instance.program.as_option(), Some(&copies(1)));
-    assert_eq!(instance.producer_id, [i32::from(scene.producer.0)]);
+    assert_eq!(instance.producer_id, [scene.producer.0 as i32]);
     assert_eq!(packets[told].timestamp_clock_id, Some(6));
     assert_eq!(
         packets[told].optional_trusted_uid,
@@ -276,7 +276,7 @@ fn what_a_producer_wrote_is_merged_after_it_is_gone() {
     let packets = scene.read();
     assert_eq!(states(&packets), ["2"]);
     assert_eq!(patches(&packets), ["3", "4", "5", "6"]);
-    let both = [scene.producer, other].map(|producer| i32::from(producer.0));
+    let both = [scene.producer, other].map(|producer| producer.0 as i32);
     assert_eq!(instances(&packets)[0][0].producer_id, both);
 }
 
@@ -359,7 +359,7 @@ fn packets_go_through_the_programs_of_their_producers() {
     let left = ["single 2", "multi 1", "multi 2", "none"];
     assert_eq!(patches(&packets), left);
     let told = instances(&packets).concat();
-    let ids = |producers: &[ProducerId]| producers.iter().map(|id| i32::from(id.0)).collect::<Vec<_>>();
+    let ids = |producers: &[ProducerId]| producers.iter().map(|id| id.0 as i32).collect::<Vec<_>>();
     let producers: Vec<Vec<i32>> = told.iter().map(|instance| instance.producer_id.clone()).collect();
     assert_eq!(
         producers,

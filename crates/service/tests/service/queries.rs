@@ -120,7 +120,7 @@ fn producers_and_data_sources_are_told_unless_only_sessions_are_asked_for() {
     let consumer = world.consumer();
     let state = world.state(consumer, StateScope::Everything);
     let expected = tracing_service_state::Producer {
-        id: Some(producer.0.into()),
+        id: Some(producer.0 as i32),
         name: Some("p".into()),
         uid: Some(5),
         pid: Some(6),
@@ -130,7 +130,7 @@ fn producers_and_data_sources_are_told_unless_only_sessions_are_asked_for() {
     };
     assert_eq!(state.producers, [expected]);
     assert_eq!(*state.data_sources[0].ds_descriptor, descriptor);
-    assert_eq!(state.data_sources[0].producer_id, Some(producer.0.into()));
+    assert_eq!(state.data_sources[0].producer_id, Some(producer.0 as i32));
     assert_eq!(state.tracing_service_version.as_deref(), Some("test"));
     assert_eq!(state.supports_tracing_sessions, Some(true));
     let brief = world.state(consumer, StateScope::Sessions);

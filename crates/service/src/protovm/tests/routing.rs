@@ -121,6 +121,16 @@ fn what_a_producer_may_not_write_is_not_merged() {
 }
 
 #[test]
+fn only_so_many_producers_bring_the_same_program() {
+    let mut vms = ProtoVms::default();
+    let mut bring = |producer| vms.set_up("a", &takes(1), 16, ProducerId(producer));
+    let most = limits::MAX_PROTOVM_PRODUCERS as u32;
+    (1..=most).for_each(|producer| bring(producer).expect("room"));
+    assert_eq!(bring(most + 1), Err(SetUpError::TooManyProducers));
+    assert_eq!(bring(most), Ok(()), "it is one of them");
+}
+
+#[test]
 fn only_packets_of_producers_with_a_program_are_wanted() {
     let mut vms = ProtoVms::default();
     assert!(!vms.want(ONE));

@@ -24,11 +24,11 @@ struct TestChunk {
     payload: Vec<u8>,
 }
 
-fn chunk(producer: u16, writer: u16, id: u32) -> TestChunk {
+fn chunk(producer: u32, writer: u16, id: u32) -> TestChunk {
     let info = ChunkInfo {
         producer: ProducerId(producer),
         identity: ProducerIdentity {
-            uid: 1000 + u32::from(producer),
+            uid: 1000 + producer,
             pid: Some(7),
             machine: MachineId(0),
         },
@@ -140,7 +140,7 @@ impl Fixture {
 
     fn patch(
         &mut self,
-        (producer, writer, id): (u16, u16, u32),
+        (producer, writer, id): (u32, u16, u32),
         offset: u32,
         data: &[u8; 4],
         more: MorePatches,

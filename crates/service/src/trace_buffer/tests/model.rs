@@ -93,7 +93,7 @@ struct Held {
 
 #[derive(Debug)]
 struct Writer {
-    producer: u16,
+    producer: u32,
     writer: u16,
     /// What the id of chunk number 0 is.
     base: u32,
@@ -274,7 +274,7 @@ impl Model {
         };
         let writers = (0..1 + random.below(6))
             .map(|index| Writer {
-                producer: 1 + index as u16 / 2,
+                producer: 1 + index as u32 / 2,
                 writer: 1 + index as u16 % 2,
                 base: 0u32.wrapping_sub(random.below(60) as u32),
                 next_number: 0,

@@ -53,7 +53,7 @@ fn collects() -> VmProgram {
 }
 
 impl Fixture {
-    fn with_vm(mut self, producers: &[u16]) -> Self {
+    fn with_vm(mut self, producers: &[u32]) -> Self {
         for producer in producers {
             let vms = self.0.protovms_mut();
             vms.set_up("test", &collects(), 64, ProducerId(*producer))
@@ -269,7 +269,7 @@ impl RandomWriter {
         number: &mut u64,
         written: &mut Vec<u64>,
     ) -> TestChunk {
-        let mut next = chunk(1 + writer as u16 / 2, writer as u16, self.next_chunk);
+        let mut next = chunk(1 + writer as u32 / 2, writer as u16, self.next_chunk);
         self.next_chunk += 1;
         if !self.rest.is_empty() {
             let size = self.rest.len().min(1 + random.below(400));

@@ -42,7 +42,7 @@ fn sequences_come_out_in_the_order_of_their_commits() {
     let mut buffer = ring(4096);
     for (index, letter) in ('a'..='j').enumerate() {
         let index = index as u16 + 1;
-        buffer.commit(chunk(index, index, index.into()).whole(letter, 16));
+        buffer.commit(chunk(index.into(), index, index.into()).whole(letter, 16));
     }
     let expected: Vec<String> = ('a'..='j').map(|letter| format!("{letter}16")).collect();
     assert_eq!(buffer.read(), expected);
@@ -59,7 +59,7 @@ fn random_writers_come_out_in_the_order_of_their_commits() {
             if size as u32 + 32 > buffer.room_to_end() {
                 break;
             }
-            let (producer, writer) = (1 + random.below(65_535) as u16, 1 + random.below(32_767) as u16);
+            let (producer, writer) = (1 + random.below(1 << 31) as u32, 1 + random.below(32_767) as u16);
             buffer.commit(chunk(producer, writer, id).whole('x', size));
             expected.push(format!("x{size}"));
         }
