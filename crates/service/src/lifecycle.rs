@@ -500,13 +500,12 @@ impl Service {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let Some(file) = &mut session.file else {
+        if session.file.is_none() {
             return self.remove_session(id, now);
-        };
+        }
         if std::mem::replace(&mut session.free_when_drained, true) {
             return;
         }
-        file.progress = now.monotonic;
         let deadline = after(now, limits::ABANDONED_FILE_PATIENCE);
         self.timers.set(deadline, Timer::FileAbandoned(id));
         session.detach_key = None;
