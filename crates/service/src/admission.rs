@@ -313,3 +313,22 @@ fn check_guardrails(config: &TraceConfig) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_may_begin_again_are_forgotten() {
+        let mut starts = GuardedStarts::default();
+        for minute in 0..1000u64 {
+            let now = Now {
+                boot: minute * 60 * 1_000_000_000,
+                ..Now::default()
+            };
+            starts.note(minute.to_string(), &now);
+            // Those of the last five minutes, both ends included.
+            assert_eq!(starts.0.len() as u64, (minute + 1).min(6));
+        }
+    }
+}

@@ -441,6 +441,58 @@ mod tests {
     use crate::producer::{Credentials, Introduction};
 
     #[test]
+    fn nothing_is_kept_of_instances_and_of_what_may_be_written_when_their_session_is_gone() {
+        use ferretto_proto::messages::{
+            DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config,
+        };
+        let now = Now::default();
+        let mut service = Service::new(Identity::default());
+        let producer = service
+            .connect_producer(Credentials { uid: 1, pid: None }, Introduction::default())
+            .unwrap();
+        for name in ["d", "e"] {
+            let descriptor = DataSourceDescriptor {
+                name: Some(name.into()),
+                ..Default::default()
+            };
+            service.register_data_source(producer, &descriptor.encode_to_vec(), &now);
+        }
+        let source = |name: &str| trace_config::DataSource {
+            config: DataSourceConfig {
+                name: Some(name.into()),
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        };
+        let config = TraceConfig {
+            buffers: vec![trace_config::BufferConfig {
+                size_kb: Some(4),
+                ..Default::default()
+            }],
+            data_sources: vec![source("d"), source("e")],
+            ..Default::default()
+        };
+        let input = crate::ConfigInput {
+            bytes: config.encode_to_vec().into(),
+            config,
+        };
+        let consumer = service.connect_consumer(1);
+        let file = crate::OutputFile::None;
+        service.enable_tracing(consumer, input, &file, 1, &now).unwrap();
+        let kept = |service: &Service| {
+            let may_write = service.producers[&producer].allowed_buffers.len();
+            (service.instances.len(), may_write)
+        };
+        assert_eq!(kept(&service), (2, 1));
+        service.unregister_data_source(producer, "d", &now);
+        assert_eq!(kept(&service), (1, 1));
+        // Ids of buffers go round: whoever could still write into this one could write into another's.
+        service.disconnect_consumer(consumer, &now);
+        assert_eq!(kept(&service), (0, 0));
+    }
+
+    #[test]
     fn behind_the_last_id_of_a_producer_comes_the_first_that_is_not_in_use() {
         let mut service = Service::new(Identity::default());
         let mut connect = |last| {

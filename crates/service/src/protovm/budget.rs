@@ -87,3 +87,34 @@ impl Budget {
         self.memory_used
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: u64 = limits::MAX_PROTOVM_WORK;
+
+    #[test]
+    fn work_is_saved_up_to_a_limit_and_what_asks_for_more_than_there_is_gets_nothing() {
+        let mut budget = Budget::new(0);
+        budget.earn(usize::MAX);
+        assert_eq!(budget.work(MOST - 10), Ok(()));
+        assert_eq!(budget.work(11), Err(Reason::TooMuchWork));
+        // What is left then is little, and would let a program that is too much begin again and again.
+        assert_eq!(budget.work(1), Err(Reason::TooMuchWork));
+        budget.earn(1);
+        let earned = limits::PROTOVM_WORK_PER_PACKET + limits::PROTOVM_WORK_PER_BYTE;
+        assert_eq!(budget.work(earned), Ok(()));
+        assert_eq!(budget.work(1), Err(Reason::TooMuchWork));
+    }
+
+    #[test]
+    fn copying_takes_memory_and_work() {
+        let bytes = [7; 10 * Budget::COPIED];
+        let mut budget = Budget::new(bytes.len() as u64);
+        budget.work(MOST - 10).expect("there is as much");
+        assert_eq!(budget.copy(&bytes), Ok(bytes.into()));
+        assert_eq!(budget.memory_used(), bytes.len() as u64);
+        assert_eq!(budget.work(1), Err(Reason::TooMuchWork));
+    }
+}

@@ -1,7 +1,8 @@
 //! What becomes of the data that producers commit, and what the service adds to every trace.
 
-use ferretto_proto::messages::{TraceConfig, TracePacket, trace_config, trace_packet};
-use ferretto_service::{Scraping, limits};
+use ferretto_proto::messages::trace_config::trigger_config::Trigger;
+use ferretto_proto::messages::{DataSourceDescriptor, TraceConfig, TracePacket, trace_config, trace_packet};
+use ferretto_service::{ConsumerId, ProducerId, Scraping, limits};
 
 use crate::world::{World, config, packet, texts};
 
@@ -422,6 +423,65 @@ fn clocks_are_written_again_when_they_have_drifted_apart() {
         "one snapshot a read-back keeps readers in step"
     );
     assert!(snapshots(&world.read(consumer)) >= 1);
+}
+
+#[test]
+fn clocks_that_have_drifted_apart_are_read_again_whenever_something_happens() {
+    type Happens = fn(&mut World, ProducerId, ConsumerId);
+    let happenings: [(&str, Happens); 4] = [
+        ("all have started", |world, producer, _| {
+            let (instance, now) = (world.instances(producer)[0].0, world.now);
+            world.service.data_source_started(producer, instance.0, &now);
+        }),
+        ("a flush is done", |world, producer, consumer| {
+            let now = world.now;
+            world.service.flush(consumer, 1, 0, 0, &now);
+            world.run();
+            world.acknowledge_flushes(producer);
+        }),
+        ("a trigger comes", |world, producer, _| {
+            world.activate(producer, &["t"])
+        }),
+        ("it stops", |world, _, consumer| {
+            let now = world.now;
+            world.service.disable_tracing(consumer, &now);
+        }),
+    ];
+    for (what, happens) in happenings {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        let descriptor = DataSourceDescriptor {
+            name: Some("d".into()),
+            will_notify_on_start: Some(true),
+            ..Default::default()
+        };
+        world.register(producer, &descriptor);
+        let consumer = world.consumer();
+        let mut waiting = config(&["d"]);
+        waiting.trigger_config.get_or_insert_default().triggers = vec![Trigger {
+            name: Some("t".into()),
+            ..Default::default()
+        }];
+        world.enable(consumer, &waiting);
+        world.activate(producer, &["t"]);
+        world.read(consumer);
+        world.now.realtime += 3_600_000_000_000;
+        let wall_clock = world.now.realtime;
+        happens(&mut world, producer, consumer);
+        world.run();
+        let packets = world.read(consumer);
+        let read: Vec<u64> = packets
+            .iter()
+            .filter_map(|packet| match &packet.data {
+                Some(trace_packet::Data::ClockSnapshot(snapshot)) => Some(snapshot),
+                _ => None,
+            })
+            .flat_map(|snapshot| &snapshot.clocks)
+            .filter(|clock| clock.clock_id == Some(1))
+            .filter_map(|clock| clock.timestamp)
+            .collect();
+        assert_eq!(read, [wall_clock], "when {what}");
+    }
 }
 
 #[test]

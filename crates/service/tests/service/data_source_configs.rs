@@ -157,6 +157,9 @@ fn a_change_to_a_filter_that_is_no_expression_changes_nothing() {
     world.service.detach(consumer, "key").unwrap();
     let attached = world.service.attach(consumer, "key").unwrap();
     assert_eq!(TraceConfig::decode_from_slice(&attached).unwrap(), closed);
+    // Nothing of it stands in the way of the next change, which does not name the filter that was wrong.
+    change(&mut world, consumer, &closed_and_open(&["d"]).1);
+    assert_eq!(world.instances(producer).len(), 1);
 }
 
 #[test]

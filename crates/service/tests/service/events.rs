@@ -222,6 +222,26 @@ fn a_session_that_starts_while_nobody_is_attached_tells_of_no_slow_start() {
 }
 
 #[test]
+fn a_session_from_which_its_consumer_is_detached_tells_of_no_slow_start() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    let descriptor = DataSourceDescriptor {
+        name: Some("slow".into()),
+        will_notify_on_start: Some(true),
+        ..Default::default()
+    };
+    world.register(producer, &descriptor);
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["slow"]));
+    world.service.detach(consumer, "key").unwrap();
+    world.advance(30_000);
+    world.service.attach(consumer, "key").unwrap();
+    let told = service_events(&world.read(consumer));
+    let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["tracing started", "read"]);
+}
+
+#[test]
 fn no_more_data_sources_are_named_than_the_limit() {
     for count in [
         limits::MAX_LISTED_DATA_SOURCES,

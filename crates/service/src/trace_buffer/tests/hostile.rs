@@ -102,6 +102,16 @@ fn a_recommit_must_not_shrink_outgrow_its_room_or_drop_flags() {
 }
 
 #[test]
+fn flags_of_a_fragment_that_was_cut_off_bind_no_recommit() {
+    let mut buffer = ring(4096);
+    let cut_off = chunk(1, 1, 0).whole('a', 20).raw(&[0x7f]);
+    for flagged in [cut_off.clone().flag(2).needs_patching(), cut_off] {
+        assert_eq!(buffer.try_commit(&flagged), violation(MALFORMED));
+    }
+    assert_eq!(buffer.read(), ["a20"]);
+}
+
+#[test]
 fn a_recommit_that_shrinks_what_was_read_changes_nothing() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 30).whole('b', 40));
@@ -176,6 +186,40 @@ fn many_writers_are_remembered_up_to_a_limit_and_cost_only_their_chunks() {
         );
     }
     buffer.check_invariants();
+}
+
+#[test]
+fn of_idle_sequences_as_many_are_remembered_as_upstream_does() {
+    let mut buffer = ring(1 << 20);
+    for writer in 1..=2000 {
+        buffer.commit(chunk(1, writer, 0).whole('a', 10));
+    }
+    buffer.read();
+    buffer.commit(chunk(2, 1, 0).whole('b', 10));
+    let key = |writer| sequence::SequenceKey {
+        producer: ProducerId(1),
+        writer: WriterId(writer),
+    };
+    let idle = (1..=2000u16).filter(|writer| buffer.0.sequences.find(key(*writer)).is_some());
+    assert!(
+        idle.eq(2000 - 1023 + 1..=2000),
+        "the latest 1023, and the new one"
+    );
+}
+
+#[test]
+fn a_sequence_that_had_many_chunks_does_not_keep_the_memory_of_their_list() {
+    let mut buffer = ring(1 << 20);
+    for id in 0..300 {
+        buffer.commit(chunk(1, 1, id).whole('a', 10));
+    }
+    buffer.read();
+    let kept = buffer
+        .0
+        .sequences
+        .iter()
+        .map(|sequence| sequence.chunks.capacity());
+    assert!(kept.max().is_some_and(|most| most <= 256));
 }
 
 #[test]

@@ -146,6 +146,28 @@ fn a_packet_given_up_in_the_middle_is_dropped() {
 }
 
 #[test]
+fn a_packet_given_up_in_the_middle_does_not_go_on_behind() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 10).begin('b', 10));
+    buffer.commit(chunk(1, 1, 1).raw(&DROP_MARKER).flag(1));
+    buffer.commit(chunk(1, 1, 2).end('c', 10).whole('d', 10));
+    let expected = r#"d10 !{"PRESENT", "ORPHAN_CONTINUATION", "REASSEMBLY_BROKEN_CHAIN", "WRITER_ABORT"}"#;
+    assert_eq!(buffer.read(), ["a10", expected]);
+}
+
+#[test]
+fn a_packet_is_not_continued_by_one_that_begins() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).begin('a', 10));
+    buffer.commit(chunk(1, 1, 1).begin('b', 20));
+    buffer.commit(chunk(1, 1, 2).end('b', 30));
+    assert_eq!(
+        buffer.read(),
+        [r#"b20+b30 !{"PRESENT", "REASSEMBLY_BROKEN_CHAIN"}"#]
+    );
+}
+
+#[test]
 fn giving_up_does_not_turn_the_packet_before_into_a_fragment() {
     let mut buffer = ring(4096);
     buffer.commit(
@@ -193,6 +215,10 @@ fn a_chunk_older_than_anything_seen_that_comes_too_late_is_a_loss() {
     assert_eq!(buffer.try_commit(&late), CopyOutcome::Discarded(Discard::TooLate));
     buffer.commit(chunk(1, 1, 6).whole('c', 20));
     assert_eq!(buffer.read(), [r#"c20 !{"PRESENT", "READ_GAP"}"#]);
+    // When it comes again it is no second one.
+    assert_eq!(buffer.try_commit(&late), CopyOutcome::Discarded(Discard::TooLate));
+    buffer.commit(chunk(1, 1, 7).whole('d', 20));
+    assert_eq!(buffer.read(), ["d20"]);
 }
 
 #[test]
@@ -251,6 +277,7 @@ fn what_is_overwritten_is_lost_for_the_reasons_that_reading_would_find() {
     for (overwritten, reasons) in [
         (chunk(1, 1, 0).whole('a', 500), r#""OVERWRITE""#),
         (chunk(1, 1, 0).end('a', 500), r#""ORPHAN_CONTINUATION""#),
+        (chunk(1, 1, 0).middle('a', 500), r#""ORPHAN_CONTINUATION""#),
         (chunk(1, 1, 0).begin('a', 500), r#""REASSEMBLY_BROKEN_CHAIN""#),
         (
             chunk(1, 1, 0).end('a', 200).begin('a', 300),
@@ -270,6 +297,16 @@ fn what_is_overwritten_is_lost_for_the_reasons_that_reading_would_find() {
         assert_eq!(read[0], format!(r#"b20 !{{"PRESENT", {reasons}}}"#));
         assert_eq!(buffer.stats().chunks_overwritten, 1);
     }
+}
+
+#[test]
+fn an_empty_packet_that_is_overwritten_is_no_loss() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('-', 1));
+    buffer.commit(chunk(2, 1, 0).whole('x', 4048));
+    assert_eq!(buffer.room_to_end(), 0);
+    buffer.commit(chunk(1, 1, 1).whole('b', 10));
+    assert_eq!(buffer.read(), ["x4048", "b10"]);
 }
 
 #[test]

@@ -309,6 +309,19 @@ fn what_is_in_use_is_what_is_unread_and_the_padding() {
 }
 
 #[test]
+fn free_space_behind_an_overwritten_chunk_is_no_padding() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).begin('a', 1008).needs_patching());
+    buffer.commit(chunk(2, 1, 0).whole('x', 3072 - 16));
+    assert_eq!(buffer.read(), ["x3056"]);
+    buffer.commit(chunk(3, 1, 0).whole('b', 2048 - 16));
+    assert_eq!(buffer.room_to_end(), 2048, "it cut through what was free");
+    let stats = buffer.stats();
+    assert_eq!((stats.chunks_overwritten, stats.padding_bytes_written), (1, 0));
+    assert_eq!(stats.bytes_in_use(), 2048);
+}
+
+#[test]
 fn padding_at_the_end_that_a_chunk_does_not_fit_into_is_cleared_once() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 2032));

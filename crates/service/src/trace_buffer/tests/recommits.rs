@@ -315,6 +315,48 @@ fn a_chunk_whose_successor_is_being_read_comes_too_late() {
 }
 
 #[test]
+fn a_chunk_that_was_never_here_comes_too_late_when_its_successor_is_being_read() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 1).whole('c', 40).whole('d', 50));
+    assert_eq!(buffer.read_some(1), ["c40"]);
+    let late = chunk(1, 1, 0).whole('a', 20);
+    assert_eq!(buffer.try_commit(&late), CopyOutcome::Discarded(Discard::TooLate));
+    assert_eq!(buffer.read(), [r#"d50 !{"PRESENT", "READ_GAP"}"#]);
+}
+
+#[test]
+fn what_was_complete_does_not_wait_for_more_because_it_is_scraped_again() {
+    let mut buffer = ring(4096);
+    let begun = chunk(1, 1, 0).whole('a', 20).whole('b', 30).padded_to(512);
+    buffer.scrape(begun.clone());
+    buffer.commit(begun);
+    buffer.scrape(
+        chunk(1, 1, 0)
+            .whole('a', 20)
+            .whole('b', 30)
+            .whole('c', 40)
+            .whole('-', 5)
+            .padded_to(512),
+    );
+    buffer.commit(chunk(1, 1, 1).whole('d', 50));
+    assert_eq!(buffer.read(), ["a20", "b30", "c40", "d50"]);
+}
+
+#[test]
+fn a_chunk_that_pushes_out_an_empty_successor_is_marked_as_overwritten() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 2));
+    buffer.commit(chunk(2, 1, 0).whole('x', 4000));
+    let late = chunk(1, 1, 1).whole('b', 1000);
+    assert_eq!(
+        buffer.try_commit(&late),
+        CopyOutcome::Discarded(Discard::Overtaken)
+    );
+    buffer.commit(chunk(1, 1, 3).whole('d', 1000));
+    assert_eq!(buffer.read(), [r#"d1000 !{"PRESENT", "READ_GAP", "OVERWRITE"}"#]);
+}
+
+#[test]
 fn a_chunk_that_would_push_out_its_own_successor_is_dropped_and_marked() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 2).whole('c', 2000));
