@@ -58,7 +58,10 @@ fn whoever_connects_again_and_again_never_passes_for_one_that_is_gone() {
     }
     let other = world.producer_of(1000, "p", Scraping::Disabled);
     world.offer(other, "d");
-    world.commit(other, 1, target, &[&packet("another's")]);
+    // The sequence of the one who is gone stands at its first chunk: the next one would go on with it.
+    for _ in 0..2 {
+        world.commit(other, 1, target, &[&packet("another's")]);
+    }
     let packets = world.read(consumer);
     let packets: Vec<_> = packets
         .iter()
@@ -69,7 +72,7 @@ fn whoever_connects_again_and_again_never_passes_for_one_that_is_gone() {
         .map(|packet| packet.optional_trusted_uid.clone())
         .collect();
     let uid = |uid| Some(trace_packet::OptionalTrustedUid::TrustedUid(uid));
-    assert_eq!(users, [uid(0), uid(1000)]);
+    assert_eq!(users, [uid(0), uid(1000), uid(1000)]);
     let sequence = |packet: &TracePacket| packet.optional_trusted_packet_sequence_id.clone();
     assert_ne!(sequence(packets[0]), sequence(packets[1]));
 }
