@@ -62,11 +62,13 @@ fn cut_names(change: &mut DataSourceInstanceStateChange) {
 pub(super) fn bound_error(error: &mut String) {
     const EDGE: usize = 2048;
     const GAP: &str = " [...] ";
-    if error.len() <= 2 * EDGE + GAP.len() {
+    /// A character may begin so many bytes further on.
+    const SLACK: usize = 3;
+    if error.len() <= 2 * EDGE + GAP.len() + SLACK {
         return;
     }
-    let border = |mut places: std::ops::RangeInclusive<usize>| places.find(|at| error.is_char_boundary(*at));
-    let (head, tail) = (border(EDGE..=EDGE + 3), border(error.len() - EDGE..=error.len()));
+    let border = |from: usize| (from..=from + SLACK).find(|at| error.is_char_boundary(*at));
+    let (head, tail) = (border(EDGE), border(error.len() - EDGE));
     if let (Some(head), Some(tail)) = (head, tail) {
         error.replace_range(head..tail, GAP);
     }
