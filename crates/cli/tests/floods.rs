@@ -487,6 +487,55 @@ fn a_client_that_reads_no_replies_is_not_read_from() {
     is_served(&mut other);
 }
 
+#[test]
+fn a_producer_that_reads_no_commands_holds_up_no_session_and_is_cut_off_in_the_end() {
+    /// What may wait for one client; see `connection.rs`.
+    const MOST_KB: u64 = 64 * 1024;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let mut producer = Producer::new(&system, &introduction("lazy"), None);
+    let registration = RegisterDataSourceRequest {
+        data_source_descriptor: DataSourceDescriptor {
+            name: Some("d".into()),
+            will_notify_on_stop: Some(true),
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    producer
+        .client
+        .ask("RegisterDataSource", &registration.encode_to_vec());
+    let mut large = TraceConfig {
+        data_source_stop_timeout_ms: Some(1),
+        flush_timeout_ms: Some(1),
+        ..config("d")
+    };
+    // Goes out with two commands for each session.
+    let source = large.data_sources[0].config.get_or_insert_default();
+    source.legacy_config = Some("x".repeat(100_000));
+    let enabling = enabling(large);
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    is_served(&mut consumer);
+    let before = status_kb(pid, "VmRSS:");
+    let mut sessions = 0;
+    while !state(&mut consumer).producers.is_empty() {
+        let enabled = consumer.call("EnableTracing", &enabling);
+        let disabled = consumer.call("DisableTracing", &[]);
+        let ended: EnableTracingResponse = consumer.answer(enabled).decode();
+        assert_eq!(ended.error.unwrap_or_default(), "");
+        consumer.answer(disabled);
+        consumer.ask("FreeBuffers", &[]);
+        sessions += 1;
+        assert!(sessions < 1000, "it was never cut off");
+    }
+    assert!(sessions > 100, "{sessions}");
+    let growth = status_kb(pid, "VmHWM:") - before;
+    assert!(growth < MOST_KB / 4 * 5, "{growth} KB");
+    system.assert_running();
+}
+
 /// A producer with as many bytes of descriptors as it may register.
 fn bulky_producer(system: &System<'_>) -> Producer {
     let mut producer = Producer::new(system, &introduction("bulky"), None);
