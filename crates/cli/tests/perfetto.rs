@@ -8,6 +8,7 @@ mod reference;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use ferretto_proto::messages::{Message, TraceConfig, TracingServiceState};
 use ferretto_wire::{Field, Reader, Value};
@@ -19,6 +20,9 @@ const CLOCK_SNAPSHOT: u32 = 6;
 const SYS_STATS: u32 = 7;
 const TRACE_CONFIG: u32 = 33;
 const TRACE_STATS: u32 = 35;
+
+/// For what takes a moment.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const CONFIG: &str = r#"
 buffers { size_kb: 4096 }
@@ -199,7 +203,12 @@ fn a_config_from_stdin_and_a_trace_on_stdout() {
 
 /// Starts a recording without an end and waits until it runs.
 fn endless(system: &System, trace: &str) -> Child {
-    let config = system.config("");
+    endless_with(system, trace, "")
+}
+
+/// The same with more in its config.
+fn endless_with(system: &System, trace: &str, more: &str) -> Child {
+    let config = system.config(more);
     let mut command = system.ours(&["--txt", "-c", &config, "-o", trace]);
     let child = command
         .stdout(Stdio::null())
@@ -239,6 +248,28 @@ fn a_service_that_dies_is_an_error_and_leaves_no_file() {
         text(&output.stderr)
     );
     assert!(!Path::new(&trace).exists());
+}
+
+#[test]
+fn a_service_that_dies_leaves_what_it_has_streamed() {
+    let Some(mut system) = System::start() else { return };
+    let trace = system.path("trace");
+    let child = endless_with(
+        &system,
+        &trace,
+        "write_into_file: true file_write_period_ms: 100\n",
+    );
+    let until = Instant::now() + PATIENCE;
+    while std::fs::metadata(&trace).unwrap().len() == 0 {
+        assert!(Instant::now() < until, "nothing was streamed");
+    }
+    system.traced.0.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the recording broke off"), "{said}");
+    let [configs] = packets_with(&std::fs::read(&trace).unwrap(), [TRACE_CONFIG]);
+    assert_eq!(configs, 1);
 }
 
 #[test]
