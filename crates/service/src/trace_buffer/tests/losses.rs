@@ -222,6 +222,16 @@ fn a_chunk_older_than_anything_seen_that_comes_too_late_is_a_loss() {
 }
 
 #[test]
+fn a_full_buffer_marks_what_it_refuses_of_before_all_it_has() {
+    let mut buffer = discard(4096);
+    buffer.commit(chunk(1, 1, 1).whole('b', 2000));
+    buffer.commit(chunk(2, 1, 0).whole('x', 2000));
+    let first = chunk(1, 1, 0).whole('a', 100);
+    assert_eq!(buffer.try_commit(&first), CopyOutcome::Discarded(Discard::Full));
+    assert_eq!(buffer.read(), [r#"b2000 !{"PRESENT", "READ_GAP"}"#, "x2000"]);
+}
+
+#[test]
 fn a_scraped_chunk_whose_rest_is_no_fragment_is_marked() {
     for overwritten_before in [false, true] {
         let mut buffer = ring(4096);
