@@ -11,16 +11,18 @@ use std::process::{Output, Stdio};
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::get_async_command_response::Cmd;
+use ferretto_proto::messages::vm_instruction::Operation;
 use ferretto_proto::messages::{
     AttachRequest, AttachResponse, CloneSessionRequest, CloneSessionResponse, CommitDataRequest,
     DataSourceConfig, DataSourceDescriptor, DetachRequest, EnableTracingRequest, EnableTracingResponse,
-    GetTraceStatsResponse, Message, ObserveEventsRequest, ObserveEventsResponse, QueryServiceStateResponse,
-    RegisterDataSourceRequest, TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
-    clone_session_request::Selector, commit_data_request, observable_events,
+    GetTraceStatsResponse, Message, ObserveEventsRequest, ObserveEventsResponse, ProtoVmConfig,
+    QueryServiceStateResponse, RegisterDataSourceRequest, TraceConfig, TracingServiceState,
+    TrackEventCategory, TrackEventDescriptor, VmInstruction, VmProgram, clone_session_request::Selector,
+    commit_data_request, observable_events,
 };
 use ferretto_service::limits;
 use ferretto_wire::{Reader, Writer};
-use support::peers::{Producer, Session, config, enabling, introduction, state};
+use support::peers::{Producer, Session, commit, config, enabling, introduction, state};
 use support::wire::{Client, registration};
 use support::{Program, Programs, Side, System};
 
@@ -433,5 +435,138 @@ fn thousands_of_instances_are_told_in_parts_to_who_observes_them() {
         state(&mut consumer).tracing_sessions[0].num_data_sources,
         Some(INSTANCES as u32)
     );
+    system.assert_running();
+}
+
+/// Waits until a producer's only data source was started; gives the buffer to write into.
+fn started(producer: &mut Producer) -> u32 {
+    let mut target = None;
+    loop {
+        match producer.next_command().0 {
+            Cmd::SetupDataSource(setup) => target = setup.config.target_buffer,
+            Cmd::StartDataSource(_) => return target.unwrap(),
+            _ => {}
+        }
+    }
+}
+
+/// Has a producer with a program that keeps the latest of each field of its packets overwrite 300 KB of them in a ring of 64.
+fn overwrite_merged(producer: &mut Producer, target: u32) {
+    for n in 0..MERGED {
+        let mut packet = Writer::new();
+        packet.bytes_field(FIRST_MERGED + n, &vec![b'a' + n as u8; 30_000]);
+        let mut chunk = Writer::new();
+        chunk.raw(&n.to_le_bytes());
+        chunk.raw(&[1, 0, 1, 0]);
+        chunk.varint(packet.len() as u64);
+        chunk.raw(packet.as_slice());
+        let commit = commit(target, chunk.into_vec());
+        producer.client.call("CommitData", &commit);
+    }
+    producer.sync();
+}
+
+const MERGED: u32 = 10;
+/// Fields of packets that nobody knows.
+const FIRST_MERGED: u32 = 5000;
+
+/// What these packets tell of the fields that [`overwrite_merged`] wrote: those in the state, and those that were not overwritten.
+fn merged_and_kept<'p>(packets: impl Iterator<Item = &'p [u8]>) -> (Vec<u32>, Vec<u32>) {
+    const PROTOVMS: u32 = 125;
+    const INSTANCE: u32 = 1;
+    const STATE: u32 = 2;
+    let part = |message: &'p [u8], number| {
+        let mut fields = Reader::new(message).map(Result::unwrap);
+        let field = fields.find(|field| field.number == number)?;
+        field.value.as_bytes()
+    };
+    let written = |message: &'p [u8]| {
+        let fields = Reader::new(message).map(Result::unwrap);
+        let ours = fields.filter(|field| (FIRST_MERGED..FIRST_MERGED + MERGED).contains(&field.number));
+        let checked = ours.map(|field| {
+            let letter = b'a' + (field.number - FIRST_MERGED) as u8;
+            assert_eq!(field.value.as_bytes(), Some(&vec![letter; 30_000][..]));
+            field.number - FIRST_MERGED
+        });
+        checked.collect::<Vec<u32>>()
+    };
+    let (mut merged, mut kept) = (Vec::new(), Vec::new());
+    for packet in packets {
+        kept.extend(written(packet));
+        if let Some(vms) = part(packet, PROTOVMS) {
+            let state = part(part(vms, INSTANCE).unwrap(), STATE).unwrap();
+            assert!(state.len() > MAX_FRAME, "{}", state.len());
+            merged.extend(written(state));
+        }
+    }
+    (merged, kept)
+}
+
+#[test]
+fn the_state_of_a_program_is_read_in_as_many_frames_as_it_takes() {
+    let (programs, sides) = match Programs::of_both() {
+        Some(programs) => (programs, vec![Side::Ours, Side::Upstream]),
+        None => (Programs::ours(), vec![Side::Ours]),
+    };
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let merge = VmInstruction {
+        operation: Some(Operation::Merge(Box::default())),
+        ..Default::default()
+    };
+    let descriptor = DataSourceDescriptor {
+        name: Some("d".into()),
+        no_flush: Some(true),
+        protovm_program: VmProgram {
+            instructions: vec![merge],
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    let registration = RegisterDataSourceRequest {
+        data_source_descriptor: descriptor.into(),
+        ..Default::default()
+    };
+    let mut producer = Producer::new(&system, &introduction("p"), None);
+    producer
+        .client
+        .call("RegisterDataSource", &registration.encode_to_vec());
+    producer.sync();
+    let everything = |(merged, kept): (Vec<u32>, Vec<u32>)| {
+        let all: Vec<u32> = merged.into_iter().chain(kept).collect();
+        assert_eq!(all, Vec::from_iter(0..MERGED), "each once, and in order");
+    };
+
+    let mut merging = config("d");
+    merging.buffers[0].size_kb = Some(64);
+    merging.data_sources[0]
+        .config
+        .get_or_insert_default()
+        .protovm_config = ProtoVmConfig {
+        memory_limit_kb: Some(1024),
+        ..Default::default()
+    }
+    .into();
+    let mut session = Session::begin(&system, merging);
+    let target = started(&mut producer);
+    overwrite_merged(&mut producer, target);
+    let (packets, frames) = session.read();
+    assert!(frames.iter().all(|size| *size <= MAX_FRAME), "{frames:?}");
+    everything(merged_and_kept(packets.iter().map(Vec::as_slice)));
+    drop(session);
+    assert!(matches!(producer.next_command().0, Cmd::StopDataSource(_)));
+
+    let text = "buffers { size_kb: 64 } \
+                data_sources { config { name: \"d\" protovm_config { memory_limit_kb: 1024 } } }";
+    for side in sides {
+        let recording = system.record(side, text);
+        let target = started(&mut producer);
+        overwrite_merged(&mut producer, target);
+        let trace = std::fs::read(recording.interrupt()).unwrap();
+        let packets = Reader::new(&trace).map(|packet| packet.unwrap().value.as_bytes().unwrap());
+        everything(merged_and_kept(packets));
+        while !matches!(producer.next_command().0, Cmd::StopDataSource(_)) {}
+    }
     system.assert_running();
 }

@@ -132,15 +132,13 @@ impl Session {
         answer.trace_stats.into_option().unwrap()
     }
 
-    /// Stops and reads; gives the payloads of the test's packets.
-    pub(crate) fn end(mut self) -> Vec<Vec<u8>> {
-        self.client.call("DisableTracing", &[]);
-        let end: EnableTracingResponse = self.client.answer(self.enabled).decode();
-        assert_eq!(end.error, None);
+    /// Everything that can be read now: the packets, and the sizes of the frames that they came in.
+    pub(crate) fn read(&mut self) -> (Vec<Vec<u8>>, Vec<usize>) {
         let read = self.client.call("ReadBuffers", &[]);
-        let (mut packets, mut packet) = (Vec::new(), Vec::new());
+        let (mut packets, mut packet, mut frames) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             let answer = self.client.answer(read);
+            frames.push(answer.frame_size);
             for slice in answer.decode::<ReadBuffersResponse>().slices {
                 packet.extend(slice.data.unwrap_or_default());
                 if slice.last_slice_for_packet.unwrap_or_default() {
@@ -148,9 +146,17 @@ impl Session {
                 }
             }
             if !answer.has_more {
-                break;
+                return (packets, frames);
             }
         }
+    }
+
+    /// Stops and reads; gives the payloads of the test's packets.
+    pub(crate) fn end(mut self) -> Vec<Vec<u8>> {
+        self.client.call("DisableTracing", &[]);
+        let end: EnableTracingResponse = self.client.answer(self.enabled).decode();
+        assert_eq!(end.error, None);
+        let (packets, _) = self.read();
         let payload = |packet: &Vec<u8>| {
             let field = Reader::new(packet)
                 .flatten()
