@@ -431,25 +431,9 @@ fn a_client_that_reads_no_replies_is_not_read_from() {
     // Large replies to small requests.
     let mut producer = Producer::new(&system, &introduction("p"), None);
     for n in 0..8 {
-        let descriptor = DataSourceDescriptor {
-            name: Some(format!("bulky {n}")),
-            track_event_descriptor: TrackEventDescriptor {
-                available_categories: vec![TrackEventCategory {
-                    name: Some("x".repeat(100_000)),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            }
-            .into(),
-            ..Default::default()
-        };
-        let request = RegisterDataSourceRequest {
-            data_source_descriptor: descriptor.into(),
-            ..Default::default()
-        };
         producer
             .client
-            .call("RegisterDataSource", &request.encode_to_vec());
+            .call("RegisterDataSource", &bulky_registration(n, 100_000));
     }
     producer.sync();
     let mut lazy = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
@@ -536,29 +520,34 @@ fn a_producer_that_reads_no_commands_holds_up_no_session_and_is_cut_off_in_the_e
     system.assert_running();
 }
 
+/// The request to register a data source whose descriptor has so many bytes.
+fn bulky_registration(number: usize, size: usize) -> Vec<u8> {
+    let descriptor = DataSourceDescriptor {
+        name: Some(format!("bulky {number}")),
+        track_event_descriptor: TrackEventDescriptor {
+            available_categories: vec![TrackEventCategory {
+                name: Some("x".repeat(size)),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    RegisterDataSourceRequest {
+        data_source_descriptor: descriptor.into(),
+        ..Default::default()
+    }
+    .encode_to_vec()
+}
+
 /// A producer with as many bytes of descriptors as it may register.
 fn bulky_producer(system: &System<'_>) -> Producer {
     let mut producer = Producer::new(system, &introduction("bulky"), None);
     for n in 0..limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER / 125_000 {
-        let descriptor = DataSourceDescriptor {
-            name: Some(format!("bulky {n}")),
-            track_event_descriptor: TrackEventDescriptor {
-                available_categories: vec![TrackEventCategory {
-                    name: Some("x".repeat(124_000)),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            }
-            .into(),
-            ..Default::default()
-        };
-        let request = RegisterDataSourceRequest {
-            data_source_descriptor: descriptor.into(),
-            ..Default::default()
-        };
         producer
             .client
-            .ask("RegisterDataSource", &request.encode_to_vec());
+            .ask("RegisterDataSource", &bulky_registration(n, 124_000));
     }
     producer
 }
