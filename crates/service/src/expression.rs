@@ -1,43 +1,125 @@
-//! Regular expressions of configs, and what is wrong with them in one line.
+//! Regular expressions of configs: how long they may be, what they may take, and what is wrong with them in one line.
 //!
-//! Used by whatever compiles those (`wanted`, `trace_filter`); who asked for the expression says which it is. They take the crate
-//! `regex` (feature `regex`), which compiles for longer than all the rest of the service: without it a config with an
+//! Used by whatever compiles those (`wanted`, `triggers`, `trace_filter`); who asked for the expression says which it is. They
+//! take the crate `regex` (feature `regex`), which compiles for longer than all the rest of the service: without it a config with an
 //! expression is refused.
+//!
+//! A config is judged in one go, and all clients wait. So every expression is compiled once, on bytes and with ASCII's classes, which
+//! takes a twentieth of the time that those of Unicode do; all of one kind share lengths and memory. Upstream's classes are
+//! ASCII's too, with `std::regex` as with RE2.
 
 #[cfg(not(feature = "regex"))]
 mod absent;
 
 #[cfg(not(feature = "regex"))]
-pub(crate) use absent::{Regex, bytes, bytes_regex, text_regex};
+pub(crate) use absent::{CaptureLocations, Regex, build, check_syntax};
 #[cfg(feature = "regex")]
-pub(crate) use regex::{Regex, bytes};
+pub(crate) use regex::bytes::{CaptureLocations, Regex};
 
-/// An expression on text, of which the automaton takes so many bytes at most.
-#[cfg(feature = "regex")]
-pub(crate) fn text_regex(expression: &str, memory: usize) -> Result<Regex, String> {
-    regex::RegexBuilder::new(expression)
-        .size_limit(memory)
-        .dfa_size_limit(memory)
-        .build()
-        .map_err(|error| why_refused(&error))
+use std::sync::Arc;
+
+use crate::limits;
+use crate::ordered::OrderedMap;
+
+/// What each of these expressions may take: they share what one `field` of a config may.
+///
+/// # Errors
+/// If they are too long together.
+pub(crate) fn memory_for_each<'c>(
+    field: &str,
+    expressions: impl Iterator<Item = &'c str>,
+) -> Result<usize, String> {
+    let (count, length) = expressions.fold((0, 0), |(count, length), expression| {
+        (count + 1, length + expression.len())
+    });
+    if length > limits::MAX_REGEX_TEXT {
+        return Err(format!(
+            "the regular expressions in {field} have {length} bytes together, the limit is {}",
+            limits::MAX_REGEX_TEXT
+        ));
+    }
+    Ok((limits::MAX_REGEX_MEMORY / count.max(1)).max(limits::MIN_REGEX_MEMORY))
+}
+
+/// The expression that matches all of what `expression` matches some of, in so many bytes at most.
+pub(crate) fn whole(expression: &str, memory: usize) -> Result<Regex, String> {
+    // With something around it, `a)|(?:b` would be an expression.
+    check_syntax(expression)?;
+    build(&format!(r"\A(?:{expression})\z"), memory)
+}
+
+/// Expressions by which a config picks producers. They match whole names.
+#[derive(Debug)]
+pub(crate) struct NameExpressions<'c> {
+    memory: usize,
+    compiled: OrderedMap<&'c str, Arc<Regex>>,
+}
+
+impl<'c> NameExpressions<'c> {
+    /// For these, which are all that stand in one `field` of a config. No more than `most` may be different.
+    pub(crate) fn new(
+        field: &str,
+        most: usize,
+        expressions: impl Iterator<Item = &'c str>,
+    ) -> Result<Self, String> {
+        let mut different: Vec<&str> = expressions.collect();
+        different.sort_unstable();
+        different.dedup();
+        if different.len() > most {
+            return Err(format!(
+                "too many different regular expressions in {field}: {}, the limit is {most}",
+                different.len()
+            ));
+        }
+        Ok(Self {
+            memory: memory_for_each(field, different.into_iter())?,
+            compiled: OrderedMap::new(),
+        })
+    }
+
+    /// One of them, which is compiled if it was not yet.
+    pub(crate) fn get(&mut self, expression: &'c str) -> Result<Arc<Regex>, String> {
+        if let Some(compiled) = self.compiled.get(expression) {
+            return Ok(compiled.clone());
+        }
+        if expression.len() > limits::MAX_REGEX_LENGTH {
+            return Err(format!("is longer than {} bytes", limits::MAX_REGEX_LENGTH));
+        }
+        let compiled = whole(expression, self.memory).or_else(|error| {
+            // Classes of letters beyond ASCII are sets of strings for a matcher of bytes.
+            if expression.is_ascii() {
+                return Err(error);
+            }
+            whole(&format!("(?u:{expression})"), self.memory)
+        })?;
+        let compiled = Arc::new(compiled);
+        self.compiled.insert(expression, compiled.clone());
+        Ok(compiled)
+    }
 }
 
 /// An expression on bytes, classes of which are those of ASCII.
 #[cfg(feature = "regex")]
-pub(crate) fn bytes_regex(expression: &str, memory: usize) -> Result<bytes::Regex, String> {
-    bytes::RegexBuilder::new(expression)
+pub(crate) fn build(expression: &str, memory: usize) -> Result<Regex, String> {
+    regex::bytes::RegexBuilder::new(expression)
         .unicode(false)
         .size_limit(memory)
-        .dfa_size_limit(memory)
+        .dfa_size_limit(memory.max(limits::MIN_REGEX_CACHE))
         .build()
-        .map_err(|error| why_refused(&error))
+        .map_err(|error| reason(&error.to_string()))
+}
+
+/// Whether it is an expression by itself.
+#[cfg(feature = "regex")]
+pub(crate) fn check_syntax(expression: &str) -> Result<(), String> {
+    let parsed = regex_syntax::ast::parse::Parser::new().parse(expression);
+    parsed.map(drop).map_err(|error| reason(&error.to_string()))
 }
 
 /// Why an expression was refused. The crate's own text draws a picture of several lines, of which the last one tells: a log has one
 /// line for each thing, and the expression stands beside it anyway.
 #[cfg(feature = "regex")]
-fn why_refused(error: &regex::Error) -> String {
-    let text = error.to_string();
+fn reason(text: &str) -> String {
     let last = text.lines().last().unwrap_or_default();
     last.strip_prefix("error: ").unwrap_or(last).to_owned()
 }
@@ -46,15 +128,65 @@ fn why_refused(error: &regex::Error) -> String {
 mod tests {
     use super::*;
 
-    fn why(expression: &str) -> String {
-        text_regex(expression, 1000).expect_err("no expression")
+    fn of<'c>(expressions: &[&'c str]) -> Result<NameExpressions<'c>, String> {
+        NameExpressions::new("the test", 3, expressions.iter().copied())
+    }
+
+    fn matches(expression: &str, name: &str) -> bool {
+        let compiled = of(&[expression]).unwrap().get(expression);
+        compiled.expect(expression).is_match(name.as_bytes())
     }
 
     #[test]
     fn a_line_tells_what_is_wrong() {
+        let why = |expression| whole(expression, 1000).expect_err("no expression");
         assert_eq!(why("("), "unclosed group");
         assert_eq!(why("a\nb("), "unclosed group");
+        assert_eq!(why("a)|(?:b"), "unopened group");
         let large = why("(a{100}){100}");
         assert!(large.contains("size limit") && !large.contains('\n'), "{large}");
+    }
+
+    #[test]
+    fn names_match_as_a_whole_and_classes_are_asciis() {
+        assert!(matches("a|ab", "ab"));
+        assert!(!matches("a|b", "ab"));
+        assert!(!matches("a", "a\n"), "not even an end of line is left out");
+        assert!(matches(r"\w+", "word_1") && !matches(r"\w", "\u{e9}") && !matches(r"\d", "\u{663}"));
+        assert!(matches(".*", "caf\u{e9}") && matches("caf\u{e9}", "caf\u{e9}"));
+        assert!(matches("caf[e\u{e9}]", "caf\u{e9}"), "one of them is two bytes");
+    }
+
+    #[test]
+    fn the_same_expression_is_one() {
+        let mut expressions = of(&["a", "b", "a", "c", "b"]).expect("three");
+        for expression in ["a", "b", "c", "a"] {
+            assert!(
+                expressions
+                    .get(expression)
+                    .unwrap()
+                    .is_match(expression.as_bytes())
+            );
+        }
+        assert_eq!(expressions.compiled.len(), 3);
+        let error = of(&["a", "b", "a", "c", "d"]).unwrap_err();
+        assert!(
+            error.contains("too many different") && error.contains("4"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn all_of_a_kind_share_length_and_memory() {
+        let many =
+            |count, length| memory_for_each("f", vec!["x".repeat(length); count].iter().map(String::as_str));
+        assert_eq!(many(0, 0), Ok(limits::MAX_REGEX_MEMORY));
+        assert_eq!(
+            many(8, limits::MAX_REGEX_TEXT / 8),
+            Ok(limits::MAX_REGEX_MEMORY / 8)
+        );
+        assert_eq!(many(1000, 1), Ok(limits::MIN_REGEX_MEMORY));
+        let error = many(8, limits::MAX_REGEX_TEXT / 8 + 1).unwrap_err();
+        assert!(error.contains("bytes together"), "{error}");
     }
 }

@@ -117,7 +117,7 @@ pub const MAX_DATA_SOURCE_CONFIG_SIZE: usize = 127 * 1024;
 
 /// Triggers in one config (upstream: no limit).
 pub const MAX_TRIGGERS_PER_CONFIG: usize = 1024;
-/// Different `producer_name_regex` of the triggers in one config. Each takes up to [`MAX_REGEX_MEMORY`].
+/// Different `producer_name_regex` of the triggers in one config (upstream: no limit).
 pub const MAX_TRIGGER_REGEXES_PER_CONFIG: usize = 64;
 /// Bytes in the name of a trigger in a config.
 pub const MAX_TRIGGER_NAME: usize = 1024;
@@ -133,24 +133,27 @@ pub const MAX_TRIGGERS_RECEIVED: usize = 1024;
 pub const MAX_PENDING_SNAPSHOTS: usize = 256;
 /// Names of triggers whose activations within 24 hours are counted.
 pub const MAX_TRIGGERS_REMEMBERED: usize = 1024;
-/// Longest regular expression in a filter.
+/// Longest regular expression in a config.
 pub const MAX_REGEX_LENGTH: usize = 4096;
-/// Regular expressions among the filters of one config (upstream: no limit).
+/// Different `producer_name_regex_filter` of the data sources in one config (upstream: no limit).
 pub const MAX_REGEXES_PER_CONFIG: usize = 256;
-/// Bytes that the automata of all of them may take together...
-pub const MAX_REGEX_MEMORY: usize = 1 << 20;
+/// Bytes of all regular expressions of one kind in a config: filters of names, triggers, rules for strings (upstream: no limit). While
+/// they are compiled everybody waits, up to a microsecond for each.
+pub const MAX_REGEX_TEXT: usize = 32 * 1024;
+/// Bytes that the automata of all of one kind may take together, for it takes time to make them...
+pub const MAX_REGEX_MEMORY: usize = 2 << 20;
 /// ...except that each may take this much.
-pub const MIN_REGEX_MEMORY: usize = 64 * 1024;
+pub const MIN_REGEX_MEMORY: usize = 16 * 1024;
+/// What each may take again when it is searched for, as it needs it; or this much, for with less it would be slow.
+pub const MIN_REGEX_CACHE: usize = 64 * 1024;
 
 /// Messages, fields and ranges of fields in a trace filter (upstream: no limit). The filter that lets the whole schema pass
 /// has some 30,000.
 pub const MAX_FILTER_TABLE_ENTRIES: usize = 1 << 20;
 /// How deep messages may be nested in a packet that is filtered (upstream: no limit). Protobuf's own readers stop at 100.
 pub const MAX_FILTER_DEPTH: usize = 1000;
-/// Rules for strings in a trace filter (upstream: no limit).
+/// Rules for strings in a trace filter, with those that others take the place of (upstream: no limit).
 pub const MAX_STRING_FILTER_RULES: usize = 512;
-/// Memory that the automaton for the pattern of such a rule may take, and its cache.
-pub const MAX_FILTER_REGEX_MEMORY: usize = 256 * 1024;
 /// Bytes that may be looked at to search one string again and again (upstream: no limit): enough for 32 KiB, the largest
 /// chunk of a producer, whatever they hold.
 pub const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;

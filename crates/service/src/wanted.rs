@@ -4,9 +4,11 @@
 //! Made with the session, and anew when its filters change. A producer's registration looks up the name that it registers and
 //! meets the sources that bear it: no others are looked at, and no regular expression is compiled again.
 
+use std::sync::Arc;
+
 use ferretto_proto::messages::{TraceConfig, trace_config};
 
-use crate::expression::{Regex, text_regex};
+use crate::expression::{NameExpressions, Regex};
 use crate::limits;
 use crate::machines::Machine;
 use crate::ordered::{OrderedMap, OrderedSet};
@@ -33,7 +35,11 @@ impl Wanted {
     /// # Errors
     /// A filter that is no regular expression, or more of them than a config may have.
     pub(crate) fn new(config: &TraceConfig, targets: &[usize], this_machine: &str) -> Result<Wanted, String> {
-        let memory = memory_per_expression(config)?;
+        let mut expressions = NameExpressions::new(
+            FIELD,
+            limits::MAX_REGEXES_PER_CONFIG,
+            config.data_sources.iter().flat_map(expressions_of),
+        )?;
         let mut by_name: OrderedMap<String, Vec<WantedSource>> = OrderedMap::new();
         for ((index, source), target) in config.data_sources.iter().enumerate().zip(targets) {
             let name = source.config.name.as_deref().unwrap_or_default();
@@ -47,7 +53,7 @@ impl Wanted {
                 .push(WantedSource {
                     index,
                     target: *target,
-                    filter: ProducerFilter::new(source, machines, memory)?,
+                    filter: ProducerFilter::new(source, machines, &mut expressions)?,
                 });
         }
         Ok(Wanted { by_name })
@@ -70,7 +76,7 @@ impl WantedSource {
 #[derive(Debug)]
 pub struct ProducerFilter {
     names: OrderedSet<String>,
-    expressions: Vec<Regex>,
+    expressions: Vec<Arc<Regex>>,
     machines: MachineFilter,
 }
 
@@ -130,27 +136,25 @@ impl ProducerFilter {
     /// The expression that is none.
     pub fn of(source: &trace_config::DataSource, this_machine: &str) -> Result<ProducerFilter, String> {
         let machines = MachineFilter::new(source, OtherMachines::None, this_machine);
-        Self::new(source, machines, limits::MIN_REGEX_MEMORY)
+        let most = limits::MAX_REGEXES_PER_CONFIG;
+        let mut expressions = NameExpressions::new(FIELD, most, expressions_of(source))?;
+        Self::new(source, machines, &mut expressions)
     }
 
-    fn new(
-        source: &trace_config::DataSource,
+    fn new<'c>(
+        source: &'c trace_config::DataSource,
         machines: MachineFilter,
-        memory: usize,
+        expressions: &mut NameExpressions<'c>,
     ) -> Result<ProducerFilter, String> {
-        let compile = |expression: &String| {
-            whole_name_regex(expression, memory).map_err(|error| {
+        let compile = |expression| {
+            expressions.get(expression).map_err(|error| {
                 let name = source.config.name.as_deref().unwrap_or_default();
-                format!("data source {name:?}: producer_name_regex_filter {expression:?}: {error}")
+                format!("data source {name:?}: {FIELD} {expression:?}: {error}")
             })
         };
         Ok(ProducerFilter {
             names: source.producer_name_filter.iter().cloned().collect(),
-            expressions: source
-                .producer_name_regex_filter
-                .iter()
-                .map(compile)
-                .collect::<Result<_, _>>()?,
+            expressions: expressions_of(source).map(compile).collect::<Result<_, _>>()?,
             machines,
         })
     }
@@ -162,35 +166,17 @@ impl ProducerFilter {
         let matched = || {
             self.expressions
                 .iter()
-                .any(|expression| expression.is_match(name))
+                .any(|expression| expression.is_match(name.as_bytes()))
         };
         self.machines.passes(machine) && (anyone || named() || matched())
     }
 }
 
-/// Bytes for the automaton of each expression of a config, which share what a config may take.
-fn memory_per_expression(config: &TraceConfig) -> Result<usize, String> {
-    let sources = config.data_sources.iter();
-    let count: usize = sources
-        .map(|source| source.producer_name_regex_filter.len())
-        .sum();
-    if count > limits::MAX_REGEXES_PER_CONFIG {
-        return Err(format!(
-            "too many regular expressions in producer_name_regex_filter: {count}, the limit is {}",
-            limits::MAX_REGEXES_PER_CONFIG
-        ));
-    }
-    Ok((limits::MAX_REGEX_MEMORY / count.max(1)).max(limits::MIN_REGEX_MEMORY))
-}
+/// Where a data source has its expressions.
+const FIELD: &str = "producer_name_regex_filter";
 
-/// A regular expression that has to match a whole name, with bounded memory.
-pub(crate) fn whole_name_regex(expression: &str, memory: usize) -> Result<Regex, String> {
-    if expression.len() > limits::MAX_REGEX_LENGTH {
-        return Err(format!("is longer than {} bytes", limits::MAX_REGEX_LENGTH));
-    }
-    // First by itself: with something around it, `a)|(?:b` would be one.
-    text_regex(expression, memory)?;
-    text_regex(&format!("^(?:{expression})$"), memory)
+fn expressions_of(source: &trace_config::DataSource) -> impl Iterator<Item = &str> {
+    source.producer_name_regex_filter.iter().map(String::as_str)
 }
 
 #[cfg(test)]
@@ -246,14 +232,31 @@ mod tests {
     }
 
     #[test]
-    fn expressions_share_the_memory_that_a_config_may_take() {
-        let many = |count| vec![source("d", &vec!["a{100}"; count])];
-        assert!(wanted(many(limits::MAX_REGEXES_PER_CONFIG)).is_ok());
-        let error = wanted(many(limits::MAX_REGEXES_PER_CONFIG + 1)).unwrap_err();
-        assert!(error.contains("too many regular expressions"), "{error}");
-        let greedy = "(?:a{80}){80}";
-        assert!(wanted(vec![source("d", &[greedy])]).is_ok());
-        let error = wanted(vec![source("d", &[greedy; 16])]).unwrap_err();
+    fn all_expressions_of_a_config_share_what_it_may_have() {
+        let sources = |expressions: &[String]| -> Vec<trace_config::DataSource> {
+            expressions
+                .iter()
+                .map(|expression| source("d", &[expression]))
+                .collect()
+        };
+        let many = |count| -> Vec<String> { (0..count).map(|number| format!("a{{100}}{number}")).collect() };
+        assert!(wanted(sources(&many(limits::MAX_REGEXES_PER_CONFIG))).is_ok());
+        let error = wanted(sources(&many(limits::MAX_REGEXES_PER_CONFIG + 1))).unwrap_err();
+        assert!(
+            error.contains("too many different regular expressions"),
+            "{error}"
+        );
+        let greedy = |count| -> Vec<String> {
+            (0..count)
+                .map(|number| format!("(?:a{{80}}){{80}}{number}"))
+                .collect()
+        };
+        assert!(wanted(sources(&greedy(1))).is_ok());
+        let error = wanted(sources(&greedy(16))).unwrap_err();
         assert!(error.contains("size limit"), "{error}");
+        let long = |count| -> Vec<String> { (0..count).map(|number| format!("{number:04000}")).collect() };
+        assert!(wanted(sources(&long(8))).is_ok());
+        let error = wanted(sources(&long(9))).unwrap_err();
+        assert!(error.contains("bytes together"), "{error}");
     }
 }

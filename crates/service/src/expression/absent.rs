@@ -1,71 +1,61 @@
 //! What stands for the crate `regex` where it is not built in: types without values, since none is ever compiled.
 
+use std::ops::Range;
+
 const REFUSAL: &str =
     "regular expressions are not built into this service; build it with the feature `regex`";
 
 /// See [`super`].
-pub(crate) fn text_regex(_: &str, _: usize) -> Result<Regex, String> {
+pub(crate) fn build(_: &str, _: usize) -> Result<Regex, String> {
     Err(REFUSAL.into())
 }
 
 /// See [`super`].
-pub(crate) fn bytes_regex(_: &str, _: usize) -> Result<bytes::Regex, String> {
+pub(crate) fn check_syntax(_: &str) -> Result<(), String> {
     Err(REFUSAL.into())
 }
 
-/// `regex::Regex`.
+/// `regex::bytes::Regex`.
 #[derive(Debug)]
 pub(crate) enum Regex {}
 
 impl Regex {
-    pub(crate) fn is_match(&self, _: &str) -> bool {
+    pub(crate) fn is_match(&self, _: &[u8]) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn capture_locations(&self) -> CaptureLocations {
+        match *self {}
+    }
+
+    pub(crate) fn captures_read(&self, _: &mut CaptureLocations, _: &[u8]) -> Option<Match> {
+        match *self {}
+    }
+
+    pub(crate) fn captures_read_at(&self, _: &mut CaptureLocations, _: &[u8], _: usize) -> Option<Match> {
         match *self {}
     }
 }
 
-/// `regex::bytes`.
-pub(crate) mod bytes {
-    use std::ops::Range;
+/// `regex::bytes::CaptureLocations`.
+#[derive(Debug)]
+pub(crate) enum CaptureLocations {}
 
-    #[derive(Debug)]
-    pub(crate) enum Regex {}
-
-    impl Regex {
-        pub(crate) fn is_match(&self, _: &[u8]) -> bool {
-            match *self {}
-        }
-
-        pub(crate) fn capture_locations(&self) -> CaptureLocations {
-            match *self {}
-        }
-
-        pub(crate) fn captures_read(&self, _: &mut CaptureLocations, _: &[u8]) -> Option<Match> {
-            match *self {}
-        }
-
-        pub(crate) fn captures_read_at(&self, _: &mut CaptureLocations, _: &[u8], _: usize) -> Option<Match> {
-            match *self {}
-        }
+impl CaptureLocations {
+    pub(crate) fn len(&self) -> usize {
+        match *self {}
     }
 
-    #[derive(Debug)]
-    pub(crate) enum CaptureLocations {}
-
-    impl CaptureLocations {
-        pub(crate) fn len(&self) -> usize {
-            match *self {}
-        }
-
-        pub(crate) fn get(&self, _: usize) -> Option<(usize, usize)> {
-            match *self {}
-        }
+    pub(crate) fn get(&self, _: usize) -> Option<(usize, usize)> {
+        match *self {}
     }
+}
 
-    pub(crate) enum Match {}
+/// `regex::bytes::Match`.
+pub(crate) enum Match {}
 
-    impl Match {
-        pub(crate) fn range(&self) -> Range<usize> {
-            match *self {}
-        }
+impl Match {
+    pub(crate) fn range(&self) -> Range<usize> {
+        match *self {}
     }
 }

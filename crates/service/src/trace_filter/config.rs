@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::expression::memory_for_each;
 use crate::limits;
 use crate::trace_filter::bytecode::{self, Action, BytecodeError, FieldTable, Overlay};
 use crate::trace_filter::pattern::PatternError;
@@ -24,6 +25,8 @@ pub enum FilterError {
     NotForTraces,
     /// There are too many rules for strings.
     TooManyRules,
+    /// The patterns of those rules are too long together.
+    Patterns(String),
     /// A rule for strings is not what it should be.
     Rule {
         /// The field that holds it.
@@ -43,6 +46,7 @@ impl fmt::Display for FilterError {
             FilterError::Bytecode { field, error } => write!(f, "trace_filter.{field}: {error}"),
             FilterError::NotForTraces => f.write_str("trace_filter: the root message has no nested field 1 (packet); make the filter for perfetto.protos.Trace"),
             FilterError::TooManyRules => write!(f, "trace_filter: more than {} rules for strings", limits::MAX_STRING_FILTER_RULES),
+            FilterError::Patterns(error) => write!(f, "trace_filter: {error}"),
             FilterError::Rule { chain, index, name, error } => write!(f, "trace_filter.{chain}.rules[{index}]{}: {error}", quoted(name)),
         }
     }
@@ -92,11 +96,18 @@ impl std::error::Error for RuleError {}
 
 /// The rules for strings that the config has: those of the first chain, replaced and followed by those of the second.
 pub(super) fn string_filter(config: &Config) -> Result<StringFilter, FilterError> {
-    let mut filter = StringFilter::default();
-    for (chain, rules) in [
+    let chains = [
         ("string_filter_chain", &config.string_filter_chain.rules),
         ("string_filter_chain_v54", &config.string_filter_chain_v54.rules),
-    ] {
+    ];
+    let all = || chains.iter().flat_map(|(_, rules)| rules.iter());
+    if all().count() > limits::MAX_STRING_FILTER_RULES {
+        return Err(FilterError::TooManyRules);
+    }
+    let patterns = all().filter_map(|rule| rule.regex_pattern.as_deref());
+    let memory = memory_for_each("rules for strings", patterns).map_err(FilterError::Patterns)?;
+    let mut filter = StringFilter::new(memory);
+    for (chain, rules) in chains {
         for (index, rule) in rules.iter().enumerate() {
             add_rule(&mut filter, rule).map_err(|error| FilterError::Rule {
                 chain,
@@ -104,9 +115,6 @@ pub(super) fn string_filter(config: &Config) -> Result<StringFilter, FilterError
                 name: rule.name.clone().unwrap_or_default(),
                 error,
             })?;
-            if filter.len() > limits::MAX_STRING_FILTER_RULES {
-                return Err(FilterError::TooManyRules);
-            }
         }
     }
     Ok(filter)

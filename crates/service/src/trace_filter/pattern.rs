@@ -7,8 +7,7 @@
 
 use std::fmt;
 
-use crate::expression::bytes::Regex;
-use crate::expression::bytes_regex;
+use crate::expression::{self, Regex};
 use crate::limits;
 
 /// Why a pattern is refused.
@@ -47,22 +46,17 @@ pub(super) enum Extent {
     Part,
 }
 
-/// The automaton for a pattern.
-pub(super) fn compile(pattern: &str, extent: Extent) -> Result<Regex, PatternError> {
+/// The automaton for a pattern, in so many bytes at most.
+pub(super) fn compile(pattern: &str, extent: Extent, memory: usize) -> Result<Regex, PatternError> {
     if pattern.len() > limits::MAX_REGEX_LENGTH {
         return Err(PatternError::TooLong);
     }
     let pattern = translate(pattern)?;
-    // First by itself: with something around it, `a)|(b` would be one.
-    let part = build(&pattern)?;
-    match extent {
-        Extent::Part => Ok(part),
-        Extent::Whole => build(&format!(r"\A(?:{pattern})\z")),
-    }
-}
-
-fn build(pattern: &str) -> Result<Regex, PatternError> {
-    bytes_regex(pattern, limits::MAX_FILTER_REGEX_MEMORY).map_err(PatternError::Invalid)
+    let build = match extent {
+        Extent::Part => expression::build,
+        Extent::Whole => expression::whole,
+    };
+    build(&pattern, memory).map_err(PatternError::Invalid)
 }
 
 /// The same pattern for the `regex` crate.
@@ -126,6 +120,10 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn compile(pattern: &str, extent: Extent) -> Result<Regex, PatternError> {
+        super::compile(pattern, extent, limits::MAX_REGEX_MEMORY)
+    }
 
     fn whole(pattern: &str, text: &[u8]) -> bool {
         compile(pattern, Extent::Whole)

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use crate::expression::bytes::{CaptureLocations, Regex};
+use crate::expression::{CaptureLocations, Regex};
 use crate::limits;
 use crate::trace_filter::pattern::{Extent, PatternError, compile};
 
@@ -73,8 +73,10 @@ struct Rule {
 }
 
 /// A chain of rules.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StringFilter {
+    /// What the automaton of each may take.
+    memory: usize,
     rules: Vec<Rule>,
 }
 
@@ -95,6 +97,14 @@ impl fmt::Display for SearchTooLong {
 impl std::error::Error for SearchTooLong {}
 
 impl StringFilter {
+    /// A chain without rules. The automaton of each may take so many bytes.
+    pub(super) fn new(memory: usize) -> Self {
+        Self {
+            memory,
+            rules: Vec::new(),
+        }
+    }
+
     /// Adds a rule: in place of the one of this name, else, and always without a name, at the end.
     pub(super) fn add(
         &mut self,
@@ -107,7 +117,7 @@ impl StringFilter {
         let rule = Rule {
             name: name.into(),
             policy,
-            pattern: compile(pattern, policy.extent())?,
+            pattern: compile(pattern, policy.extent(), self.memory)?,
             atrace_payload_starts_with: atrace_payload_starts_with.into(),
             semantic_types,
         };
@@ -117,10 +127,6 @@ impl StringFilter {
             None => self.rules.push(rule),
         }
         Ok(())
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.rules.len()
     }
 
     /// Memory to work in.

@@ -255,11 +255,29 @@ fn there_is_a_limit_to_rules() {
     };
     filter(&with(limits::MAX_STRING_FILTER_RULES));
     assert!(refused(&with(limits::MAX_STRING_FILTER_RULES + 1)).contains("rules for strings"));
-    // Those that replace others do not count.
+    // Those that replace others count: it took as long to compile the others.
     let mut replaced = with(limits::MAX_STRING_FILTER_RULES - 1);
-    let same = vec![named("same", "b"); 3];
-    replaced.string_filter_chain_v54 = chain(&same).into();
+    let same = |count| chain(&vec![named("same", "b"); count]).into();
+    replaced.string_filter_chain_v54 = same(1);
     filter(&replaced);
+    replaced.string_filter_chain_v54 = same(2);
+    assert!(refused(&replaced).contains("rules for strings"));
+}
+
+#[test]
+fn patterns_are_so_long_together() {
+    let with = |length: usize| {
+        let long = "a".repeat(limits::MAX_REGEX_TEXT / 8);
+        let mut rules = vec![rule(&long); 7];
+        rules.push(rule(&"a".repeat(length)));
+        with_strings(Config {
+            string_filter_chain: chain(&rules).into(),
+            ..Default::default()
+        })
+    };
+    filter(&with(limits::MAX_REGEX_TEXT / 8));
+    let error = refused(&with(limits::MAX_REGEX_TEXT / 8 + 1));
+    assert!(error.contains("bytes together"), "{error}");
 }
 
 #[test]

@@ -8,10 +8,9 @@ use std::time::Duration;
 use ferretto_proto::messages::{TraceConfig, trace_config::trigger_config};
 use ferretto_wire::{Reader, Value};
 
-use crate::expression::Regex;
+use crate::expression::{NameExpressions, Regex};
 use crate::limits;
-use crate::ordered::{OrderedMap, OrderedSet};
-use crate::wanted::whole_name_regex;
+use crate::ordered::OrderedSet;
 
 /// What a trigger does to the session that waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl Definition {
     pub(crate) fn admits(&self, producer: &str) -> bool {
         self.producers
             .as_ref()
-            .is_none_or(|producers| producers.is_match(producer))
+            .is_none_or(|producers| producers.is_match(producer.as_bytes()))
     }
 
     /// Whether it is skipped for this draw from [0, 1).
@@ -185,7 +184,14 @@ fn definitions(triggers: &[trigger_config::Trigger]) -> Result<Vec<Definition>, 
         ));
     }
     let mut names = OrderedSet::new();
-    let mut expressions: OrderedMap<&str, Arc<Regex>> = OrderedMap::new();
+    let given = triggers
+        .iter()
+        .filter_map(|trigger| trigger.producer_name_regex.as_deref());
+    let mut expressions = NameExpressions::new(
+        "producer_name_regex",
+        limits::MAX_TRIGGER_REGEXES_PER_CONFIG,
+        given.filter(|expression| !expression.is_empty()),
+    )?;
     let define = |trigger: &trigger_config::Trigger| {
         let name = trigger.name.as_deref().unwrap_or_default();
         if name.len() > limits::MAX_TRIGGER_NAME {
@@ -213,23 +219,10 @@ fn definitions(triggers: &[trigger_config::Trigger]) -> Result<Vec<Definition>, 
         if expression.is_empty() {
             continue;
         }
-        definition.producers = Some(match expressions.get(expression) {
-            Some(compiled) => compiled.clone(),
-            None if expressions.len() >= limits::MAX_TRIGGER_REGEXES_PER_CONFIG => {
-                return Err(format!(
-                    "too many different producer_name_regex of triggers, the limit is {}",
-                    limits::MAX_TRIGGER_REGEXES_PER_CONFIG
-                ));
-            }
-            None => {
-                let compiled = whole_name_regex(expression, limits::MAX_REGEX_MEMORY).map_err(|error| {
-                    format!("trigger {name:?}: producer_name_regex {expression:?}: {error}")
-                })?;
-                let compiled = Arc::new(compiled);
-                expressions.insert(expression, compiled.clone());
-                compiled
-            }
-        });
+        let compiled = expressions
+            .get(expression)
+            .map_err(|error| format!("trigger {name:?}: producer_name_regex {expression:?}: {error}"))?;
+        definition.producers = Some(compiled);
     }
     Ok(definitions)
 }

@@ -18,7 +18,7 @@ struct Filter {
 impl Filter {
     fn new(messages: &[&[Rule]]) -> Filter {
         let words = decode(&bytecode(messages)).unwrap();
-        let mut strings = StringFilter::default();
+        let mut strings = StringFilter::new(crate::limits::MAX_REGEX_MEMORY);
         strings
             .add(
                 Policy::MatchRedactGroups,
