@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ferretto_proto::messages::TraceConfig;
+use ferretto_proto::messages::{ProtoVmConfig, TraceConfig};
 
 use crate::clock::Now;
 use crate::ids::SessionId;
@@ -242,18 +242,31 @@ pub(crate) fn check_config(config: &TraceConfig) -> Result<(), String> {
         );
     }
     for source in &config.data_sources {
-        let source = &source.config;
-        let limit = source.protovm_config.memory_limit_kb.unwrap_or_default();
-        if limit > limits::MAX_PROTOVM_MEMORY_KB {
-            return Err(format!(
-                "data source {:?}: protovm_config.memory_limit_kb is {limit}, the limit is {}: what is merged goes into a \
-                 packet of the trace",
-                source.name.as_deref().unwrap_or_default(),
-                limits::MAX_PROTOVM_MEMORY_KB
-            ));
+        if let Some(protovm) = source.config.protovm_config.as_option() {
+            check_protovm(protovm).map_err(|why| {
+                let name = source.config.name.as_deref().unwrap_or_default();
+                format!("data source {name:?}: protovm_config{why}")
+            })?;
         }
     }
     Ok(())
+}
+
+#[cfg(feature = "protovm")]
+fn check_protovm(config: &ProtoVmConfig) -> Result<(), String> {
+    let limit = config.memory_limit_kb.unwrap_or_default();
+    if limit > limits::MAX_PROTOVM_MEMORY_KB {
+        return Err(format!(
+            ".memory_limit_kb is {limit}, the limit is {}: what is merged goes into a packet of the trace",
+            limits::MAX_PROTOVM_MEMORY_KB
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "protovm"))]
+fn check_protovm(_: &ProtoVmConfig) -> Result<(), String> {
+    Err(format!(": {}", crate::protovm::NOT_BUILT_IN))
 }
 
 /// How long a session of this config may last.

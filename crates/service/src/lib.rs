@@ -26,6 +26,8 @@ mod output;
 pub mod packet_validator;
 mod packets;
 mod producer;
+#[cfg_attr(feature = "protovm", path = "protovm/mod.rs")]
+#[cfg_attr(not(feature = "protovm"), path = "protovm/absent.rs")]
 pub mod protovm;
 mod query;
 mod readback;

@@ -20,6 +20,9 @@
 //! Program and packets come from a producer, which may be hostile. A program is bounded in size and depth when it is taken
 //! in, the state in memory (`memory_limit_kb`), the work in proportion to the bytes that are overwritten
 //! ([`limits`](crate::limits)). Whatever happens to a packet, the state stays a message, and no other instance notices.
+//!
+//! This is the feature `protovm`: programs that record themselves seldom have a use for it, and would compile it all the same.
+//! Without it `absent.rs` stands here, and a config with a `protovm_config` is refused.
 
 mod budget;
 #[cfg(any(test, fuzzing))]
