@@ -1,0 +1,190 @@
+//! How scripts and systemd learn that a daemon is ready.
+
+use std::io::{ErrorKind, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
+use crate::{SIDES, daemon, has_probes, is_readable, run, sockets};
+
+#[test]
+fn readiness_can_be_waited_for_in_a_pipeline() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    for side in SIDES {
+        let system = System::new(&programs);
+        let mut command = daemon(&system, side, Program::Traced, &[]);
+        command.env("TRACED_NOTIFY_FD", "1").stdout(Stdio::piped());
+        let mut traced = Running(command.spawn().unwrap());
+        let mut said = String::new();
+        // It ends though the daemon goes on.
+        traced.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said, "1", "{side}");
+        for socket in sockets(&system) {
+            UnixStream::connect(socket).unwrap();
+        }
+        assert!(traced.0.try_wait().unwrap().is_none(), "{side}");
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_none_ends_the_daemon() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    for (program, variable) in [
+        (Program::Traced, "TRACED_NOTIFY_FD"),
+        (Program::TracedProbes, "TRACED_PROBES_NOTIFY_FD"),
+    ] {
+        for value in ["777", "x", ""] {
+            let mut system = System::new(&programs);
+            system.start(Side::Ours, Program::Traced);
+            let mut command = daemon(&system, Side::Ours, program, &[]);
+            command.env(variable, value);
+            let ended = run(&system, command);
+            assert_eq!(ended.code(), Some(1), "{variable}={value}: {ended:?}");
+            assert!(
+                ended.stderr.contains(&format!("{variable}={value} ")),
+                "{ended:?}"
+            );
+        }
+    }
+    // Upstream's crashes.
+    let system = System::new(&programs);
+    let mut command = daemon(&system, Side::Upstream, Program::Traced, &[]);
+    command.env("TRACED_NOTIFY_FD", "777");
+    assert!(!run(&system, command).status.success());
+}
+
+/// What systemd would read.
+fn next_datagram(socket: &UnixDatagram) -> String {
+    assert!(is_readable(socket), "no word for systemd");
+    let mut text = vec![0; 4096];
+    let length = socket.recv(&mut text).unwrap();
+    text.truncate(length);
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn systemd_is_told_that_the_service_listens() {
+    let programs = Programs::ours();
+    for kind in ["path", "abstract"] {
+        let mut system = System::new(&programs);
+        let path = system.path("notify");
+        let (name, address) = match kind {
+            "path" => (
+                path.display().to_string(),
+                SocketAddr::from_pathname(&path).unwrap(),
+            ),
+            _ => (
+                format!("@{}", path.display()),
+                SocketAddr::from_abstract_name(path.to_str().unwrap()).unwrap(),
+            ),
+        };
+        let notify = UnixDatagram::bind_addr(&address).unwrap();
+        system.start_with(Side::Ours, Program::Traced, |command| {
+            command.env("NOTIFY_SOCKET", name);
+        });
+        let said = next_datagram(&notify);
+        assert!(
+            said.starts_with("READY=1\nSTATUS=listening on "),
+            "{kind}: {said}"
+        );
+        UnixStream::connect(system.consumer_socket()).unwrap();
+    }
+}
+
+#[test]
+fn systemd_is_told_that_the_data_sources_are_known_once() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let notify = UnixDatagram::bind(system.path("notify")).unwrap();
+    let mut command = daemon(&system, Side::Ours, Program::TracedProbes, &[]);
+    command.env("NOTIFY_SOCKET", system.path("notify"));
+    let mut probes = Running(command.spawn().unwrap());
+    let until = Instant::now() + PATIENCE;
+    while !system.log("daemon.log").contains("waiting for the service") {
+        assert!(Instant::now() < until, "it does not wait");
+        std::thread::yield_now();
+    }
+    notify.set_nonblocking(true).unwrap();
+    let nothing = notify.recv(&mut [0]).unwrap_err();
+    assert_eq!(
+        nothing.kind(),
+        ErrorKind::WouldBlock,
+        "it is not ready without a service"
+    );
+
+    let traced = system.start(Side::Ours, Program::Traced);
+    assert!(next_datagram(&notify).starts_with("READY=1\n"));
+    assert!(has_probes(&system.state()));
+
+    // A second service gets the data sources, and nobody is told again.
+    system.end(traced);
+    system.start(Side::Ours, Program::Traced);
+    system.await_state(has_probes);
+    let nothing = notify.recv(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+    assert!(probes.0.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn probes_that_had_somebody_to_tell_outlive_their_service() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let traced = system.start(Side::Ours, Program::Traced);
+    system.start(Side::Ours, Program::TracedProbes);
+    system.end(traced);
+    system.start(Side::Ours, Program::Traced);
+    system.await_state(has_probes);
+    system.assert_running();
+}
+
+#[test]
+fn systemd_accepts_the_units() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
+    let mut verify = Command::new("systemd-analyze");
+    verify
+        .arg("verify")
+        .arg("--man=no")
+        .env("SYSTEMD_UNIT_PATH", format!("{}:", system.path("").display()));
+    let mut count = 0;
+    for unit in std::fs::read_dir(units).unwrap() {
+        let unit = unit.unwrap().path();
+        if !matches!(
+            unit.extension().and_then(|kind| kind.to_str()),
+            Some("service" | "socket")
+        ) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&unit).unwrap();
+        let text = text
+            .replace("/usr/bin/traced_probes", env!("CARGO_BIN_EXE_traced_probes"))
+            .replace("/usr/bin/traced\n", concat!(env!("CARGO_BIN_EXE_traced"), "\n"));
+        assert!(!text.contains("/usr/bin"), "{}", unit.display());
+        let copy = system.path(unit.file_name().unwrap().to_str().unwrap());
+        std::fs::write(&copy, text).unwrap();
+        verify.arg(copy);
+        count += 1;
+    }
+    assert_eq!(count, 4);
+    match verify.output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            println!("skipped: systemd-analyze is not installed")
+        }
+        output => {
+            let output = output.unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{said}");
+            // Of what else is installed here it complains as well.
+            let about_ours: Vec<&str> = said.lines().filter(|line| line.contains("traced")).collect();
+            assert!(about_ours.is_empty(), "{said}");
+        }
+    }
+}
