@@ -2,6 +2,7 @@
 //! [`World`](world::World), their shared memory is real.
 
 mod abandoned_files;
+mod admission;
 mod clones;
 mod combinations;
 mod compression;
