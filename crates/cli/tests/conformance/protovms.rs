@@ -7,25 +7,27 @@
 use ferretto_client::producer::Acknowledge;
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
-use ferretto_proto::messages::vm_instruction::{AbortLevel, Operation};
-use ferretto_proto::messages::vm_op_select::PathComponent;
-use ferretto_proto::messages::vm_op_select::path_component::Field;
+use ferretto_proto::messages::vm_instruction::Operation;
 use ferretto_proto::messages::{
-    DataSourceConfig, DataSourceDescriptor, ProtoVmConfig, TraceConfig, VmCursorEnum, VmInstruction,
-    VmOpMerge, VmOpSelect, VmProgram,
+    DataSourceConfig, DataSourceDescriptor, ProtoVmConfig, TraceConfig, VmInstruction, VmProgram,
 };
 use ferretto_service::protovm::{Outcome, ProtoVm};
 use ferretto_wire::{Reader, Writer};
+
+#[allow(unreachable_pub)] // In its own crate it is reached.
+#[path = "../../../service/src/trace_buffer/fuzz/input.rs"]
+mod input;
+#[path = "../../../service/src/protovm/fuzz/programs.rs"]
+mod programs;
 
 use crate::data::{buffer, chunk};
 use crate::parties::{Service, config, plain};
 use crate::random::Random;
 use crate::support::{Programs, Side};
+use input::Input;
 
-const SEEDS: std::ops::Range<u64> = 1..200;
+const SEEDS: std::ops::Range<u64> = 1..1200;
 const MEMORY_KB: u32 = 1024;
-/// Field numbers in packets and states: none that only the service may write.
-const FIELDS: [u32; 4] = [1, 2, 4, 5];
 
 #[derive(Debug)]
 struct Case {
@@ -35,17 +37,13 @@ struct Case {
     state: Vec<u8>,
 }
 
-fn any_field(random: &mut Random) -> u32 {
-    FIELDS[random.below(FIELDS.len())]
-}
-
 impl Case {
     fn new(seed: u64) -> Case {
         let mut random = Random(seed);
-        let program = VmProgram {
-            instructions: instructions(&mut random, 0),
-            ..Default::default()
-        };
+        let bytes: Vec<u8> = (0..4000).map(|_| random.below(256) as u8).collect();
+        let mut input = Input(&bytes);
+        let mut program = programs::program(&mut input);
+        make_bearable(&mut program.instructions);
         let run = |packets: &[Vec<u8>]| {
             let mut machine = ProtoVm::new(&program, u64::from(MEMORY_KB) * 1024).unwrap();
             let aborted = packets
@@ -56,8 +54,8 @@ impl Case {
         let mut packets = Vec::new();
         for _ in 0..20 {
             let mut packet = Writer::new();
-            for _ in 0..1 + random.below(6) {
-                field(&mut random, &mut packet, 0);
+            for _ in 0..1 + input.byte() % 6 {
+                programs::field(&mut input, &mut packet);
             }
             packets.push(packet.into_vec());
             if run(&packets).is_none() {
@@ -74,136 +72,15 @@ impl Case {
     }
 }
 
-fn component(field: Field) -> PathComponent {
-    PathComponent {
-        field: Some(field),
-        ..Default::default()
-    }
-}
-
-fn instructions(random: &mut Random, depth: usize) -> Vec<VmInstruction> {
-    let count = if depth == 0 {
-        2 + random.below(4)
-    } else {
-        random.below(3)
-    };
-    let mut list = Vec::new();
-    for _ in 0..count {
-        if depth < 3 && random.one_in(2) {
-            list.push(by_key(random));
-            continue;
+/// Before v57 upstream lets what a merge is to delete be, if it is a message and the merge is to skip those.
+fn make_bearable(instructions: &mut [VmInstruction]) {
+    for instruction in instructions {
+        if let Some(Operation::Merge(merge)) = &mut instruction.operation
+            && merge.skip_submessages == Some(true)
+        {
+            merge.del_if_src_empty = None;
         }
-        list.push(VmInstruction {
-            operation: Some(operation(random)),
-            abort_level: (!random.one_in(3)).then_some(AbortLevel::SKIP_CURRENT_INSTRUCTION),
-            nested_instructions: if depth < 4 {
-                instructions(random, depth + 1)
-            } else {
-                Vec::new()
-            },
-            ..Default::default()
-        });
-    }
-    list
-}
-
-fn select(cursor: VmCursorEnum, path: Vec<PathComponent>, nested: Vec<VmInstruction>) -> VmInstruction {
-    VmInstruction {
-        operation: Some(Operation::Select(Box::new(VmOpSelect {
-            cursor: Some(cursor),
-            relative_path: path,
-            create_if_not_exist: (cursor == VmCursorEnum::VM_CURSOR_DST).then_some(true),
-            ..Default::default()
-        }))),
-        abort_level: Some(AbortLevel::SKIP_CURRENT_INSTRUCTION),
-        nested_instructions: nested,
-        ..Default::default()
-    }
-}
-
-/// For each element of a repeated field of the packet, something is done with the element of the state that has its key.
-fn by_key(random: &mut Random) -> VmInstruction {
-    let each = PathComponent {
-        is_repeated: Some(true),
-        ..component(Field::FieldId(any_field(random)))
-    };
-    let key = any_field(random);
-    let plain = |operation| VmInstruction {
-        operation: Some(operation),
-        ..Default::default()
-    };
-    let load = plain(Operation::RegLoad(Box::default()));
-    let keyed = PathComponent {
-        register_to_match: Some(0),
-        ..component(Field::MapKeyFieldId(key))
-    };
-    let to = vec![component(Field::FieldId(any_field(random))), keyed];
-    let change = plain(match random.below(4) {
-        0 => Operation::Del(Box::default()),
-        1 => Operation::Set(Box::default()),
-        _ => merge(random),
-    });
-    let nested = vec![
-        select(
-            VmCursorEnum::VM_CURSOR_SRC,
-            vec![component(Field::FieldId(key))],
-            vec![load],
-        ),
-        select(VmCursorEnum::VM_CURSOR_DST, to, vec![change]),
-    ];
-    select(VmCursorEnum::VM_CURSOR_SRC, vec![each], nested)
-}
-
-fn merge(random: &mut Random) -> Operation {
-    Operation::Merge(Box::new(VmOpMerge {
-        skip_submessages: Some(random.one_in(2)),
-        del_if_src_empty: Some(random.one_in(2)),
-        ..Default::default()
-    }))
-}
-
-fn operation(random: &mut Random) -> Operation {
-    match random.below(8) {
-        0..4 => {
-            let in_state = random.one_in(2);
-            let mut relative_path = Vec::new();
-            for _ in 0..random.below(3) {
-                relative_path.push(PathComponent {
-                    is_repeated: Some(random.one_in(4)),
-                    ..component(Field::FieldId(any_field(random)))
-                });
-                if in_state && random.one_in(4) {
-                    relative_path.push(component(Field::ArrayIndex(random.below(3) as u32)));
-                }
-            }
-            Operation::Select(Box::new(VmOpSelect {
-                cursor: in_state.then_some(VmCursorEnum::VM_CURSOR_DST),
-                relative_path,
-                create_if_not_exist: in_state.then_some(!random.one_in(3)),
-                ..Default::default()
-            }))
-        }
-        4 | 5 => merge(random),
-        6 => Operation::Set(Box::default()),
-        _ => Operation::Del(Box::default()),
-    }
-}
-
-/// Appends a field to a packet.
-fn field(random: &mut Random, out: &mut Writer, depth: usize) {
-    let number = any_field(random);
-    match random.below(10) {
-        0 => out.fixed32_field(number, random.below(4) as u32),
-        1 => out.fixed64_field(number, random.below(4) as u64),
-        2..5 => out.varint_field(number, random.below(4) as u64),
-        5 => out.bytes_field(number, b"text"),
-        _ if depth < 3 => {
-            let count = random.below(4);
-            out.nested(number, |out| {
-                (0..count).for_each(|_| field(random, out, depth + 1))
-            });
-        }
-        _ => out.bytes_field(number, &[]),
+        make_bearable(&mut instruction.nested_instructions);
     }
 }
 
@@ -290,12 +167,13 @@ fn programs_come_to_the_same_state() {
         }
         Err(_) => SEEDS,
     };
-    let cases: Vec<(u64, Case)> = seeds.map(|seed| (seed, Case::new(seed))).collect();
-    let enough = cases.iter().filter(|(_, case)| case.state.len() > 4).count();
-    assert!(
-        cases.len() == 1 || enough > cases.len() / 3,
-        "only {enough} programs come to a state"
-    );
+    let single = seeds.end - seeds.start == 1;
+    // Most come to none.
+    let cases: Vec<(u64, Case)> = seeds
+        .map(|seed| (seed, Case::new(seed)))
+        .filter(|(_, case)| single || case.state.len() > 4)
+        .collect();
+    assert!(single || cases.len() > 100, "{}", cases.len());
     let run = |side| {
         let service = Service::start(&programs, side);
         cases
