@@ -30,7 +30,7 @@ struct Move {
     incomplete: bool,
 }
 
-/// Reads of the chunks of one request; kept for its allocation.
+/// The chunks of one request, each with where in the request its bytes are if they came along; kept for its allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Moves(Vec<(Move, Option<Range<usize>>)>);
 
@@ -263,8 +263,11 @@ mod tests {
 
     use super::*;
 
-    /// What the request says, by the message that it is.
-    fn decoded(request: &[u8]) -> Result<(Vec<(Move, Option<Vec<u8>>)>, Rest), DecodeError> {
+    /// What a request says: its chunks with the bytes that came along, and the rest.
+    type Said = (Vec<(Move, Option<Vec<u8>>)>, Rest);
+
+    /// By the message that it is.
+    fn decoded(request: &[u8]) -> Result<Said, DecodeError> {
         let message = CommitDataRequest::decode_from_slice(request)?;
         let moves = message.chunks_to_move.iter();
         Ok((
@@ -278,7 +281,8 @@ mod tests {
         ))
     }
 
-    fn read(request: &[u8]) -> Result<(Vec<(Move, Option<Vec<u8>>)>, Rest), DecodeError> {
+    /// Where it lies.
+    fn read(request: &[u8]) -> Result<Said, DecodeError> {
         let mut moves = Moves::default();
         let rest = read_request(request, &mut moves)?;
         let with_data =
