@@ -454,7 +454,9 @@ fn a_minute_of(config: &TraceConfig) -> (Vec<&'static str>, Vec<String>) {
     world.service.disable_tracing(consumer, &now);
     world.advance(5000);
     assert_eq!(world.consumers[&consumer].disabled, [None]);
-    let packets = Trace::decode_from_slice(&world.files[&session]).unwrap().packet;
+    let packets = Trace::decode_from_slice(&world.files[&session])
+        .expect("a whole trace")
+        .packet;
     let kinds = packets.iter().map(|packet| {
         let encoded = packet.encode_to_vec();
         let fields = ferretto_wire::Reader::new(&encoded).flatten();
