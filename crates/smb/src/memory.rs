@@ -52,6 +52,9 @@ pub enum SharedMemoryError {
     },
     /// The peer could resize the file at any time.
     NotSealed,
+    /// It is of huge pages. There are only so many of them, and the peer can give back those behind the file, seals or not: touching it
+    /// then would be the end of us.
+    HugePages,
     /// A system call failed.
     System {
         /// What was being done.
@@ -67,6 +70,7 @@ impl fmt::Display for SharedMemoryError {
             SharedMemoryError::Size { size, max } => write!(f, "cannot share {size} bytes: the size must be a multiple of {GRANULARITY}, not 0 and at most {max}"),
             SharedMemoryError::NotAFile { kind } => write!(f, "cannot attach to the shared memory received: descriptor is of a {kind}, not of a regular file"),
             SharedMemoryError::NotSealed => f.write_str("cannot attach to the shared memory received: it is not a memfd sealed against shrinking, growing and unsealing"),
+            SharedMemoryError::HugePages => f.write_str("cannot attach to the shared memory received: it is of huge pages, which may not be there when it is read"),
             SharedMemoryError::System { doing, .. } => write!(f, "cannot {doing} the shared memory"),
         }
     }
@@ -128,6 +132,9 @@ impl SharedMemory {
             let seals = seals(&fd).map_err(|_| SharedMemoryError::NotSealed)?;
             if seals & SIZE_SEALS != SIZE_SEALS {
                 return Err(SharedMemoryError::NotSealed);
+            }
+            if is_of_huge_pages(&fd).map_err(system("look at"))? {
+                return Err(SharedMemoryError::HugePages);
             }
         }
         let file = File::from(fd.as_fd().try_clone_to_owned().map_err(system("keep"))?);
@@ -271,6 +278,20 @@ fn seals(file: &impl AsFd) -> io::Result<i32> {
         seals @ 0.. => Ok(seals),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Whether a file in memory is made of huge pages.
+fn is_of_huge_pages(file: &impl AsFd) -> io::Result<bool> {
+    const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
+    let mut of = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel writes what `of` has room for.
+    let result = unsafe { libc::fstatfs(file.as_fd().as_raw_fd(), of.as_mut_ptr()) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, and so has written all of it.
+    let of = unsafe { of.assume_init() };
+    Ok(of.f_type as u32 == HUGETLBFS_MAGIC)
 }
 
 /// What is no regular file, in a word.

@@ -77,6 +77,27 @@ fn memory_that_cannot_be_written_is_refused() {
 }
 
 #[test]
+fn memory_of_huge_pages_is_refused() {
+    const HUGE_PAGE: u64 = 2 << 20;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+    // SAFETY: the name is a string that ends with a zero.
+    let fd = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
+    if fd < 0 {
+        println!("skipped: {}", io::Error::last_os_error());
+        return;
+    }
+    // SAFETY: a new descriptor, which nobody else knows.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(HUGE_PAGE).unwrap();
+    add_seals(&file, SIZE_SEALS).unwrap();
+    let attached = SharedMemory::attach(file, Peer::Producer, 8 * MIB);
+    assert!(
+        matches!(attached, Err(SharedMemoryError::HugePages)),
+        "{attached:?}"
+    );
+}
+
+#[test]
 fn descriptors_that_are_no_files_are_refused() {
     let (pipe, _write) = std::io::pipe().unwrap();
     let pipe = OwnedFd::from(pipe);
