@@ -7,15 +7,17 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::get_async_command_response::Cmd;
+use ferretto_proto::messages::ipc_frame::{self, Msg};
 use ferretto_proto::messages::vm_instruction::Operation;
 use ferretto_proto::messages::{
     AttachRequest, AttachResponse, CloneSessionRequest, CloneSessionResponse, CommitDataRequest,
     DataSourceConfig, DataSourceDescriptor, DetachRequest, EnableTracingRequest, EnableTracingResponse,
-    GetTraceStatsResponse, Message, ObserveEventsRequest, ObserveEventsResponse, ProtoVmConfig,
+    GetTraceStatsResponse, IPCFrame, Message, ObserveEventsRequest, ObserveEventsResponse, ProtoVmConfig,
     QueryServiceStateResponse, RegisterDataSourceRequest, TraceConfig, TracingServiceState,
     TrackEventCategory, TrackEventDescriptor, VmInstruction, VmProgram, clone_session_request::Selector,
     commit_data_request, observable_events,
@@ -23,7 +25,7 @@ use ferretto_proto::messages::{
 use ferretto_service::limits;
 use ferretto_wire::{Reader, Writer};
 use support::peers::{Producer, Session, commit, config, enabling, introduction, state};
-use support::wire::{Client, registration};
+use support::wire::{Client, framed, registration};
 use support::{Program, Programs, Side, System};
 
 fn perfetto(system: &System<'_>, side: Side, flags: &[&str]) -> Output {
@@ -569,4 +571,61 @@ fn the_state_of_a_program_is_read_in_as_many_frames_as_it_takes() {
         while !matches!(producer.next_command().0, Cmd::StopDataSource(_)) {}
     }
     system.assert_running();
+}
+
+/// A call of a consumer whose answer is not wanted.
+fn dropped_call(method: &str) -> Vec<u8> {
+    let names = &CONSUMER_PORT.methods;
+    let position = names.iter().position(|name| *name == method).unwrap();
+    let frame = IPCFrame {
+        request_id: Some(1000),
+        msg: Some(Msg::MsgInvokeMethod(Box::new(ipc_frame::InvokeMethod {
+            service_id: Some(1),
+            method_id: Some(position as u32 + 1),
+            drop_reply: Some(true),
+            ..Default::default()
+        }))),
+        ..Default::default()
+    };
+    framed(&frame.encode_to_vec())
+}
+
+/// Time that a process has been on a processor, to which a busy machine does not add.
+fn processor_time(pid: u32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn a_state_that_nobody_wants_to_be_told_is_not_put_together() {
+    const SOURCES: u64 = 60;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let mut bulky = Producer::new(&system, &introduction("bulky"), None);
+    for id in 1..=SOURCES {
+        let descriptor = DataSourceDescriptor {
+            name: Some("n".repeat(120_000)),
+            id: Some(id),
+            ..Default::default()
+        };
+        let request = RegisterDataSourceRequest {
+            data_source_descriptor: descriptor.into(),
+            ..Default::default()
+        };
+        bulky.client.ask("RegisterDataSource", &request.encode_to_vec());
+    }
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let before = processor_time(pid);
+    assert_eq!(state(&mut consumer).data_sources.len() as u64, SOURCES);
+    let asked_once = processor_time(pid) - before;
+    let before = processor_time(pid);
+    let query = dropped_call("QueryServiceState");
+    consumer.send(&query.repeat(500), None);
+    consumer.ask("QueryCapabilities", &[]);
+    let in_vain = processor_time(pid) - before;
+    assert!(
+        in_vain < 20 * asked_once,
+        "{in_vain:?} for nobody, {asked_once:?} for whoever reads"
+    );
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ferretto_ipc::PassedFd;
 use ferretto_ipc::frame::{MAX_FRAME, MAX_PAYLOAD};
-use ferretto_ipc::host::{Reply, ReplyTo, Request};
+use ferretto_ipc::host::{Reply, ReplyTo, ReplyWanted, Request};
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_proto::messages::{
     AttachRequest, CloneSessionRequest, CloneSessionResponse, DetachRequest, EnableTracingRequest,
@@ -226,6 +226,8 @@ impl ConsumerLink {
                 }
                 empty()
             }
+            // There is no end to how much of it could be put together for nobody.
+            ConsumerMethod::QueryServiceState if to.wanted() == ReplyWanted::No => return Ok(Effect::None),
             ConsumerMethod::QueryServiceState => {
                 let request = decode!(QueryServiceStateRequest);
                 let scope = match request.sessions_only {

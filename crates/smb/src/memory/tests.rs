@@ -83,7 +83,10 @@ fn memory_of_huge_pages_is_refused() {
     // SAFETY: the name is a string that ends with a zero.
     let fd = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
     if fd < 0 {
-        println!("skipped: {}", io::Error::last_os_error());
+        println!(
+            "skipped: this kernel has no huge pages: {}",
+            io::Error::last_os_error()
+        );
         return;
     }
     // SAFETY: a new descriptor, which nobody else knows.
