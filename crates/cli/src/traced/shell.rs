@@ -181,6 +181,8 @@ impl Shell {
                 due.push(event.token);
             }
         }
+        // In the order in which they came to be, not in the kernel's, which nobody can predict.
+        due.sort_unstable();
         for token in due.drain(..) {
             self.serve(token, &turn);
             self.carry_out(&turn);
