@@ -323,7 +323,7 @@ struct Alarm {
     clock: Clock,
     /// Reported when it goes off.
     token: u64,
-    /// Made when it is first set.
+    /// Made when it is first set, unless it was before.
     timer: Option<Timer>,
     /// When it goes off.
     at: Option<u64>,
@@ -346,16 +346,21 @@ impl Alarm {
 
     /// Has it go off once at `at`, which is not 0. Fails if there is no descriptor to be had for it.
     fn set(&mut self, at: u64, epoll: &OwnedFd) -> io::Result<()> {
-        let timer = match &self.timer {
-            Some(timer) => timer,
-            None => {
-                let timer = Timer::new(self.clock)?;
-                epoll::add(epoll, &timer, EventData::new_u64(self.token), EventFlags::IN)?;
-                self.timer.insert(timer)
-            }
-        };
-        timer.set(at)?;
-        self.at = Some(at);
+        self.make(epoll)?;
+        if let Some(timer) = &self.timer {
+            timer.set(at)?;
+            self.at = Some(at);
+        }
+        Ok(())
+    }
+
+    /// Makes the timer, if there is none yet.
+    fn make(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        if self.timer.is_none() {
+            let timer = Timer::new(self.clock)?;
+            epoll::add(epoll, &timer, EventData::new_u64(self.token), EventFlags::IN)?;
+            self.timer = Some(timer);
+        }
         Ok(())
     }
 
@@ -399,12 +404,15 @@ impl Reactor {
             .map_err(create("wake-up descriptor"))?;
         epoll::add(&epoll, &eventfd, EventData::new_u64(WAKER), EventFlags::IN)
             .map_err(create("wake-up watch"))?;
+        // Made now and not when it is first wanted, so that a program has the same descriptors all the time.
+        let mut monotonic = Alarm::new(Clock::Monotonic, MONOTONIC_ALARM);
+        monotonic.make(&epoll).map_err(ReactorError::Timer)?;
         Ok(Reactor {
             epoll,
             eventfd: Arc::new(eventfd),
             buffer: Vec::with_capacity(BATCH),
             signals: None,
-            monotonic: Alarm::new(Clock::Monotonic, MONOTONIC_ALARM),
+            monotonic,
             boot: Alarm::new(Clock::Boot, BOOT_ALARM),
             last_deadline: None,
         })
