@@ -8,13 +8,19 @@
 //! user asked for: a producer that commits a million empty chunks pays for them with its buffer space. The
 //! header is as long as the one in shared memory, so the accounting in bytes agrees with upstream's.
 //!
-//! The memory is reserved at once and touched as it is first written: the vector's length *is* the high-water
-//! mark, so a fresh buffer of 1 GiB costs address space only.
+//! The memory is reserved at once and touched as it is first written, so a fresh buffer of 1 GiB costs address space only. Beyond the
+//! first [`SMALL_PAGES`] bytes the kernel is asked for huge pages, of 2 MiB: to get each page of 4 KiB when it is first written costs as
+//! much as to write it several times. A buffer takes no more than twice the memory in use for that, and one that is full no more at all.
 
 use ferretto_smb::{prefetch_for_reading, prefetch_for_writing};
 
+use memmap2::MmapMut;
+
 use super::TraceBufferError;
 use crate::ids::ChunkId;
+
+/// How much of a buffer is in pages of the usual size, in bytes: many are never used for more.
+const SMALL_PAGES: usize = 2 << 20;
 
 /// Size of a record's header, in bytes. Also the alignment of records: whatever is cut off a record is large
 /// enough to hold the header of a free run.
@@ -138,7 +144,10 @@ const KIND_CHUNK: u8 = 1;
 /// The ring of records.
 #[derive(Debug)]
 pub(super) struct Ring {
-    bytes: Vec<u8>,
+    /// As long as the capacity, but for copies. Zero where nothing was written.
+    memory: MmapMut,
+    /// High-water mark: bytes of the ring that were ever written.
+    used: usize,
     capacity: u32,
 }
 
@@ -146,26 +155,20 @@ impl Ring {
     /// Reserves, without touching, `capacity` bytes of memory; `capacity` is a multiple of [`HEADER_SIZE`].
     pub(super) fn with_capacity(capacity: u32) -> Result<Self, TraceBufferError> {
         debug_assert!(capacity.is_multiple_of(HEADER_SIZE));
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(capacity as usize)
-            .map_err(|_| TraceBufferError::OutOfMemory {
-                bytes: u64::from(capacity),
-            })?;
-        Ok(Self { bytes, capacity })
+        Ok(Self {
+            memory: reserve(capacity as usize)?,
+            used: 0,
+            capacity,
+        })
     }
 
     /// A copy of the part in use. The copy cannot be written past it, so it reserves no more than that.
     pub(super) fn try_clone(&self) -> Result<Self, TraceBufferError> {
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(self.bytes.len())
-            .map_err(|_| TraceBufferError::OutOfMemory {
-                bytes: self.bytes.len() as u64,
-            })?;
-        bytes.extend_from_slice(&self.bytes);
+        let mut memory = reserve(self.used)?;
+        memory[..self.used].copy_from_slice(self.bytes());
         Ok(Self {
-            bytes,
+            memory,
+            used: self.used,
             capacity: self.capacity,
         })
     }
@@ -176,21 +179,22 @@ impl Ring {
 
     /// High-water mark: bytes of the ring that were ever written.
     pub(super) fn used(&self) -> u32 {
-        self.bytes.len() as u32
+        self.used as u32
     }
 
     /// Has the processor fetch what stands where a chunk with `payload` bytes may be written next.
     pub(super) fn prefetch_place(&self, at: u32, payload: usize) {
         let at = at as usize;
         let size = outer_size(payload.min(MAX_PAYLOAD)).min(PREFETCHED) as usize;
-        let place = at..self.bytes.len().min(at + size);
-        prefetch_for_writing(self.bytes.get(place).unwrap_or_default());
+        let place = at..self.used.min(at + size);
+        prefetch_for_writing(self.memory.get(place).unwrap_or_default());
     }
 
     /// Has the processor fetch the beginning of the chunk at `at`.
     pub(super) fn prefetch_beginning(&self, at: u32) {
         let at = at as usize;
-        prefetch_for_reading(self.bytes.get(at..at + HEADER_SIZE as usize).unwrap_or_default());
+        let header = self.bytes().get(at..at + HEADER_SIZE as usize);
+        prefetch_for_reading(header.unwrap_or_default());
     }
 
     /// Has the processor fetch what is unread of the chunk at `at`.
@@ -205,13 +209,13 @@ impl Ring {
     fn header(&self, at: u32) -> u128 {
         let at = at as usize;
         let mut header = [0; HEADER_SIZE as usize];
-        header.copy_from_slice(&self.bytes[at..at + HEADER_SIZE as usize]);
+        header.copy_from_slice(&self.bytes()[at..at + HEADER_SIZE as usize]);
         u128::from_le_bytes(header)
     }
 
     fn put_header(&mut self, at: u32, header: u128) {
         let at = at as usize;
-        self.bytes[at..at + HEADER_SIZE as usize].copy_from_slice(&header.to_le_bytes());
+        self.memory[at..at + HEADER_SIZE as usize].copy_from_slice(&header.to_le_bytes());
     }
 
     /// The record that starts at `at`.
@@ -250,15 +254,7 @@ impl Ring {
         debug_assert_eq!(usize::from(chunk.payload), payload.len());
         let end = (at + chunk.outer_size()) as usize;
         debug_assert!(end <= self.capacity as usize);
-        if at == self.used() {
-            self.bytes.extend_from_slice(&encode_chunk(chunk).to_le_bytes());
-            self.bytes.extend_from_slice(payload);
-            self.bytes.resize(end, 0);
-            return;
-        }
-        if end > self.bytes.len() {
-            self.bytes.resize(end, 0);
-        }
+        self.used = self.used.max(end);
         self.put_chunk(at, chunk);
         self.overwrite(at, payload);
     }
@@ -266,31 +262,43 @@ impl Ring {
     /// Replaces the first `payload.len()` bytes of the payload of the chunk at `at`.
     pub(super) fn overwrite(&mut self, at: u32, payload: &[u8]) {
         let start = (at + HEADER_SIZE) as usize;
-        self.bytes[start..start + payload.len()].copy_from_slice(payload);
+        self.memory[start..start + payload.len()].copy_from_slice(payload);
     }
 
     /// Replaces `data.len()` bytes `offset` bytes into the payload of the chunk at `at`.
     pub(super) fn patch(&mut self, at: u32, offset: u16, data: &[u8]) {
         let start = (at + HEADER_SIZE) as usize + usize::from(offset);
-        self.bytes[start..start + data.len()].copy_from_slice(data);
+        self.memory[start..start + data.len()].copy_from_slice(data);
     }
 
     /// Stores how far the chunk at `at` has been read.
     pub(super) fn set_consumed(&mut self, at: u32, consumed: u16) {
         let field = at as usize + 12;
-        self.bytes[field..field + 2].copy_from_slice(&consumed.to_le_bytes());
+        self.memory[field..field + 2].copy_from_slice(&consumed.to_le_bytes());
     }
 
     /// The fragments of the chunk at `at`.
     pub(super) fn payload(&self, at: u32, chunk: &Chunk) -> &[u8] {
         let start = (at + HEADER_SIZE) as usize;
-        &self.bytes[start..start + usize::from(chunk.payload)]
+        &self.bytes()[start..start + usize::from(chunk.payload)]
     }
 
     /// Any part of the memory in use.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.memory[..self.used]
     }
+}
+
+/// Memory of so many bytes, zero, that the kernel provides as it is touched.
+fn reserve(bytes: usize) -> Result<MmapMut, TraceBufferError> {
+    let memory =
+        MmapMut::map_anon(bytes).map_err(|_| TraceBufferError::OutOfMemory { bytes: bytes as u64 })?;
+    #[cfg(target_os = "linux")]
+    if let Some(rest) = bytes.checked_sub(SMALL_PAGES).filter(|rest| *rest > 0) {
+        // Only an optimisation: kernels may be without huge pages, or have none left.
+        let _ = memory.advise_range(memmap2::Advice::HugePage, SMALL_PAGES, rest);
+    }
+    Ok(memory)
 }
 
 // Header layout, little endian. Chunk: id u32, slot u32, reserved u16, payload u16, consumed u16, flags u8, kind u8.
