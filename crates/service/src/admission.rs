@@ -17,23 +17,31 @@ use crate::session::{Session, State};
 /// When sessions with `enable_extra_guardrails` began, by name: nanoseconds of boot time. The same must not begin again
 /// too soon.
 #[derive(Debug, Default)]
-pub(crate) struct GuardedStarts(OrderedMap<String, u64>);
+pub(crate) struct GuardedStarts(OrderedMap<String, Start>);
+
+/// When a session began, and whose.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    at: u64,
+    uid: u32,
+}
 
 impl GuardedStarts {
     /// Seconds since a session of this name began, if that is too short a time ago.
     fn too_recent(&self, name: &str, now: &Now) -> Option<u64> {
-        let began = *self.0.get(name)?;
+        let began = self.0.get(name)?.at;
         is_recent(began, now).then(|| seconds_since(began, now))
     }
 
-    /// How many began within that time.
-    fn count(&self, now: &Now) -> usize {
-        self.0.values().filter(|began| is_recent(**began, now)).count()
+    /// How many of this user began within that time.
+    fn count(&self, uid: u32, now: &Now) -> usize {
+        let recent = |start: &&Start| start.uid == uid && is_recent(start.at, now);
+        self.0.values().filter(recent).count()
     }
 
-    fn note(&mut self, name: String, now: &Now) {
-        self.0.retain(|_, began| is_recent(*began, now));
-        self.0.insert(name, now.boot);
+    fn note(&mut self, name: String, uid: u32, now: &Now) {
+        self.0.retain(|_, start| is_recent(start.at, now));
+        self.0.insert(name, Start { at: now.boot, uid });
     }
 }
 
@@ -61,7 +69,7 @@ impl Service {
             self.check_name(config)?;
             self.check_semaphores(config)?;
         }
-        self.check_guarded_start(config, now)?;
+        self.check_guarded_start(config, uid, now)?;
         if alone { Ok(()) } else { self.check_counts(uid) }
     }
 
@@ -170,7 +178,7 @@ impl Service {
         Ok(())
     }
 
-    fn check_guarded_start(&self, config: &TraceConfig, now: &Now) -> Result<(), String> {
+    fn check_guarded_start(&self, config: &TraceConfig, uid: u32, now: &Now) -> Result<(), String> {
         if !config.enable_extra_guardrails.unwrap_or_default() {
             return Ok(());
         }
@@ -182,10 +190,10 @@ impl Service {
                 limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS
             ));
         }
-        if self.guarded_starts.count(now) >= limits::MAX_GUARDED_STARTS {
+        if self.guarded_starts.count(uid, now) >= limits::MAX_GUARDED_STARTS_PER_UID {
             return Err(format!(
-                "enable_extra_guardrails: {} sessions began within {} s, which is the limit",
-                limits::MAX_GUARDED_STARTS,
+                "enable_extra_guardrails: {} sessions of uid {uid} began within {} s, which is the limit",
+                limits::MAX_GUARDED_STARTS_PER_UID,
                 limits::GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS
             ));
         }
@@ -193,10 +201,10 @@ impl Service {
     }
 
     /// The session was admitted and now begins: others make room if it is exclusive.
-    pub(crate) fn make_way(&mut self, config: &TraceConfig, now: &Now) {
+    pub(crate) fn make_way(&mut self, config: &TraceConfig, uid: u32, now: &Now) {
         if config.enable_extra_guardrails.unwrap_or_default() {
             let name = config.unique_session_name.clone().unwrap_or_default();
-            self.guarded_starts.note(name, now);
+            self.guarded_starts.note(name, uid, now);
         }
         let priority = config.exclusive_prio.unwrap_or_default();
         if priority == 0 {
@@ -248,6 +256,19 @@ pub(crate) fn check_config(config: &TraceConfig) -> Result<(), String> {
                 format!("data source {name:?}: protovm_config{why}")
             })?;
         }
+    }
+    let configs = config
+        .data_sources
+        .iter()
+        .map(|source| &source.config.protovm_config);
+    let in_all: u64 = configs
+        .map(|vm| u64::from(vm.memory_limit_kb.unwrap_or_default()))
+        .sum();
+    if in_all > limits::MAX_PROTOVM_MEMORY_KB_PER_SESSION.into() {
+        return Err(format!(
+            "the protovm_config.memory_limit_kb of all data sources come to {in_all}, the limit is {}: clones copy the states",
+            limits::MAX_PROTOVM_MEMORY_KB_PER_SESSION
+        ));
     }
     Ok(())
 }
@@ -339,7 +360,7 @@ mod tests {
                 boot: minute * 60 * 1_000_000_000,
                 ..Now::default()
             };
-            starts.note(minute.to_string(), &now);
+            starts.note(minute.to_string(), 1, &now);
             // Those of the last five minutes, both ends included.
             assert_eq!(starts.0.len() as u64, (minute + 1).min(6));
         }

@@ -329,7 +329,7 @@ impl Service {
             ));
         }
         let buffers = session.buffers.iter().filter_map(|id| self.buffers.get(id));
-        self.check_clone_memory(buffers.map(TraceBuffer::memory_used).sum())
+        self.check_clone_memory(uid, buffers.map(TraceBuffer::memory_used).sum())
     }
 
     fn check_free_of_sessions(&self, consumer: ConsumerId) -> Result<(), String> {
@@ -341,24 +341,37 @@ impl Service {
         }
     }
 
-    /// Whether clones may take so many bytes more.
-    fn check_clone_memory(&self, more: u64) -> Result<(), String> {
-        let clones = self.sessions.values().filter(|session| session.is_clone());
-        let buffers = clones.flat_map(|session| &session.buffers);
-        let made: u64 = buffers
-            .filter_map(|id| self.buffers.get(id))
-            .map(TraceBuffer::memory_used)
-            .sum();
-        let pending: u64 = self.clones.values().map(PendingClone::bytes).sum();
+    /// Whether clones of this user may take so many bytes more.
+    fn check_clone_memory(&self, uid: u32, more: u64) -> Result<(), String> {
+        let (mut of_uid, mut of_all) = (0, 0);
+        let mut count = |owner: u32, bytes: u64| {
+            of_all += bytes;
+            of_uid += if owner == uid { bytes } else { 0 };
+        };
+        for clone in self.sessions.values().filter(|session| session.is_clone()) {
+            let buffers = clone.buffers.iter().filter_map(|id| self.buffers.get(id));
+            count(clone.uid, buffers.map(TraceBuffer::memory_used).sum());
+        }
+        for pending in self.clones.values() {
+            let consumer = self.consumers.get(&pending.consumer);
+            count(consumer.map_or(uid, |consumer| consumer.uid), pending.bytes());
+        }
         let limit = limits::clone_memory(self.identity.system.ram_bytes);
-        if made + pending + more > limit {
-            return Err(format!(
-                "a clone would take {} KB beside the {} KB that clones have already, and all of them may have {} KB; read and \
-                 free some first",
+        let limit_of_uid = limits::clone_memory_per_uid(limit);
+        let refused = |whose: &str, taken: u64, limit: u64| {
+            format!(
+                "a clone would take {} KB beside the {} KB that clones{whose} have already, and all of them may have {} KB; read \
+                 and free some first",
                 more / 1024,
-                (made + pending) / 1024,
+                taken / 1024,
                 limit / 1024
-            ));
+            )
+        };
+        if of_uid + more > limit_of_uid {
+            return Err(refused(&format!(" of uid {uid}"), of_uid, limit_of_uid));
+        }
+        if of_all + more > limit {
+            return Err(refused("", of_all, limit));
         }
         Ok(())
     }
@@ -461,7 +474,9 @@ impl Service {
             .map(|(index, (_, id))| (index, *id))
             .collect();
         let buffers = members.iter().filter_map(|(_, id)| self.buffers.get(id));
-        self.check_clone_memory(pending.bytes() + buffers.map(TraceBuffer::memory_used).sum::<u64>())?;
+        let more = pending.bytes() + buffers.map(TraceBuffer::memory_used).sum::<u64>();
+        let consumer = self.consumers.get(&pending.consumer);
+        self.check_clone_memory(consumer.ok_or("the consumer has gone")?.uid, more)?;
         Ok(members)
     }
 

@@ -12,11 +12,13 @@ use ferretto_wire::{Reader, Value, Writer};
 
 use crate::clock::Now;
 use crate::compression;
+use crate::effort::{Effort, ProcessorClock};
 use crate::ids::{BufferId, ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
+use crate::instances::NoRoom;
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
-use crate::output::{LogLevel, ProducerCommand};
-use crate::producer::{MemorySharing, Offer, RegistrationId, smb_sizes};
+use crate::output::{LogLevel, Output, ProducerCommand};
+use crate::producer::{MemorySharing, Offer, Owner, RegistrationId, smb_sizes};
 use crate::service::Service;
 use crate::session::{
     Beginning, Drain, FileSink, FlushStrategy, Instance, InstanceState, Session, State, millis_or,
@@ -98,7 +100,7 @@ impl Service {
         let file = file_sink(&config, file)?;
         let buffers = make_buffers(&config)?;
         let ids = self.allocate_buffer_ids(buffers.len())?;
-        self.make_way(&config, now);
+        self.make_way(&config, uid, now);
 
         self.last_session += 1;
         let id = SessionId(self.last_session);
@@ -156,8 +158,9 @@ impl Service {
         if let Some(consumer) = self.consumers.get_mut(&consumer) {
             consumer.session = Some(id);
         }
+        let mut attention = Attention::new(self.processor_clock);
         for (index, target) in targets.into_iter().enumerate() {
-            self.set_up_data_source(id, index, target, &OrderedSet::new(), now);
+            self.set_up_data_source(id, index, target, &OrderedSet::new(), &mut attention, now);
         }
         self.enter_state(id, State::Configured, now);
         self.log(LogLevel::Info, line);
@@ -201,6 +204,7 @@ impl Service {
         index: usize,
         target: usize,
         already: &OrderedSet<(usize, RegistrationId)>,
+        attention: &mut Attention,
         now: &Now,
     ) {
         let Some(entry) = self.sessions.get(&session) else {
@@ -218,19 +222,59 @@ impl Service {
             return;
         };
         let wanted = &named[place];
-        let matching: Vec<Offer> = offers
+        let compared = offers.len().min(attention.offers);
+        attention.offers -= compared;
+        if compared < offers.len() && !std::mem::replace(&mut attention.told, true) {
+            let line = format!(
+                "tracing session {}: more is on offer under the names of its data sources than can be looked at: data source \
+                 {name:?} is not set up everywhere",
+                session.0
+            );
+            self.outputs.push_back(Output::Log(LogLevel::Warning, line));
+        }
+        let size = size_of_instance(entry, index);
+        let has_room = |offer: &Offer| !entry.instances.is_full(offer.owner, size);
+        let full = offers[..compared].iter().find(|offer| !has_room(offer));
+        let full = full.map(|offer| (offer.owner, name.to_owned()));
+        let matching: Vec<Offer> = offers[..compared]
             .iter()
             .copied()
-            .filter(|offer| self.is_wanted(wanted, offer.producer))
+            .filter(has_room)
+            .filter(|offer| self.is_wanted(wanted, offer.producer, &attention.effort))
             .filter(|offer| !already.contains(&(index, offer.registration)))
             .collect();
+        if let Some((owner, name)) = full {
+            self.tell_of_full(session, owner, &name);
+        }
         for offer in matching {
             self.set_up_and_start(session, index, target, offer, now);
         }
     }
 
+    /// Tells the log, once, that the producers of this owner would take part in a session with more than they may.
+    fn tell_of_full(&mut self, session: SessionId, owner: Owner, source: &str) {
+        let entry = self.sessions.get_mut(&session);
+        if entry.is_some_and(|session| session.instances.is_first_refusal(owner)) {
+            let line = format!(
+                "tracing session {}: the producers of {owner} may not take part with more than {} data sources, nor more than {} \
+                 bytes of their configs: {source:?} and others are not set up everywhere",
+                session.0,
+                limits::MAX_INSTANCES_PER_UID,
+                limits::MAX_INSTANCE_BYTES_PER_UID,
+            );
+            self.log(LogLevel::Warning, line);
+        }
+    }
+
     /// A data source was registered while the session was there: sets it up wherever the config wants it.
-    pub(crate) fn set_up_late(&mut self, session: SessionId, offer: Offer, name: &str, now: &Now) {
+    pub(crate) fn set_up_late(
+        &mut self,
+        session: SessionId,
+        offer: Offer,
+        name: &str,
+        effort: &Effort,
+        now: &Now,
+    ) {
         let Some(entry) = self.sessions.get(&session) else {
             return;
         };
@@ -238,7 +282,7 @@ impl Service {
             .wanted
             .named(name)
             .iter()
-            .filter(|wanted| self.is_wanted(wanted, offer.producer))
+            .filter(|wanted| self.is_wanted(wanted, offer.producer, effort))
             .map(|wanted| (wanted.index, wanted.target))
             .collect();
         for (index, target) in wanted {
@@ -256,10 +300,10 @@ impl Service {
         }
     }
 
-    fn is_wanted(&self, source: &WantedSource, producer: ProducerId) -> bool {
+    fn is_wanted(&self, source: &WantedSource, producer: ProducerId, effort: &Effort) -> bool {
         self.producers.get(&producer).is_some_and(|producer| {
             let locked_out = self.is_locked_out(&producer.credentials, &producer.machine);
-            !locked_out && source.is_wanted_of(&producer.name, &producer.machine)
+            !locked_out && source.is_wanted_of(&producer.name, &producer.machine, effort)
         })
     }
 
@@ -287,13 +331,17 @@ impl Service {
             .binary_search_by_key(&offer.registration, |registration| registration.number)
             .ok()?;
         let registration = &producer.data_sources[place];
-        let count = session.instances.of(producer_id).len();
-        if count >= limits::MAX_INSTANCES_PER_PRODUCER {
-            if !std::mem::replace(&mut producer.instances_told, true) {
+        let owner = producer.owner();
+        let size = size_of_instance(session, index);
+        if let Err(why) = session.instances.admit(producer_id, owner, size) {
+            if why == NoRoom::OfOwner {
+                self.tell_of_full(session_id, owner, &name);
+            } else if !std::mem::replace(&mut producer.instances_told, true) {
                 let line = format!(
-                    "producer {:?} takes part in a session with {count} data sources already, by registering names more than once: \
+                    "producer {:?} takes part in a session with {} data sources already, by registering names more than once: \
                      the others are not set up",
-                    producer.name
+                    producer.name,
+                    limits::MAX_INSTANCES_PER_PRODUCER
                 );
                 self.log(LogLevel::Warning, line);
             }
@@ -305,6 +353,8 @@ impl Service {
         let descriptor = &registration.descriptor;
         let instance = Instance {
             producer: producer_id,
+            owner,
+            size,
             registration: offer.registration,
             source: index,
             name,
@@ -332,7 +382,7 @@ impl Service {
                 .find(|wish| wish.producer_name.as_deref() == Some(producer.name.as_str()));
             let kb = |setting: Option<u32>| setting.unwrap_or_default() as usize * 1024;
             let or_hint = |setting: usize, hint: usize| if setting == 0 { hint } else { setting };
-            let (size, page_size) = smb_sizes(
+            let wish = (
                 or_hint(
                     wish.map_or(0, |wish| kb(wish.shm_size_kb)),
                     producer.smb_size_hint,
@@ -343,8 +393,14 @@ impl Service {
                 ),
             );
             let command = match producer.sharing {
-                MemorySharing::Possible => ProducerCommand::CreateSharedMemory { size, page_size },
-                MemorySharing::Impossible => ProducerCommand::EmulateSharedMemory { page_size },
+                MemorySharing::Possible => {
+                    let (size, page_size) = self.grant_shared_memory(producer_id, wish);
+                    ProducerCommand::CreateSharedMemory { size, page_size }
+                }
+                MemorySharing::Impossible => {
+                    let (_, page_size) = smb_sizes(wish.0, wish.1);
+                    ProducerCommand::EmulateSharedMemory { page_size }
+                }
             };
             self.command(producer_id, command);
         }
@@ -580,6 +636,33 @@ fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
     bytes_of(trace_config, DATA_SOURCES)
         .map(|source| bytes_of(source, CONFIG).flatten().copied().collect())
         .collect()
+}
+
+/// How much may still be done to find out whom a config wants: it can want a name thousands of times, and thousands of producers offer it.
+pub(crate) struct Attention {
+    /// Offers of data sources that may be held against it.
+    offers: usize,
+    /// The log knows that there are more.
+    told: bool,
+    /// What matching their names has taken.
+    effort: Effort,
+}
+
+impl Attention {
+    pub(crate) fn new(clock: Option<ProcessorClock>) -> Attention {
+        Attention {
+            offers: limits::MAX_OFFERS_COMPARED,
+            told: false,
+            effort: Effort::new(clock),
+        }
+    }
+}
+
+/// Bytes that an instance of a data source of this config counts.
+fn size_of_instance(session: &Session, index: usize) -> usize {
+    let source = session.config.data_sources.get(index);
+    let name = source.and_then(|source| source.config.name.as_deref());
+    name.map_or(0, str::len) + session.data_source_configs.get(index).map_or(0, Vec::len)
 }
 
 /// The config that a producer gets: the consumer's bytes untouched, then what the service sets. A field that comes

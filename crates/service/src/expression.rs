@@ -7,19 +7,67 @@
 //! A config is judged in one go, and all clients wait. So every expression is compiled once, on bytes and with ASCII's classes, which
 //! takes a twentieth of the time that those of Unicode do; all of one kind share lengths and memory. Upstream's classes are
 //! ASCII's too, with `std::regex` as with RE2.
+//!
+//! Matching takes time linear in what is matched, times, at worst, the size of the automaton: what that comes to is bounded as well, see
+//! [`Expression::work`].
 
 #[cfg(not(feature = "regex"))]
 mod absent;
 
 #[cfg(not(feature = "regex"))]
-pub(crate) use absent::{CaptureLocations, Regex, build, check_syntax};
+pub(crate) use absent::{CaptureLocations, Regex, build_within, check_syntax};
 #[cfg(feature = "regex")]
 pub(crate) use regex::bytes::{CaptureLocations, Regex};
 
 use std::sync::Arc;
 
+use crate::effort::Effort;
 use crate::limits;
 use crate::ordered::OrderedMap;
+
+/// An expression, and what it costs to match.
+#[derive(Debug)]
+pub(crate) struct Expression {
+    pub(crate) regex: Regex,
+    /// About the bytes that the automaton takes: each of its states may be visited for each byte that is looked at.
+    weight: u64,
+}
+
+impl Expression {
+    /// Units of work to look at so many bytes, see [`Effort`].
+    pub(crate) fn work(&self, bytes: usize) -> u64 {
+        self.weight.saturating_mul(bytes as u64)
+    }
+
+    /// Whether it matches this name of a producer. It does not if that would take too long: by itself, or after what else `effort` is
+    /// for.
+    pub(crate) fn matches_name(&self, name: &str, effort: &Effort) -> bool {
+        let work = self.work(name.len());
+        if work > limits::MAX_NAME_WORK || effort.taken() >= limits::MAX_MATCHING_TIME {
+            return false;
+        }
+        effort.spend(work);
+        self.regex.is_match(name.as_bytes())
+    }
+}
+
+/// An expression in so many bytes at most. Most need few: whether this one does is found out first.
+pub(crate) fn build(expression: &str, memory: usize) -> Result<Expression, String> {
+    const FEW: usize = 4 * 1024;
+    const MORE: usize = 8 * FEW;
+    for enough in [FEW, MORE].into_iter().filter(|enough| *enough < memory) {
+        if let Ok(regex) = build_within(expression, enough, memory) {
+            return Ok(Expression {
+                regex,
+                weight: enough as u64,
+            });
+        }
+    }
+    Ok(Expression {
+        regex: build_within(expression, memory, memory)?,
+        weight: memory as u64,
+    })
+}
 
 /// What each of these expressions may take: they share what one `field` of a config may.
 ///
@@ -42,7 +90,7 @@ pub(crate) fn memory_for_each<'c>(
 }
 
 /// The expression that matches all of what `expression` matches some of, in so many bytes at most.
-pub(crate) fn whole(expression: &str, memory: usize) -> Result<Regex, String> {
+pub(crate) fn whole(expression: &str, memory: usize) -> Result<Expression, String> {
     // With something around it, `a)|(?:b` would be an expression.
     check_syntax(expression)?;
     build(&format!(r"\A(?:{expression})\z"), memory)
@@ -52,7 +100,7 @@ pub(crate) fn whole(expression: &str, memory: usize) -> Result<Regex, String> {
 #[derive(Debug)]
 pub(crate) struct NameExpressions<'c> {
     memory: usize,
-    compiled: OrderedMap<&'c str, Arc<Regex>>,
+    compiled: OrderedMap<&'c str, Arc<Expression>>,
 }
 
 impl<'c> NameExpressions<'c> {
@@ -78,7 +126,7 @@ impl<'c> NameExpressions<'c> {
     }
 
     /// One of them, which is compiled if it was not yet.
-    pub(crate) fn get(&mut self, expression: &'c str) -> Result<Arc<Regex>, String> {
+    pub(crate) fn get(&mut self, expression: &'c str) -> Result<Arc<Expression>, String> {
         if let Some(compiled) = self.compiled.get(expression) {
             return Ok(compiled.clone());
         }
@@ -98,12 +146,13 @@ impl<'c> NameExpressions<'c> {
     }
 }
 
-/// An expression on bytes, classes of which are those of ASCII.
+/// An expression on bytes, classes of which are those of ASCII. Its automaton takes `size` bytes at most, and what it needs to be searched
+/// for about `memory`.
 #[cfg(feature = "regex")]
-pub(crate) fn build(expression: &str, memory: usize) -> Result<Regex, String> {
+fn build_within(expression: &str, size: usize, memory: usize) -> Result<Regex, String> {
     regex::bytes::RegexBuilder::new(expression)
         .unicode(false)
-        .size_limit(memory)
+        .size_limit(size)
         .dfa_size_limit(memory.max(limits::MIN_REGEX_CACHE))
         .build()
         .map_err(|error| reason(&error.to_string()))
@@ -134,7 +183,7 @@ mod tests {
 
     fn matches(expression: &str, name: &str) -> bool {
         let compiled = of(&[expression]).unwrap().get(expression);
-        compiled.expect(expression).is_match(name.as_bytes())
+        compiled.expect(expression).matches_name(name, &Effort::default())
     }
 
     #[test]
@@ -145,6 +194,24 @@ mod tests {
         assert_eq!(why("a)|(?:b"), "unopened group");
         let large = why("(a{100}){100}");
         assert!(large.contains("size limit") && !large.contains('\n'), "{large}");
+    }
+
+    #[test]
+    fn the_weight_is_about_that_of_the_automaton() {
+        let weight = |expression| build(expression, 1 << 20).unwrap().weight;
+        assert_eq!(weight(r"B\|\d+\|foo (.*)"), 4096);
+        let (more, most) = (weight("a{500}"), weight("(a{100}){100}"));
+        assert!(4096 < more && more < most && most == 1 << 20, "{more} {most}");
+    }
+
+    #[test]
+    fn a_name_that_takes_too_long_is_not_matched() {
+        let effort = Effort::default();
+        let dear = build("(?:[ab]*a[ab]{4000})?.*", 1 << 20).unwrap();
+        assert!(dear.matches_name("abc", &effort));
+        assert!(!dear.matches_name(&"ab".repeat(2048), &effort));
+        let cheap = build("(a|b)*", 1 << 20).unwrap();
+        assert!(cheap.matches_name(&"ab".repeat(2048), &effort));
     }
 
     #[test]
@@ -161,12 +228,8 @@ mod tests {
     fn the_same_expression_is_one() {
         let mut expressions = of(&["a", "b", "a", "c", "b"]).expect("three");
         for expression in ["a", "b", "c", "a"] {
-            assert!(
-                expressions
-                    .get(expression)
-                    .unwrap()
-                    .is_match(expression.as_bytes())
-            );
+            let compiled = expressions.get(expression).unwrap();
+            assert!(compiled.matches_name(expression, &Effort::default()));
         }
         assert_eq!(expressions.compiled.len(), 3);
         let error = of(&["a", "b", "a", "c", "d"]).unwrap_err();

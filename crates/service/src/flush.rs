@@ -9,7 +9,7 @@ use crate::lifecycle::{after, instances_by_producer, next_multiple};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{FlushOutcome, LogLevel, Output, ProducerCommand};
-use crate::producer::Producer;
+use crate::producer::{Owner, Producer, ScrapedFor};
 use crate::service::Service;
 use crate::session::{
     Drain, FlushPurpose, FlushStrategy, Instance, LifecycleEvent, PendingFlush, SlowDataSources, SlowKind,
@@ -34,6 +34,14 @@ pub(crate) mod flags {
     pub(super) fn is_last(flags: u64) -> bool {
         matches!(flags & 0xf, REASON_TRACE_STOP | REASON_TRACE_CLONE)
     }
+}
+
+/// Whether shared memory is to be scraped for a flush that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scrape {
+    Due,
+    /// It was just now, for another flush of the session.
+    Done,
 }
 
 impl Service {
@@ -152,7 +160,7 @@ impl Service {
             );
         }
         if nobody {
-            self.complete_flush(id, request, FlushOutcome::Succeeded, now);
+            self.complete_flush(id, request, FlushOutcome::Succeeded, Scrape::Due, now);
         } else {
             self.timers
                 .set(after(now, timeout), Timer::FlushTimeout(id, request));
@@ -182,12 +190,25 @@ impl Service {
                 }
             }
         }
+        // What completes together was written before, and is scraped once.
+        let mut scraped = None;
         for (session, request) in complete {
-            self.complete_flush(session, request, FlushOutcome::Succeeded, now);
+            let scrape = match scraped.replace(session) {
+                Some(last) if last == session => Scrape::Done,
+                _ => Scrape::Due,
+            };
+            self.complete_flush(session, request, FlushOutcome::Succeeded, scrape, now);
         }
     }
 
-    pub(crate) fn flush_timed_out(&mut self, id: SessionId, request: FlushRequestId, now: &Now) {
+    /// Producers had their time to acknowledge this flush. `scraped` has the sessions for which shared memory was scraped just now.
+    pub(crate) fn flush_timed_out(
+        &mut self,
+        id: SessionId,
+        request: FlushRequestId,
+        scraped: &mut OrderedSet<SessionId>,
+        now: &Now,
+    ) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -208,10 +229,22 @@ impl Service {
             id.0
         );
         self.log(LogLevel::Warning, line);
-        self.complete_flush(id, request, FlushOutcome::Failed, now);
+        let scrape = if scraped.insert(id) {
+            Scrape::Due
+        } else {
+            Scrape::Done
+        };
+        self.complete_flush(id, request, FlushOutcome::Failed, scrape, now);
     }
 
-    fn complete_flush(&mut self, id: SessionId, request: FlushRequestId, outcome: FlushOutcome, now: &Now) {
+    fn complete_flush(
+        &mut self,
+        id: SessionId,
+        request: FlushRequestId,
+        outcome: FlushOutcome,
+        scrape: Scrape,
+        now: &Now,
+    ) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -220,8 +253,10 @@ impl Service {
         };
         self.timers
             .forget(|timer| *timer == Timer::FlushTimeout(id, request));
-        // Producers may say that they are done and still hold chunks: writers of other threads, for one.
-        self.scrape_all(id);
+        if scrape == Scrape::Due {
+            // Producers may say that they are done and still hold chunks: writers of other threads, for one.
+            self.scrape_all(id);
+        }
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -288,11 +323,20 @@ impl Service {
         }
     }
 
-    /// Scrapes the shared memory of every producer for the buffers of this session.
+    /// Scrapes the shared memory of every producer for the buffers of this session, as much of it as one flush may have scraped for each
+    /// owner.
     pub(crate) fn scrape_all(&mut self, id: SessionId) {
-        let producers: Vec<ProducerId> = self.producers.keys().copied().collect();
-        for producer in producers {
-            self.scrape(id, producer);
+        let producers: Vec<(ProducerId, Owner)> = self
+            .producers
+            .iter()
+            .filter(|(_, producer)| producer.may_be_scraped())
+            .map(|(id, producer)| (*id, producer.owner()))
+            .collect();
+        self.protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
+        let mut left: OrderedMap<Owner, usize> = OrderedMap::new();
+        for (producer, owner) in producers {
+            let left = left.get_or_insert_with(owner, || limits::MAX_SCRAPED_PER_UID);
+            self.scrape(ScrapedFor::Session(id), producer, left);
         }
     }
 }

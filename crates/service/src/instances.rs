@@ -1,11 +1,15 @@
 //! The instances of data sources that a session has: by id, by producer, and how many are in each state.
 //!
 //! Kept by the session. One hostile producer can make thousands of them, so nothing here, and nothing that a producer does, looks
-//! through all of a session's: whether all have started is a matter of counting, and who goes away finds its own.
+//! through all of a session's: whether all have started is a matter of counting, and who goes away finds its own. What does have to
+//! look at all of them is bounded by what each user's producers may have ([`Instances::admit`]).
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::ids::{DataSourceInstanceId, IdHasher, ProducerId};
+use crate::limits;
+use crate::ordered::OrderedMap;
+use crate::producer::Owner;
 use crate::session::{Instance, InstanceState};
 
 /// All instances of one session.
@@ -16,12 +20,63 @@ pub(crate) struct Instances {
     by_producer: HashMap<ProducerId, Vec<DataSourceInstanceId>, IdHasher>,
     /// How many are in each state.
     count: [usize; InstanceState::Stopped as usize + 1],
+    /// What the producers of each user have.
+    by_owner: OrderedMap<Owner, Share>,
+}
+
+/// What of a session belongs to one user's producers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Share {
+    instances: usize,
+    bytes: usize,
+    /// The log knows that there would be more than there may be.
+    told: bool,
+}
+
+/// Why there is no instance of a data source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    /// Its producer has as many as it may have.
+    OfProducer,
+    /// The producers of its user have.
+    OfOwner,
 }
 
 impl Instances {
+    /// Whether the producers of this owner may have none more of this size.
+    pub(crate) fn is_full(&self, owner: Owner, size: usize) -> bool {
+        self.by_owner.get(&owner).is_some_and(|share| {
+            share.instances >= limits::MAX_INSTANCES_PER_UID
+                || share.bytes + size > limits::MAX_INSTANCE_BYTES_PER_UID
+        })
+    }
+
+    /// Whether there may be one more, of this producer and this size.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn admit(&self, producer: ProducerId, owner: Owner, size: usize) -> Result<(), NoRoom> {
+        if self.of(producer).len() >= limits::MAX_INSTANCES_PER_PRODUCER {
+            Err(NoRoom::OfProducer)
+        } else if self.is_full(owner, size) {
+            Err(NoRoom::OfOwner)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the log is yet to be told that the producers of this owner would have more than they may.
+    pub(crate) fn is_first_refusal(&mut self, owner: Owner) -> bool {
+        let share = self.by_owner.get_or_insert_with(owner, Share::default);
+        !std::mem::replace(&mut share.told, true)
+    }
+
     /// Adds one. Ids ascend and are never used again.
     pub(crate) fn insert(&mut self, id: DataSourceInstanceId, instance: Instance) {
         self.count[instance.state as usize] += 1;
+        let share = self.by_owner.get_or_insert_with(instance.owner, Share::default);
+        share.instances += 1;
+        share.bytes += instance.size;
         self.by_producer.entry(instance.producer).or_default().push(id);
         self.by_id.insert(id, instance);
     }
@@ -32,6 +87,13 @@ impl Instances {
             return;
         };
         self.count[removed.state as usize] -= 1;
+        if let Some(share) = self.by_owner.get_mut(&removed.owner) {
+            share.instances -= 1;
+            share.bytes -= removed.size;
+            if share.instances == 0 {
+                self.by_owner.remove(&removed.owner);
+            }
+        }
         let Some(siblings) = self.by_producer.get_mut(&removed.producer) else {
             return;
         };

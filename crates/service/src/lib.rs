@@ -13,6 +13,7 @@ mod clone;
 mod commit;
 pub mod compression;
 mod concurrent;
+mod effort;
 mod enable;
 mod expression;
 mod flush;
@@ -45,6 +46,7 @@ pub use clock::Now;
 pub use clone::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, Original,
 };
+pub use effort::ProcessorClock;
 pub use enable::{ConfigInput, OutputFile};
 pub use ids::{
     BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, RelayId,

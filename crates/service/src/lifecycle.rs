@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferretto_proto::messages::{Message, TraceConfig, observable_events};
 
 use crate::clock::Now;
-use crate::enable::{ConfigInput, only_filters_differ, resolve_targets};
+use crate::enable::{Attention, ConfigInput, only_filters_differ, resolve_targets};
 use crate::ids::{ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
@@ -291,8 +291,9 @@ impl Service {
                 "a changed config differs in more than producer filters: only those take effect".into();
             self.log(LogLevel::Warning, line);
         }
+        let mut attention = Attention::new(self.processor_clock);
         for (index, target) in targets.into_iter().enumerate() {
-            self.set_up_data_source(id, index, target, &set_up, now);
+            self.set_up_data_source(id, index, target, &set_up, &mut attention, now);
         }
     }
 

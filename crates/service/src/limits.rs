@@ -16,6 +16,11 @@ pub const MAX_CLONES_PER_UID: usize = 64;
 /// Memory of all clones together where the machine's is not known.
 pub const DEFAULT_CLONE_MEMORY: u64 = 1 << 30;
 
+/// Bytes that the buffers of one user's clones may take, of what those of all may: there has to be some left for others.
+pub fn clone_memory_per_uid(all: u64) -> u64 {
+    all / 4 * 3
+}
+
 /// Bytes that the buffers of all clones together may take: half of the machine's memory. Upstream copies until there is
 /// none left.
 pub fn clone_memory(ram_bytes: Option<u64>) -> u64 {
@@ -36,8 +41,19 @@ pub const MAX_PRODUCER_NAME: usize = 4096;
 /// Instances of data sources that one producer has in one session: as many as a config can want, so only who registers names more than
 /// once gets there (upstream: no limit).
 pub const MAX_INSTANCES_PER_PRODUCER: usize = MAX_DATA_SOURCES_PER_CONFIG;
+/// Data sources that all producers of one user may have registered at once (upstream: no limit). Each takes some hundred bytes, however
+/// short its descriptor.
+pub const MAX_DATA_SOURCES_PER_UID: usize = 64 * 1024;
 /// Bytes of descriptors that all producers of one user may have registered at once (upstream: no limit).
 pub const MAX_DESCRIPTOR_BYTES_PER_UID: usize = 256 * 1024 * 1024;
+/// Instances of data sources that all producers of one user have in one session: setting them up, flushing and stopping them is done
+/// at once, and what a config wants of many, many processes can offer (upstream: no limit).
+pub const MAX_INSTANCES_PER_UID: usize = 32 * 1024;
+/// Offers of data sources that are held against those of a config when it begins or changes: how often the config wants a name, times
+/// how often that is offered (upstream: no limit).
+pub const MAX_OFFERS_COMPARED: usize = 4 * 1024 * 1024;
+/// Bytes of the configs that go to them, and of their names.
+pub const MAX_INSTANCE_BYTES_PER_UID: usize = 64 * 1024 * 1024;
 /// Producers at once.
 pub const MAX_PRODUCERS: usize = 0xffff;
 /// The last id of a producer; then they go round, skipping those in use. Traces have 31 bits for them.
@@ -61,8 +77,8 @@ pub const GUARDRAIL_MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 pub const GUARDRAIL_MAX_BUFFERS_KB: u32 = 128 * 1024;
 /// After so many whole seconds, a session of the same name with `enable_extra_guardrails` may not begin yet.
 pub const GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS: u64 = 5 * 60;
-/// Sessions with `enable_extra_guardrails` and different names that may begin within that time (upstream: none).
-pub const MAX_GUARDED_STARTS: usize = 128;
+/// Sessions of one user with `enable_extra_guardrails` and different names that may begin within that time (upstream: none).
+pub const MAX_GUARDED_STARTS_PER_UID: usize = 128;
 /// Highest `priority_boost` of the ordinary policy: 20 above the usual `nice` value 0.
 pub const MAX_BOOST_OTHER: u32 = 20;
 /// Highest `priority_boost` of the real-time policy.
@@ -70,6 +86,11 @@ pub const MAX_BOOST_FIFO: u32 = 99;
 
 /// Shared memory of a producer that states no wish.
 pub const DEFAULT_SMB_SIZE: usize = 256 * 1024;
+/// Bytes of the shared memory of one user's producers; whoever comes when there is no more gets no more than the usual size (upstream: no
+/// limit).
+pub const MAX_SHARED_MEMORY_PER_UID: usize = 512 * 1024 * 1024;
+/// Bytes of it that are scraped for one flush: what producers hold usually is a chunk for each thread (upstream: no limit).
+pub const MAX_SCRAPED_PER_UID: usize = 64 * 1024 * 1024;
 /// Page size of a producer that states no wish.
 pub const DEFAULT_SMB_PAGE_SIZE: usize = 4096;
 /// Largest shared memory that is granted.
@@ -96,6 +117,8 @@ pub const MAX_LISTED_NAME: usize = 1024;
 /// limit).
 pub const MAX_SLOW_FLUSHES: usize = 16;
 
+/// Writers of which the statistics of a session tell, in all of its buffers (upstream: no limit).
+pub const MAX_WRITERS_IN_STATS: usize = 1 << 16;
 /// Interval of clock snapshots, sync markers and statistics when the config does not say.
 pub const DEFAULT_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(10);
 /// Clock snapshots that wait for the next read-back.
@@ -135,6 +158,11 @@ pub const MAX_PENDING_SNAPSHOTS: usize = 256;
 pub const MAX_TRIGGERS_REMEMBERED: usize = 1024;
 /// Longest regular expression in a config.
 pub const MAX_REGEX_LENGTH: usize = 4096;
+/// Bytes of a producer's name times bytes of the automaton that an expression is (upstream: no limit): at worst some 10 ms.
+pub const MAX_NAME_WORK: u64 = 1 << 27;
+/// How long matching names with expressions may take in all, of the thread's own time, when a config, a data source or triggers come
+/// (upstream: no limit). From then on no name matches.
+pub const MAX_MATCHING_TIME: Duration = Duration::from_millis(200);
 /// Different `producer_name_regex_filter` of the data sources in one config (upstream: no limit).
 pub const MAX_REGEXES_PER_CONFIG: usize = 256;
 /// Bytes of all regular expressions of one kind in a config: filters of names, triggers, rules for strings (upstream: no limit). While
@@ -154,6 +182,13 @@ pub const MAX_FILTER_TABLE_ENTRIES: usize = 1 << 20;
 pub const MAX_FILTER_DEPTH: usize = 1000;
 /// Rules for strings in a trace filter, with those that others take the place of (upstream: no limit).
 pub const MAX_STRING_FILTER_RULES: usize = 512;
+/// Bytes of a string times bytes of the automaton that looks at it (upstream: no limit): at worst 100 ms.
+pub const MAX_SEARCH_WORK: u64 = 1 << 30;
+/// How long searching the strings of a packet may take, of the thread's own time (upstream: no limit). What is left of such a packet is
+/// nothing.
+pub const MAX_FILTER_TIME_PER_PACKET: Duration = Duration::from_millis(100);
+/// After this time a batch of packets that are filtered is complete, however small it is.
+pub const MAX_FILTER_TIME_PER_BATCH: Duration = Duration::from_millis(20);
 /// Bytes that may be looked at to search one string again and again (upstream: no limit): enough for 32 KiB, the largest
 /// chunk of a producer, whatever they hold.
 pub const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;
@@ -176,6 +211,10 @@ pub const MAX_FILE_THREADS: usize = 128;
 /// Largest `memory_limit_kb` of a `protovm_config` (upstream: no limit). The state is written into one packet, and those are
 /// limited to 256 MB.
 pub const MAX_PROTOVM_MEMORY_KB: u32 = 128 * 1024;
+/// All of them in one config together.
+pub const MAX_PROTOVM_MEMORY_KB_PER_SESSION: u32 = MAX_PROTOVM_MEMORY_KB;
+/// The same of all programs of a trace buffer: there may be several for one data source. Clones copy their states at once.
+pub const MAX_PROTOVM_MEMORY_KB_PER_BUFFER: u32 = 2 * MAX_PROTOVM_MEMORY_KB;
 /// When the states in a packet have come to this many bytes, those that follow go into another (upstream: one packet for all).
 pub const PROTOVMS_PACKET: usize = 64 * 1024 * 1024;
 /// Programs that may merge what is overwritten in one trace buffer (upstream: no limit).
@@ -199,6 +238,8 @@ pub const PROTOVM_WORK_PER_PACKET: u64 = 1000;
 pub const PROTOVM_WORK_PER_BYTE: u64 = 64;
 /// What it may have saved up.
 pub const MAX_PROTOVM_WORK: u64 = 1 << 24;
+/// What all programs may use for what one request overwrites, however much that has earned.
+pub const MAX_PROTOVM_WORK_AT_ONCE: u64 = 1 << 25;
 
 /// Connections at once, where the process may have as many descriptors as they take (upstream: no limit).
 pub const MAX_CONNECTIONS: usize = 16 * 1024;

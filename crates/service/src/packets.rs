@@ -316,7 +316,7 @@ const PROTOVMS: u32 = 125;
 impl Service {
     /// Writes the statistics of a session as a packet.
     pub(crate) fn write_stats(&mut self, session: crate::ids::SessionId, out: &mut Readout) {
-        let Some(mut stats) = self.trace_stats_of(session) else {
+        let Some(mut stats) = self.trace_stats_of(session, limits::MAX_WRITERS_IN_STATS) else {
             return;
         };
         if let Some(filter) = out.filter() {

@@ -4,11 +4,14 @@
 //! copied out of shared memory before they are looked at.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::ops::ControlFlow;
 
 use ferretto_proto::messages::{DataSourceDescriptor, Message};
 use ferretto_smb::{ChunkHeader, Completeness, MAX_WRITER_ID, ServiceSmb};
 
 use crate::clock::Now;
+use crate::effort::Effort;
 use crate::ids::{BufferId, DataSourceInstanceId, IdHasher, ProducerId, SessionId, WriterId};
 use crate::limits;
 use crate::machines::Machine;
@@ -26,6 +29,25 @@ pub struct Credentials {
     pub uid: u32,
     /// Process id, where the transport knows it.
     pub pid: Option<i32>,
+}
+
+/// Whose budgets a producer uses up: its user's, if the kernel vouches for that. Those who come over a network share one, whatever users
+/// they say they are: nobody is to use up what is another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// A user of this machine.
+    User(u32),
+    /// Whoever is not known to be one.
+    Network,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::User(uid) => write!(f, "uid {uid}"),
+            Owner::Network => f.write_str("other machines"),
+        }
+    }
 }
 
 /// What a producer says of itself when it connects.
@@ -67,6 +89,14 @@ pub enum Scraping {
     Enabled,
 }
 
+/// Whose buffers what is scraped goes into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScrapedFor {
+    Session(SessionId),
+    /// All sessions': the producer is going away.
+    All,
+}
+
 /// Names a registration among all that the service has seen. The ids of producers do not: old ones send none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RegistrationId(u64);
@@ -80,6 +110,8 @@ impl RegistrationId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) producer: ProducerId,
+    /// Whose producer that is.
+    pub(crate) owner: Owner,
     pub(crate) registration: RegistrationId,
 }
 
@@ -109,6 +141,8 @@ pub(crate) struct Producer {
     pub(crate) sharing: MemorySharing,
     pub(crate) machine: Machine,
     pub(crate) smb: Option<ServiceSmb>,
+    /// Bytes of it, or of what the driver was asked to make: they count as its owner's.
+    shared_bytes: usize,
     /// The driver was asked to make shared memory and has not yet answered.
     pub(crate) smb_requested: bool,
     /// In the order of registration, and so of their numbers.
@@ -125,16 +159,37 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> Owner {
+        match self.machine {
+            Machine::Host => Owner::User(self.credentials.uid),
+            Machine::Undeclared | Machine::Other(_) => Owner::Network,
+        }
+    }
+
+    /// Whether there may be anything to be scraped.
+    pub(crate) fn may_be_scraped(&self) -> bool {
+        self.scraping == Scraping::Enabled && !self.writers.is_empty() && self.smb.is_some()
+    }
+
     /// Whether its chunks may be scraped and only it can do that.
     pub(crate) fn scrapes_itself(&self) -> bool {
         self.sharing == MemorySharing::Impossible && self.scraping == Scraping::Enabled
     }
 
-    /// Whether it may register this many bytes of descriptors in place of others, when those of its user take so many in all.
-    fn has_room_for(&self, new: usize, replaced: usize, of_user: usize) -> bool {
+    /// Whether it may register this many bytes of descriptors in place of others, when its owner's producers have these.
+    fn has_room_for(&self, new: usize, replaced: usize, of_owner: Offered) -> bool {
         self.descriptor_bytes - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER
-            && of_user - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_UID
+            && of_owner.bytes - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_UID
     }
+}
+
+/// What the producers of one owner have registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offered {
+    data_sources: usize,
+    /// Of descriptors.
+    bytes: usize,
 }
 
 impl Service {
@@ -161,6 +216,7 @@ impl Service {
             sharing: who.sharing,
             machine: who.machine,
             smb: None,
+            shared_bytes: 0,
             smb_requested: false,
             data_sources: Vec::new(),
             descriptor_bytes: 0,
@@ -191,13 +247,59 @@ impl Service {
         smb_sizes(size, page_size_hint) == (size, page_size_hint)
     }
 
+    /// Whether this producer may bring as much shared memory, beside what others of its user have.
+    pub fn has_room_for_shared_memory(&self, producer: ProducerId, size: usize) -> bool {
+        let owner = self.producers.get(&producer).map(Producer::owner);
+        owner.is_some_and(|owner| self.affordable(owner, size) == size)
+    }
+
+    /// What a producer of this owner gets of the memory that it would: no more than the usual if those of its owner have much already.
+    fn affordable(&self, owner: Owner, size: usize) -> usize {
+        let taken = self.shared.get(&owner).copied().unwrap_or_default();
+        if taken + size <= limits::MAX_SHARED_MEMORY_PER_UID {
+            size
+        } else {
+            size.min(limits::DEFAULT_SMB_SIZE)
+        }
+    }
+
+    /// The memory that a producer gets if it, or the config, would like this much, and its pages. It counts from now on.
+    pub(crate) fn grant_shared_memory(
+        &mut self,
+        producer: ProducerId,
+        wish: (usize, usize),
+    ) -> (usize, usize) {
+        let (mut size, page_size) = smb_sizes(wish.0, wish.1);
+        if let Some(owner) = self.producers.get(&producer).map(Producer::owner) {
+            size = self.affordable(owner, size);
+            if let Some(entry) = self.producers.get_mut(&producer) {
+                entry.shared_bytes = size;
+                self.count_shared(owner, 0, size);
+            }
+        }
+        (size, page_size)
+    }
+
+    /// A producer of this owner has so many bytes of shared memory less, and so many more.
+    fn count_shared(&mut self, owner: Owner, less: usize, more: usize) {
+        let shared = self.shared.get_or_insert_with(owner, usize::default);
+        *shared = *shared - less + more;
+        if *shared == 0 {
+            self.shared.remove(&owner);
+        }
+    }
+
     /// The producer's shared memory is there: what `CreateSharedMemory` asked for, or what the producer offered
     /// (then `SharedMemoryAdopted` follows).
     pub fn attach_shared_memory(&mut self, producer: ProducerId, smb: ServiceSmb, origin: SmbOrigin) {
         let Some(entry) = self.producers.get_mut(&producer) else {
             return;
         };
+        let (before, now) = (entry.shared_bytes, smb.memory().size());
+        let owner = entry.owner();
+        entry.shared_bytes = now;
         entry.smb = Some(smb);
+        self.count_shared(owner, before, now);
         if origin == SmbOrigin::Producer {
             self.command(producer, ProducerCommand::SharedMemoryAdopted);
         }
@@ -208,14 +310,16 @@ impl Service {
         if !self.producers.contains_key(&producer) {
             return;
         }
-        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
-        for session in sessions {
-            self.scrape(session, producer);
-        }
+        self.protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
+        // All of it, however much that is: there is no other time.
+        let mut left = usize::MAX;
+        self.scrape(ScrapedFor::All, producer, &mut left);
         self.forget_in_flushes(producer, now);
         self.end_instances(producer, now, |_| true);
         if let Some(gone) = self.producers.remove(&producer) {
-            self.count_descriptors(gone.credentials.uid, gone.descriptor_bytes, 0);
+            self.count_shared(gone.owner(), gone.shared_bytes, 0);
+            let count = gone.data_sources.len();
+            self.count_offered(gone.owner(), (count, gone.descriptor_bytes), (0, 0));
             for source in &gone.data_sources {
                 self.withdraw_offer(source.number, source.name());
             }
@@ -241,16 +345,18 @@ impl Service {
         if registration.name().is_empty() {
             return;
         }
-        let uid = entry.credentials.uid;
-        let of_user = self.descriptor_bytes.get(&uid).copied().unwrap_or_default();
-        let too_many = entry.data_sources.len() >= limits::MAX_DATA_SOURCES_PER_PRODUCER;
-        if too_many || !entry.has_room_for(descriptor.len(), 0, of_user) {
+        let owner = entry.owner();
+        let of_owner = self.offered.get(&owner).copied().unwrap_or_default();
+        let too_many = entry.data_sources.len() >= limits::MAX_DATA_SOURCES_PER_PRODUCER
+            || of_owner.data_sources >= limits::MAX_DATA_SOURCES_PER_UID;
+        if too_many || !entry.has_room_for(descriptor.len(), 0, of_owner) {
             let line = format!(
                 "producer {:?} may not register more than {} data sources, nor {} bytes of descriptors, nor with the others of \
-                 uid {uid} more than {}: {:?} is ignored",
+                 {owner} more than {} and {}: {:?} is ignored",
                 entry.name,
                 limits::MAX_DATA_SOURCES_PER_PRODUCER,
                 limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER,
+                limits::MAX_DATA_SOURCES_PER_UID,
                 limits::MAX_DESCRIPTOR_BYTES_PER_UID,
                 beginning(registration.name(), limits::MAX_LISTED_NAME)
             );
@@ -269,10 +375,11 @@ impl Service {
         let name = registration.name().to_owned();
         entry.descriptor_bytes += descriptor.len();
         entry.data_sources.push(registration);
-        self.count_descriptors(uid, 0, descriptor.len());
+        self.count_offered(owner, (0, 0), (1, descriptor.len()));
         self.last_registration = number.0;
         let offer = Offer {
             producer,
+            owner,
             registration: number,
         };
         self.offers.entry(name.clone()).or_default().push(offer);
@@ -283,8 +390,9 @@ impl Service {
             .filter(|session| matches!(session.state, State::Configured | State::Started))
             .map(|session| session.id)
             .collect();
+        let effort = Effort::new(self.processor_clock);
         for session in wanting {
-            self.set_up_late(session, offer, &name, now);
+            self.set_up_late(session, offer, &name, &effort, now);
         }
     }
 
@@ -303,18 +411,19 @@ impl Service {
             .position(|known| id != 0 && known.id == id && known.descriptor.name == decoded.name)
             .filter(|at| {
                 let replaced = entry.data_sources[*at].descriptor_bytes.len();
-                let of_user = self.descriptor_bytes.get(&entry.credentials.uid).copied();
-                entry.has_room_for(descriptor.len(), replaced, of_user.unwrap_or_default())
+                let of_owner = self.offered.get(&entry.owner()).copied();
+                entry.has_room_for(descriptor.len(), replaced, of_owner.unwrap_or_default())
             });
         match position {
             Some(at) => {
+                let owner = entry.owner();
                 let known = &mut entry.data_sources[at];
-                let (uid, replaced) = (entry.credentials.uid, known.descriptor_bytes.len());
+                let replaced = known.descriptor_bytes.len();
                 entry.descriptor_bytes -= replaced;
                 entry.descriptor_bytes += descriptor.len();
                 known.descriptor = decoded;
                 known.descriptor_bytes = descriptor.to_vec();
-                self.count_descriptors(uid, replaced, descriptor.len());
+                self.count_offered(owner, (0, replaced), (0, descriptor.len()));
             }
             None => {
                 let line = format!(
@@ -338,18 +447,19 @@ impl Service {
         };
         let removed = entry.data_sources.remove(position);
         entry.descriptor_bytes -= removed.descriptor_bytes.len();
-        let uid = entry.credentials.uid;
-        self.count_descriptors(uid, removed.descriptor_bytes.len(), 0);
+        let owner = entry.owner();
+        self.count_offered(owner, (1, removed.descriptor_bytes.len()), (0, 0));
         self.withdraw_offer(removed.number, name);
         self.end_instances(producer, now, |instance| instance.name == name);
     }
 
-    /// A producer of this user has so many bytes of descriptors less, and so many more.
-    fn count_descriptors(&mut self, uid: u32, less: usize, more: usize) {
-        let of_user = self.descriptor_bytes.get_or_insert_with(uid, usize::default);
-        *of_user = *of_user - less + more;
-        if *of_user == 0 {
-            self.descriptor_bytes.remove(&uid);
+    /// A producer of this owner has so many data sources and bytes of descriptors less, and so many more.
+    fn count_offered(&mut self, owner: Owner, less: (usize, usize), more: (usize, usize)) {
+        let offered = self.offered.get_or_insert_with(owner, Offered::default);
+        offered.data_sources = offered.data_sources - less.0 + more.0;
+        offered.bytes = offered.bytes - less.1 + more.1;
+        if *offered == Offered::default() {
+            self.offered.remove(&owner);
         }
     }
 
@@ -402,22 +512,24 @@ impl Service {
         }
     }
 
-    /// Copies what the writers of a producer have finished but not returned, into the buffers of one session.
-    pub(crate) fn scrape(&mut self, session: SessionId, producer: ProducerId) {
-        let Some(buffers) = self.sessions.get(&session).map(|session| &session.buffers) else {
-            return;
+    /// Copies what the writers of a producer have finished but not returned, into the buffers that are meant. `left` is how many bytes
+    /// may be copied, and then how many still may.
+    pub(crate) fn scrape(&mut self, wanted: ScrapedFor, producer: ProducerId, left: &mut usize) {
+        let buffers = match wanted {
+            ScrapedFor::All => None,
+            ScrapedFor::Session(session) => match self.sessions.get(&session) {
+                Some(session) => Some(&session.buffers),
+                None => return,
+            },
         };
         let Some(entry) = self.producers.get(&producer) else {
             return;
         };
-        if entry.scraping == Scraping::Disabled || entry.writers.is_empty() {
+        let Some(smb) = entry.smb.as_ref().filter(|_| entry.may_be_scraped()) else {
             return;
-        }
-        let Some(smb) = &entry.smb else { return };
-        if !buffers
-            .iter()
-            .any(|buffer| entry.allowed_buffers.contains(buffer))
-        {
+        };
+        let is_wanted = |buffer: &BufferId| buffers.is_none_or(|buffers| buffers.contains(buffer));
+        if !(&entry.allowed_buffers).into_iter().any(is_wanted) {
             return;
         }
         let chunk = &mut self.chunk;
@@ -426,22 +538,28 @@ impl Service {
             producer,
             buffers: &mut self.buffers,
             discarded: &mut self.chunks_discarded,
+            protovm_work: &mut self.protovm_work,
         };
-        smb.scrape(|candidate| {
+        smb.scrape_until(|candidate| {
             let header = candidate.header();
             let Some(buffer) = entry
                 .writers
                 .get(&header.writer)
-                .filter(|buffer| buffers.contains(buffer))
+                .filter(|buffer| is_wanted(buffer))
             else {
-                return;
+                return ControlFlow::Continue(());
             };
             candidate.copy_payload(chunk);
+            let Some(rest) = left.checked_sub(chunk.len()) else {
+                return ControlFlow::Break(());
+            };
+            *left = rest;
             let state = match candidate.completeness() {
                 Completeness::Complete => ChunkState::Complete,
                 Completeness::BeingWritten => ChunkState::Incomplete,
             };
             target.copy_chunk(*buffer, &header, state, chunk);
+            ControlFlow::Continue(())
         });
     }
 
@@ -466,6 +584,8 @@ pub(crate) struct Target<'a> {
     pub(crate) buffers: &'a mut OrderedMap<BufferId, TraceBuffer>,
     /// Counts what goes nowhere.
     pub(crate) discarded: &'a mut u64,
+    /// Work that may still be done to merge what is overwritten.
+    pub(crate) protovm_work: &'a mut u64,
 }
 
 impl Target<'_> {
@@ -504,8 +624,12 @@ impl Target<'_> {
             flags: header.flags.bits(),
             state,
         };
+        buffer.restrict_protovm_work(*self.protovm_work);
         // Chunks that break a rule are counted in the statistics of the buffer and cost the producer its data.
         let _ = buffer.copy_chunk(&info, payload);
+        if let Some(left) = buffer.protovm_work_left() {
+            *self.protovm_work = left;
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use ferretto_proto::messages::{
 use ferretto_wire::Writer;
 
 use crate::ids::{ConsumerId, ProducerId, SessionId};
+use crate::limits;
 use crate::machines::Machine;
 use crate::producer::{Offer, Producer, Registration, RegistrationId};
 use crate::service::Service;
@@ -155,11 +156,16 @@ impl Service {
 
     /// Statistics of the consumer's session; `None` if it has none.
     pub fn trace_stats(&mut self, consumer: ConsumerId) -> Option<TraceStats> {
-        let session = self.session_of(consumer)?;
-        self.trace_stats_of(session)
+        self.trace_stats_up_to(consumer, limits::MAX_WRITERS_IN_STATS)
     }
 
-    pub(crate) fn trace_stats_of(&mut self, id: SessionId) -> Option<TraceStats> {
+    /// The same, with no more writers than this.
+    pub fn trace_stats_up_to(&mut self, consumer: ConsumerId, writers: usize) -> Option<TraceStats> {
+        let session = self.session_of(consumer)?;
+        self.trace_stats_of(session, writers)
+    }
+
+    pub(crate) fn trace_stats_of(&mut self, id: SessionId, writers: usize) -> Option<TraceStats> {
         let data_sources: usize = self
             .producers
             .values()
@@ -196,7 +202,8 @@ impl Service {
             if !with_histograms {
                 continue;
             }
-            for (producer, writer, histogram) in entry.writer_stats() {
+            let room = writers - stats.writer_stats.len();
+            for (producer, writer, histogram) in entry.writer_stats().take(room) {
                 if stats.chunk_payload_histogram_def.is_empty() {
                     stats.chunk_payload_histogram_def = PayloadHistogram::BOUNDS.to_vec();
                 }

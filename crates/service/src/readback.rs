@@ -13,6 +13,7 @@ use ferretto_wire::Writer;
 
 use crate::clock::Now;
 use crate::compression::{CompressError, Compressor, FileCompression};
+use crate::effort::Effort;
 use crate::ids::{BufferId, ConsumerId, SessionId};
 use crate::lifecycle::next_multiple;
 use crate::limits;
@@ -93,6 +94,12 @@ impl Readout {
     /// The filter of the session that is read.
     pub(crate) fn filter(&self) -> Option<&SessionFilter> {
         self.filter.as_deref()
+    }
+
+    /// Whether filtering the packets of this batch has taken long enough, however few they are.
+    fn took_long(&self) -> bool {
+        let took = self.filter.as_ref().map(|filter| filter.packets.batch_took());
+        took.is_some_and(|took| took >= limits::MAX_FILTER_TIME_PER_BATCH)
     }
 
     /// Adds a packet of the service's own.
@@ -587,6 +594,9 @@ impl Service {
             .sessions
             .get_mut(&id)
             .and_then(|session| session.filter.take());
+        if let Some(filter) = &mut out.filter {
+            filter.packets.begin_batch(Effort::new(self.processor_clock));
+        }
         let end = self.read_into(id, &mut out, budget, now);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.filter = out.filter.take();
@@ -664,7 +674,7 @@ impl Service {
                     out.end_packet();
                 }
                 // What is cut out has been read too.
-                if (out.bytes + out.cut) as u64 >= enough {
+                if (out.bytes + out.cut) as u64 >= enough || out.took_long() {
                     return BatchEnd::More;
                 }
             }

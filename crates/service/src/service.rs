@@ -12,13 +12,14 @@ use crate::admission::GuardedStarts;
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::clone::PendingClone;
+use crate::effort::ProcessorClock;
 use crate::ids::{
     BufferId, ConsumerId, DataSourceInstanceId, FlushRequestId, IdHasher, MachineId, ProducerId, SessionId,
 };
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, Output, ProducerCommand};
-use crate::producer::{Offer, Producer};
+use crate::producer::{Offer, Offered, Owner, Producer};
 use crate::session::{Session, State};
 use crate::timers::{Clock, Timer, Timers};
 use crate::trace_buffer::TraceBuffer;
@@ -98,8 +99,10 @@ pub struct Service {
     pub(crate) buffers: OrderedMap<BufferId, TraceBuffer>,
     /// Who offers a data source of this name, in the order of registration: a producer may do so more than once.
     pub(crate) offers: BTreeMap<String, Vec<Offer>>,
-    /// Bytes of the descriptors that the producers of each user have registered.
-    pub(crate) descriptor_bytes: OrderedMap<u32, usize>,
+    /// What the producers of each owner have registered.
+    pub(crate) offered: OrderedMap<Owner, Offered>,
+    /// Bytes of the shared memory of each owner's producers.
+    pub(crate) shared: OrderedMap<Owner, usize>,
     /// The session of every instance that was set up.
     pub(crate) instances: HashMap<DataSourceInstanceId, SessionId, IdHasher>,
     /// Clones that are not complete yet, by the ids they will have as sessions.
@@ -126,6 +129,10 @@ pub struct Service {
     pub(crate) chunks_discarded: u64,
     pub(crate) patches_discarded: u64,
 
+    /// What work is timed with that could take long.
+    pub(crate) processor_clock: Option<ProcessorClock>,
+    /// Work that programs may still do for the request that is being handled.
+    pub(crate) protovm_work: u64,
     /// Reused by commits and scrapes for the chunk being copied.
     pub(crate) chunk: Vec<u8>,
     /// Reused by commits.
@@ -144,7 +151,8 @@ impl Service {
             sessions: OrderedMap::new(),
             buffers: OrderedMap::new(),
             offers: BTreeMap::new(),
-            descriptor_bytes: OrderedMap::new(),
+            offered: OrderedMap::new(),
+            shared: OrderedMap::new(),
             instances: HashMap::default(),
             clones: OrderedMap::new(),
             lockdown: false,
@@ -164,6 +172,8 @@ impl Service {
             last_buffer: 0,
             chunks_discarded: 0,
             patches_discarded: 0,
+            processor_clock: None,
+            protovm_work: 0,
             chunk: Vec::new(),
             moves: crate::commit::Moves::default(),
             readout: crate::readback::Readout::default(),
@@ -174,6 +184,12 @@ impl Service {
     /// on; a trace tells what was last told here before it was first read.
     pub fn local_time_offset(&mut self, minutes: Option<i32>) {
         self.identity.system.timezone_offset_minutes = minutes;
+    }
+
+    /// Lends the service a clock of the thread's processor time, by which it ends what takes too long: expressions of configs can. Without
+    /// one it takes its time.
+    pub fn set_processor_clock(&mut self, clock: ProcessorClock) {
+        self.processor_clock = Some(clock);
     }
 
     /// A consumer connected; `uid` is what its socket vouches for.
@@ -235,6 +251,7 @@ impl Service {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: &Now) {
+        let mut scraped = OrderedSet::new();
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Duration(session) => self.duration_over(session, now),
@@ -243,7 +260,9 @@ impl Service {
                 Timer::PeriodicFlush(session) => self.periodic_flush(session, now),
                 Timer::ClearIncrementalState(session) => self.clear_incremental_state(session, now),
                 Timer::StopTimeout(session) => self.stop_timed_out(session, now),
-                Timer::FlushTimeout(session, request) => self.flush_timed_out(session, request, now),
+                Timer::FlushTimeout(session, request) => {
+                    self.flush_timed_out(session, request, &mut scraped, now);
+                }
                 Timer::AllStartedTimeout(session) => self.all_started_timed_out(session, now),
                 Timer::StartTriggerTimeout(session) => self.start_trigger_timed_out(session, now),
                 Timer::TriggeredStop(session) => self.triggered_stop(session, now),

@@ -19,7 +19,7 @@ use crate::instances::Instances;
 use crate::limits;
 use crate::machines::MachinesTold;
 use crate::ordered::{OrderedMap, OrderedSet};
-use crate::producer::{Producer, RegistrationId};
+use crate::producer::{Owner, Producer, RegistrationId};
 use crate::sequence_ids::SequenceIds;
 use crate::timers::Clock;
 use crate::trace_filter::SessionFilter;
@@ -68,6 +68,10 @@ pub(crate) enum InstanceState {
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) producer: ProducerId,
+    /// Whose producer that is.
+    pub(crate) owner: Owner,
+    /// Bytes that it counts: of its name, and of its config as it came.
+    pub(crate) size: usize,
     /// Which of the producer's registrations it is of.
     pub(crate) registration: RegistrationId,
     /// Which of the config's data sources it is of.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use ferretto_proto::messages::observable_events;
 
 use crate::clock::Now;
+use crate::effort::Effort;
 use crate::ids::{ProducerId, SessionId};
 use crate::lifecycle::after;
 use crate::limits;
@@ -125,12 +126,20 @@ impl Service {
             }
         };
         let mut draws = Draws(random);
+        let effort = Effort::new(self.processor_clock);
         for name in &names[..granted] {
-            self.activate_trigger(producer, name.as_ref(), &mut draws, now);
+            self.activate_trigger(producer, name.as_ref(), &mut draws, &effort, now);
         }
     }
 
-    fn activate_trigger(&mut self, producer: ProducerId, name: &str, draws: &mut Draws, now: &Now) {
+    fn activate_trigger(
+        &mut self,
+        producer: ProducerId,
+        name: &str,
+        draws: &mut Draws,
+        effort: &Effort,
+        now: &Now,
+    ) {
         let Some((name, waiting)) = self.triggers.waiting.get_key_value(name) else {
             return;
         };
@@ -152,7 +161,7 @@ impl Service {
             };
             // What is over neither starts nor stops, and what it recorded is not changed any more.
             if session.state == State::Disabled
-                || !definition.admits(&sender.name)
+                || !definition.admits(&sender.name, effort)
                 || definition.skips(draws.next())
                 || definition.is_spent(earlier)
             {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
 
-use crate::expression::{NameExpressions, Regex};
+use crate::effort::Effort;
+use crate::expression::{Expression, NameExpressions};
 use crate::limits;
 use crate::machines::Machine;
 use crate::ordered::{OrderedMap, OrderedSet};
@@ -67,8 +68,8 @@ impl Wanted {
 
 impl WantedSource {
     /// Whether it is wanted of a producer of this name on this machine.
-    pub(crate) fn is_wanted_of(&self, producer: &str, machine: &Machine) -> bool {
-        self.filter.passes(producer, machine)
+    pub(crate) fn is_wanted_of(&self, producer: &str, machine: &Machine, effort: &Effort) -> bool {
+        self.filter.passes_with(producer, machine, effort)
     }
 }
 
@@ -76,7 +77,7 @@ impl WantedSource {
 #[derive(Debug)]
 pub struct ProducerFilter {
     names: OrderedSet<String>,
-    expressions: Vec<Arc<Regex>>,
+    expressions: Vec<Arc<Expression>>,
     machines: MachineFilter,
 }
 
@@ -161,12 +162,16 @@ impl ProducerFilter {
 
     /// Whether it is meant for a producer of this name on this machine.
     pub fn passes(&self, name: &str, machine: &Machine) -> bool {
+        self.passes_with(name, machine, &Effort::default())
+    }
+
+    fn passes_with(&self, name: &str, machine: &Machine, effort: &Effort) -> bool {
         let anyone = self.names.is_empty() && self.expressions.is_empty();
         let named = || self.names.contains(name);
         let matched = || {
             self.expressions
                 .iter()
-                .any(|expression| expression.is_match(name.as_bytes()))
+                .any(|expression| expression.matches_name(name, effort))
         };
         self.machines.passes(machine) && (anyone || named() || matched())
     }
@@ -219,10 +224,14 @@ mod tests {
     fn an_expression_has_to_match_the_whole_name_however_long_that_is() {
         let wanted = wanted(vec![source("d", &["(a|aa)+b?"])]).unwrap();
         let source = &wanted.named("d")[0];
-        assert!(source.is_wanted_of("aaab", &Machine::Host));
-        assert!(!source.is_wanted_of("xaaab", &Machine::Host));
+        assert!(source.is_wanted_of("aaab", &Machine::Host, &Effort::default()));
+        assert!(!source.is_wanted_of("xaaab", &Machine::Host, &Effort::default()));
         // Exponential for a matcher that backtracks, and a stack as deep as the name for one that recurses.
-        assert!(!source.is_wanted_of(&format!("{}c", "a".repeat(30_000)), &Machine::Host));
+        assert!(!source.is_wanted_of(
+            &format!("{}c", "a".repeat(30_000)),
+            &Machine::Host,
+            &Effort::default()
+        ));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! refused with the rule that was broken. Nothing here waits for the producer.
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 use crate::chunk::{CHUNK_HEADER_SIZE, ChunkHeader};
 use crate::memory::SharedMemory;
@@ -130,6 +131,14 @@ impl ServiceSmb {
     /// Shows `visit` every chunk that holds data which was not moved out yet, and leaves them all as they are. Chunks
     /// that are being written are shown when they hold at least one finished packet.
     pub fn scrape(&self, mut visit: impl FnMut(&ScrapableChunk<'_>)) {
+        self.scrape_until(|chunk| {
+            visit(chunk);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// The same, until `visit` has had enough.
+    pub fn scrape_until(&self, mut visit: impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>) {
         for page in 0..self.pages.count() {
             let page_header = self.pages.header(page);
             let Some(layout) = page_header.layout() else {
@@ -148,12 +157,15 @@ impl ServiceSmb {
                 if completeness == Completeness::BeingWritten && header.packet_count < 2 {
                     continue;
                 }
-                visit(&ScrapableChunk {
+                let chunk = ScrapableChunk {
                     pages: &self.pages,
                     place,
                     header,
                     completeness,
-                });
+                };
+                if visit(&chunk).is_break() {
+                    return;
+                }
             }
         }
     }

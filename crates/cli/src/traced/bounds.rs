@@ -9,6 +9,8 @@ use ferretto_proto::messages::{Message, ObservableEvents, TraceStats, trace_stat
 
 /// What surely fits a frame besides the message that carries it.
 const MOST: usize = MAX_PAYLOAD - 16;
+/// More writers than this fit no frame, with what is told of each at least.
+pub(super) const MOST_WRITERS: usize = MAX_PAYLOAD / 32;
 /// Bytes of a name that is cut, because its message would fit no frame.
 const CUT_NAME: usize = 4096;
 

@@ -22,7 +22,7 @@ use ferretto_service::{
 };
 use ferretto_wire::{Reader, Value, Writer};
 
-use super::bounds::{bound_error, bound_stats};
+use super::bounds::{self, bound_error, bound_stats};
 use super::connection::Replies;
 use super::system;
 use super::trace_file::TraceFile;
@@ -438,7 +438,7 @@ fn rejected(error: &str) -> Reply {
 }
 
 fn trace_stats(service: &mut Service, consumer: ConsumerId) -> Reply {
-    let Some(mut stats) = service.trace_stats(consumer) else {
+    let Some(mut stats) = service.trace_stats_up_to(consumer, bounds::MOST_WRITERS) else {
         return Reply::rejected();
     };
     bound_stats(&mut stats);

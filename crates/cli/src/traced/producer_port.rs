@@ -209,7 +209,7 @@ impl ProducerLink {
         let offered =
             request.producer_provided_shmem.unwrap_or_default() && self.sharing == MemorySharing::Possible;
         let adopted = match fd.filter(|_| offered) {
-            Some(fd) => match adopt(&fd, page_size) {
+            Some(fd) => match adopt(service, id, &fd, page_size) {
                 Ok(smb) => {
                     service.attach_shared_memory(id, smb, SmbOrigin::Producer);
                     true
@@ -243,9 +243,21 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-fn adopt(fd: &PassedFd, page_size: usize) -> Result<ServiceSmb, String> {
+fn adopt(
+    service: &Service,
+    producer: ProducerId,
+    fd: &PassedFd,
+    page_size: usize,
+) -> Result<ServiceSmb, String> {
     let memory =
         SharedMemory::attach(fd, Peer::Producer, limits::MAX_SMB_SIZE).map_err(|error| error.to_string())?;
+    if !service.has_room_for_shared_memory(producer, memory.size()) {
+        return Err(format!(
+            "with its {} bytes the producers of this user would have more than {}",
+            memory.size(),
+            limits::MAX_SHARED_MEMORY_PER_UID
+        ));
+    }
     if !Service::would_adopt(memory.size(), page_size) {
         return Err(format!(
             "{} bytes in pages of {page_size} are not a size the service uses",

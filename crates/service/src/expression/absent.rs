@@ -6,7 +6,7 @@ const REFUSAL: &str =
     "regular expressions are not built into this service; build it with the feature `regex`";
 
 /// See [`super`].
-pub(crate) fn build(_: &str, _: usize) -> Result<Regex, String> {
+pub(crate) fn build_within(_: &str, _: usize, _: usize) -> Result<Regex, String> {
     Err(REFUSAL.into())
 }
 

@@ -16,6 +16,8 @@ pub(super) struct Budget {
     memory_limit: u64,
     memory_used: u64,
     work: u64,
+    /// Of that, what may be used for now.
+    at_once: u64,
 }
 
 impl Budget {
@@ -25,6 +27,7 @@ impl Budget {
             memory_limit,
             memory_used: 0,
             work: limits::MAX_PROTOVM_WORK,
+            at_once: u64::MAX,
         }
     }
 
@@ -42,16 +45,26 @@ impl Budget {
     /// Takes so much work: a unit is an instruction, a step of a path, a field looked at, or [`Budget::COPIED`] bytes copied.
     #[inline]
     pub(super) fn work(&mut self, units: u64) -> Result<(), Reason> {
-        match self.work.checked_sub(units) {
-            Some(left) => {
-                self.work = left;
-                Ok(())
-            }
-            None => {
-                self.work = 0;
-                Err(Reason::TooMuchWork)
-            }
-        }
+        let Some(left) = self.work.checked_sub(units) else {
+            self.work = 0;
+            return Err(Reason::TooMuchWork);
+        };
+        let Some(at_once) = self.at_once.checked_sub(units) else {
+            self.at_once = 0;
+            return Err(Reason::TooMuchWork);
+        };
+        (self.work, self.at_once) = (left, at_once);
+        Ok(())
+    }
+
+    /// No more than so much work may be used until this is called again.
+    pub(super) fn restrict(&mut self, at_once: u64) {
+        self.at_once = at_once;
+    }
+
+    /// What is left of that.
+    pub(super) fn left_at_once(&self) -> u64 {
+        self.at_once
     }
 
     /// Bytes that are copied for one unit of work.

@@ -29,6 +29,8 @@ pub enum SetUpError {
     TooManyVersions,
     /// As many producers have brought this program as may.
     TooManyProducers,
+    /// With it all of them could take more memory than they may.
+    TooMuchMemory,
 }
 
 impl fmt::Display for SetUpError {
@@ -39,6 +41,11 @@ impl fmt::Display for SetUpError {
                 f,
                 "its trace buffer has {} programs already, which is the limit",
                 limits::MAX_PROTOVMS_PER_BUFFER
+            ),
+            SetUpError::TooMuchMemory => write!(
+                f,
+                "the states of the programs of its trace buffer could come to more than {} KB",
+                limits::MAX_PROTOVM_MEMORY_KB_PER_BUFFER
             ),
             SetUpError::TooManyVersions => write!(
                 f,
@@ -79,14 +86,37 @@ pub struct Instance {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ProtoVms {
     instances: Vec<Instance>,
+    /// Work that may be used until somebody says otherwise.
+    work_left: u64,
     /// A packet that lies in more than one piece; kept for its memory.
     packet: Vec<u8>,
 }
 
+impl Default for ProtoVms {
+    fn default() -> ProtoVms {
+        ProtoVms {
+            instances: Vec::new(),
+            work_left: u64::MAX,
+            packet: Vec::new(),
+        }
+    }
+}
+
 impl ProtoVms {
+    /// All of them together may use so much work until this is called again: packets that are overwritten by thousands at once may have
+    /// earned more than there is time for.
+    pub fn restrict_work(&mut self, left: u64) {
+        self.work_left = left;
+    }
+
+    /// What is left of that.
+    pub fn work_left(&self) -> u64 {
+        self.work_left
+    }
+
     /// A producer starts to write what this program is for. If there is no instance for it yet one is made, with this
     /// limit to the memory of its state.
     ///
@@ -121,6 +151,10 @@ impl ProtoVms {
             .filter(|instance| instance.data_source == data_source);
         if versions.count() >= limits::MAX_PROTOVM_VERSIONS {
             return Err(SetUpError::TooManyVersions);
+        }
+        let limits = self.instances.iter().map(|instance| instance.memory_limit_kb);
+        if limits.fold(memory_limit_kb, u32::saturating_add) > limits::MAX_PROTOVM_MEMORY_KB_PER_BUFFER {
+            return Err(SetUpError::TooMuchMemory);
         }
         let vm = ProtoVm::new(program, u64::from(memory_limit_kb) * 1024).map_err(SetUpError::Program)?;
         let mut producers = OrderedSet::new();
@@ -165,7 +199,7 @@ impl ProtoVms {
             first
         };
         for instance in &mut self.instances {
-            if instance.producers.contains(&producer) && instance.apply(packet) {
+            if instance.producers.contains(&producer) && instance.apply(packet, &mut self.work_left) {
                 break;
             }
         }
@@ -200,7 +234,7 @@ impl ProtoVms {
         });
         Self {
             instances: instances.collect(),
-            packet: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -247,11 +281,11 @@ const MAX_KEPT_PACKET: usize = 64 * 1024;
 
 impl Instance {
     /// Whether it merged the packet.
-    fn apply(&mut self, packet: &[u8]) -> bool {
+    fn apply(&mut self, packet: &[u8], work_left: &mut u64) -> bool {
         let State::Running(vm) = &mut self.state else {
             return false;
         };
-        match vm.apply(packet) {
+        match vm.apply_within(packet, work_left) {
             Outcome::Merged => true,
             Outcome::Failed => false,
             Outcome::Aborted(abort) => {

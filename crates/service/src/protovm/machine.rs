@@ -56,6 +56,15 @@ impl ProtoVm {
         })
     }
 
+    /// Runs the program over a packet, with no more work than `left`, from which it is taken.
+    pub fn apply_within(&mut self, packet: &[u8], left: &mut u64) -> Outcome {
+        self.budget.restrict(*left);
+        let outcome = self.apply(packet);
+        *left = self.budget.left_at_once();
+        self.budget.restrict(u64::MAX);
+        outcome
+    }
+
     /// Runs the program over a packet.
     pub fn apply(&mut self, packet: &[u8]) -> Outcome {
         self.budget.earn(packet.len());

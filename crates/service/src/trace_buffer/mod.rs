@@ -458,7 +458,22 @@ impl TraceBuffer {
         self.protovms.get_or_insert_default()
     }
 
-    /// The same, to look at them.
+    /// Programs may use so much work from now on, if there are any.
+    #[inline]
+    pub fn restrict_protovm_work(&mut self, left: u64) {
+        if let Some(vms) = &mut self.protovms {
+            vms.restrict_work(left);
+        }
+    }
+
+    /// What is left of that, if there are programs.
+    #[inline]
+    #[must_use]
+    pub fn protovm_work_left(&self) -> Option<u64> {
+        self.protovms.as_ref().map(|vms| vms.work_left())
+    }
+
+    /// The programs, to look at them.
     #[must_use]
     pub fn protovms(&self) -> Option<&ProtoVms> {
         self.protovms.as_deref()

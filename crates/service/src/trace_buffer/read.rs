@@ -13,6 +13,10 @@ use super::sequence::Held;
 use super::{LossReasons, ReadPacket, Span, TraceBuffer};
 use crate::ids::ChunkId;
 
+/// Fragments of one packet; upstream has no limit. The smallest chunks of a page of 4 KiB, filled, make a packet of 72 MB. Tiny ones would
+/// make one that takes a second to be read.
+pub(super) const MAX_FRAGMENTS: usize = 1 << 18;
+
 /// Where a read cycle stands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
@@ -225,6 +229,11 @@ impl TraceBuffer {
             let Some(&Held { at, .. }) = sequence.chunks.front() else {
                 return false;
             };
+            if sequence.waits {
+                self.stats.readaheads_failed += 1;
+                sequence.stalled_in = self.read_cycle;
+                return false;
+            }
             let chunk = self.ring.chunk(at);
             sequence.arrive_at(chunk.id);
             let start = usize::from(chunk.consumed);
@@ -299,7 +308,9 @@ impl TraceBuffer {
                         }
                         Reassembly::Missing => {
                             self.stats.readaheads_failed += 1;
-                            self.sequences.get_mut(slot).stalled_in = self.read_cycle;
+                            let sequence = self.sequences.get_mut(slot);
+                            sequence.stalled_in = self.read_cycle;
+                            sequence.waits = true;
                             return false;
                         }
                         Reassembly::Lost(reason) => {
@@ -365,6 +376,9 @@ impl TraceBuffer {
             });
             if part == Part::End {
                 return Reassembly::Done;
+            }
+            if self.lookahead.len() >= MAX_FRAGMENTS {
+                return Reassembly::Lost(LossReasons::CHUNK_CORRUPTED);
             }
         }
         Reassembly::Missing

@@ -72,6 +72,9 @@ pub(super) struct Sequence {
     pub(super) losses: LossReasons,
     /// The read cycle in which this sequence has nothing more to give.
     pub(super) stalled_in: u64,
+    /// The rest of the packet at the front was looked for and is not here yet; nothing has come since. To look again would take as long
+    /// as the packet has pieces, at every read.
+    pub(super) waits: bool,
     idle: Idle,
 }
 
@@ -103,6 +106,7 @@ impl Sequence {
 
     /// Records that the front chunk is gone, and what was missing before it.
     pub(super) fn take(&mut self, taken: Taken) {
+        self.waits = false;
         self.arrive_at(taken.id);
         self.last_taken = Some(taken);
         self.arrived_at = None;
@@ -157,6 +161,7 @@ impl Sequences {
             arrived_at: None,
             losses: LossReasons::NONE,
             stalled_in: 0,
+            waits: false,
             idle: Idle::default(),
         };
         let slot = match self.vacant.pop() {

@@ -135,6 +135,7 @@ impl TraceBuffer {
             return false;
         };
         let mut chunk = self.ring.chunk(at);
+        self.sequences.get_mut(chunk.slot).waits = false;
         // What was consumed has been given out: patching it would be too late to matter.
         let patchable = u32::from(chunk.consumed)..=u32::from(chunk.payload);
         let fits = |patch: &Patch| {
@@ -216,7 +217,8 @@ impl TraceBuffer {
 
     /// A chunk that is still here comes again, normally because it was scraped the first time.
     fn recommit(&mut self, mut chunk: Chunk, payload: &[u8], index: usize) -> CopyOutcome {
-        let sequence = self.sequences.get(chunk.slot);
+        let sequence = self.sequences.get_mut(chunk.slot);
+        sequence.waits = false;
         let at = sequence.chunks[index].at;
         let mut copy = self.ring.chunk(at);
         if chunk.payload < copy.payload
@@ -304,6 +306,7 @@ impl TraceBuffer {
         self.ring.write(self.write_at, &chunk, payload);
         let place = self.place(chunk.slot, chunk.id);
         let sequence = self.sequences.get_mut(chunk.slot);
+        sequence.waits = false;
         let was_idle = sequence.chunks.is_empty();
         let held = Held {
             id: chunk.id,

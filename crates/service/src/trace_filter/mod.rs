@@ -23,6 +23,7 @@ pub use config::{FilterError, RuleError};
 pub use message::Unfilterable;
 pub use pattern::PatternError;
 
+use crate::effort::Effort;
 use bytecode::FieldTable;
 use message::{Outer, filter_in_place};
 use strings::{Groups, StringFilter};
@@ -75,6 +76,16 @@ impl PacketFilter {
         }
     }
 
+    /// A batch of packets begins.
+    pub(crate) fn begin_batch(&mut self, effort: Effort) {
+        self.groups.begin_batch(effort);
+    }
+
+    /// The time that searching the strings of a batch has taken so far.
+    pub(crate) fn batch_took(&self) -> Duration {
+        self.groups.batch_took()
+    }
+
     /// The filter that is applied, to be shared with a clone of the session for example.
     pub fn shared(&self) -> Arc<TraceFilter> {
         self.filter.clone()
@@ -95,6 +106,7 @@ impl PacketFilter {
             strings,
             packet,
         } = &*self.filter;
+        self.groups.begin_packet();
         let size = filter_in_place(
             table,
             strings,

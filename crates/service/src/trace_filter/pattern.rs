@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::expression::{self, Regex};
+use crate::expression::{self, Expression};
 use crate::limits;
 
 /// Why a pattern is refused.
@@ -47,7 +47,7 @@ pub(super) enum Extent {
 }
 
 /// The automaton for a pattern, in so many bytes at most.
-pub(super) fn compile(pattern: &str, extent: Extent, memory: usize) -> Result<Regex, PatternError> {
+pub(super) fn compile(pattern: &str, extent: Extent, memory: usize) -> Result<Expression, PatternError> {
     if pattern.len() > limits::MAX_REGEX_LENGTH {
         return Err(PatternError::TooLong);
     }
@@ -121,13 +121,14 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
 mod tests {
     use super::*;
 
-    fn compile(pattern: &str, extent: Extent) -> Result<Regex, PatternError> {
+    fn compile(pattern: &str, extent: Extent) -> Result<Expression, PatternError> {
         super::compile(pattern, extent, limits::MAX_REGEX_MEMORY)
     }
 
     fn whole(pattern: &str, text: &[u8]) -> bool {
         compile(pattern, Extent::Whole)
             .unwrap_or_else(|error| panic!("{pattern}: {error}"))
+            .regex
             .is_match(text)
     }
 
@@ -137,7 +138,7 @@ mod tests {
         assert!(!whole("a", b"ab"));
         assert!(!whole("a|b", b"ab"));
         assert!(!whole("a$", b"a\n"));
-        assert!(compile("a", Extent::Part).unwrap().is_match(b"bab"));
+        assert!(compile("a", Extent::Part).unwrap().regex.is_match(b"bab"));
     }
 
     #[test]

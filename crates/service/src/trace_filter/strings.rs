@@ -4,12 +4,15 @@
 //! forms: on any string, and on what Android's atrace writes (`B|pid|payload`), where the payload's beginning is compared
 //! before the pattern is tried. Hiding keeps the length: what the pattern's groups matched is overwritten.
 //!
-//! Called by the message filter; strings are bytes, whatever their encoding. Patterns take time linear in the string; only
-//! searching it repeatedly does not, and is bounded by [`MAX_FILTER_SEARCH_BYTES`](limits::MAX_FILTER_SEARCH_BYTES).
+//! Called by the message filter; strings are bytes, whatever their encoding. Patterns take time linear in the string, if not little of it;
+//! only searching it repeatedly does not, and is bounded by [`MAX_FILTER_SEARCH_BYTES`](limits::MAX_FILTER_SEARCH_BYTES). What a packet
+//! may take in all is bounded by [`MAX_FILTER_TIME_PER_PACKET`](limits::MAX_FILTER_TIME_PER_PACKET).
 
 use std::fmt;
+use std::time::Duration;
 
-use crate::expression::{CaptureLocations, Regex};
+use crate::effort::Effort;
+use crate::expression::{CaptureLocations, Expression, Regex};
 use crate::limits;
 use crate::trace_filter::pattern::{Extent, PatternError, compile};
 
@@ -67,7 +70,7 @@ impl SemanticTypes {
 struct Rule {
     name: String,
     policy: Policy,
-    pattern: Regex,
+    pattern: Expression,
     atrace_payload_starts_with: Vec<u8>,
     semantic_types: SemanticTypes,
 }
@@ -80,9 +83,48 @@ pub(super) struct StringFilter {
     rules: Vec<Rule>,
 }
 
-/// Memory for what the groups of each rule of a chain matched.
+/// What applying a chain of rules takes: memory for what the groups of each matched, and time.
 #[derive(Debug, Default)]
-pub(super) struct Groups(Vec<CaptureLocations>);
+pub(super) struct Groups {
+    locations: Vec<CaptureLocations>,
+    effort: Effort,
+    /// What the clock showed when the packet began.
+    packet_began: u64,
+}
+
+impl Groups {
+    /// A batch of packets begins: the time it takes is counted from here.
+    pub(super) fn begin_batch(&mut self, effort: Effort) {
+        self.effort = effort;
+    }
+
+    /// A packet begins.
+    pub(super) fn begin_packet(&mut self) {
+        self.packet_began = self.effort.last_look();
+    }
+
+    /// The time that the packets of the batch have taken so far.
+    pub(super) fn batch_took(&self) -> Duration {
+        self.effort.taken()
+    }
+}
+
+/// Takes the time to look at so many bytes for a pattern.
+fn spend(
+    effort: &Effort,
+    packet_began: u64,
+    pattern: &Expression,
+    bytes: usize,
+) -> Result<(), SearchTooLong> {
+    let work = pattern.work(bytes);
+    if work > limits::MAX_SEARCH_WORK
+        || effort.taken_since(packet_began) >= limits::MAX_FILTER_TIME_PER_PACKET
+    {
+        return Err(SearchTooLong);
+    }
+    effort.spend(work);
+    Ok(())
+}
 
 /// A string would have to be searched for longer than is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +173,11 @@ impl StringFilter {
 
     /// Memory to work in.
     pub(super) fn groups(&self) -> Groups {
-        let locations = self.rules.iter().map(|rule| rule.pattern.capture_locations());
-        Groups(locations.collect())
+        let patterns = self.rules.iter().map(|rule| &rule.pattern.regex);
+        Groups {
+            locations: patterns.map(Regex::capture_locations).collect(),
+            ..Groups::default()
+        }
     }
 
     /// Applies the rules to a string of this semantic type. `groups` is of this filter.
@@ -146,7 +191,12 @@ impl StringFilter {
             return Ok(Outcome::Unchanged);
         }
         let mut payload = None;
-        for (rule, groups) in self.rules.iter().zip(&mut groups.0) {
+        let Groups {
+            locations,
+            effort,
+            packet_began,
+        } = groups;
+        for (rule, groups) in self.rules.iter().zip(locations) {
             if !rule.semantic_types.contain(semantic_type) {
                 continue;
             }
@@ -157,20 +207,23 @@ impl StringFilter {
                     continue;
                 }
             }
+            let spend = |bytes| spend(effort, *packet_began, &rule.pattern, bytes);
+            spend(text.len())?;
+            let pattern = &rule.pattern.regex;
             match rule.policy {
                 Policy::MatchBreak | Policy::AtraceMatchBreak => {
-                    if rule.pattern.is_match(text) {
+                    if pattern.is_match(text) {
                         return Ok(Outcome::Unchanged);
                     }
                 }
                 Policy::MatchRedactGroups | Policy::AtraceMatchRedactGroups => {
-                    if rule.pattern.captures_read(groups, text).is_some() {
+                    if pattern.captures_read(groups, text).is_some() {
                         redact(text, groups);
                         return Ok(Outcome::Redacted);
                     }
                 }
                 Policy::AtraceRepeatedSearchRedactGroups => {
-                    if search_and_redact(text, &rule.pattern, groups)? {
+                    if search_and_redact(text, pattern, groups, spend)? {
                         return Ok(Outcome::Redacted);
                     }
                 }
@@ -208,6 +261,7 @@ fn search_and_redact(
     text: &mut [u8],
     pattern: &Regex,
     groups: &mut CaptureLocations,
+    spend: impl Fn(usize) -> Result<(), SearchTooLong>,
 ) -> Result<bool, SearchTooLong> {
     let mut budget = limits::MAX_FILTER_SEARCH_BYTES;
     let mut found = false;
@@ -216,6 +270,7 @@ fn search_and_redact(
         budget = budget
             .checked_sub((text.len() - at) as u64)
             .ok_or(SearchTooLong)?;
+        spend(text.len() - at)?;
         let Some(range) = pattern
             .captures_read_at(groups, text, at)
             .map(|found| found.range())

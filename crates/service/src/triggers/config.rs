@@ -8,7 +8,8 @@ use std::time::Duration;
 use ferretto_proto::messages::{TraceConfig, trace_config::trigger_config};
 use ferretto_wire::{Reader, Value};
 
-use crate::expression::{NameExpressions, Regex};
+use crate::effort::Effort;
+use crate::expression::{Expression, NameExpressions};
 use crate::limits;
 use crate::ordered::OrderedSet;
 
@@ -43,7 +44,7 @@ impl Mode {
 pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
     /// Names of producers that may activate it; `None` for all.
-    producers: Option<Arc<Regex>>,
+    producers: Option<Arc<Expression>>,
     /// How long after the activation it takes effect; for `StartTracing`, how long the session lasts then.
     pub(crate) delay_ms: u32,
     /// Activations within 24 hours after which further ones are ignored; 0 for no limit.
@@ -53,10 +54,10 @@ pub(crate) struct Definition {
 
 impl Definition {
     /// Whether a producer of this name may activate it.
-    pub(crate) fn admits(&self, producer: &str) -> bool {
+    pub(crate) fn admits(&self, producer: &str, effort: &Effort) -> bool {
         self.producers
             .as_ref()
-            .is_none_or(|producers| producers.is_match(producer.as_bytes()))
+            .is_none_or(|producers| producers.matches_name(producer, effort))
     }
 
     /// Whether it is skipped for this draw from [0, 1).

@@ -383,7 +383,7 @@ fn so_many_names_of_guarded_sessions_are_remembered() {
         world.advance(1);
         result
     };
-    for name in 0..limits::MAX_GUARDED_STARTS {
+    for name in 0..limits::MAX_GUARDED_STARTS_PER_UID {
         start(name).unwrap();
     }
     assert!(start(9999).unwrap_err().contains("limit"));

@@ -3,6 +3,7 @@
 
 mod abandoned_files;
 mod admission;
+mod budgets;
 mod clones;
 mod combinations;
 mod compression;

@@ -261,3 +261,62 @@ fn a_sequence_of_fragments_without_bytes_ends_like_any_other() {
     assert_eq!(buffer.read(), ["a32", "b32"]);
     assert_eq!(buffer.stats().bytes_in_use(), 0);
 }
+
+#[test]
+fn a_packet_of_more_fragments_than_any_honest_one_has_is_lost_and_marked() {
+    let most = read::MAX_FRAGMENTS as u32;
+    let mut buffer = ring(32 << 20);
+    // To check everything takes too long with so many.
+    let mut put = |chunk: TestChunk| {
+        let outcome = buffer.0.copy_chunk(&chunk.info, &chunk.payload);
+        assert_eq!(outcome, CopyOutcome::Stored);
+    };
+    for (first, fragments) in [(0, most), (most, most + 1)] {
+        put(chunk(1, 1, first).begin('a', 2));
+        for id in first + 1..first + fragments - 1 {
+            put(chunk(1, 1, id).middle('a', 2));
+        }
+        put(chunk(1, 1, first + fragments - 1).end('a', 2));
+    }
+    put(chunk(1, 1, 2 * most + 1).whole('z', 10));
+    buffer.0.begin_read();
+    let read = buffer.0.read_next_packet().unwrap();
+    assert_eq!((read.size(), read.losses), (most as usize, LossReasons::NONE));
+    let read = buffer.0.read_next_packet().unwrap();
+    assert_eq!(read.size(), 9);
+    assert!(
+        read.losses.contains(LossReasons::CHUNK_CORRUPTED),
+        "{:?}",
+        read.losses
+    );
+    assert!(buffer.0.read_next_packet().is_none());
+}
+
+#[test]
+fn what_was_missing_is_found_when_it_comes_however_it_comes() {
+    let begun = || chunk(1, 1, 0).begin('a', 10);
+    let missing = |buffer: &mut Fixture| {
+        for attempts in 1..4 {
+            let before = buffer.stats().readaheads_failed;
+            assert_eq!(buffer.read(), [""; 0]);
+            assert_eq!(buffer.stats().readaheads_failed, before + 1, "attempt {attempts}");
+        }
+    };
+    // The end was there already, and what was missing came between.
+    let mut buffer = ring(4096);
+    buffer.commit(begun());
+    buffer.commit(chunk(1, 1, 1).middle('b', 10).needs_patching());
+    buffer.commit(chunk(1, 1, 2).end('c', 10));
+    missing(&mut buffer);
+    buffer
+        .0
+        .apply_patches(ProducerId(1), WriterId(1), ChunkId(1), &[], MorePatches::Done);
+    assert_eq!(buffer.read(), ["a10+b10+c10"]);
+    // A scraped copy grew.
+    let mut buffer = ring(4096);
+    buffer.commit(begun());
+    buffer.scrape(chunk(1, 1, 1).end('-', 10).padded_to(64));
+    missing(&mut buffer);
+    buffer.commit(chunk(1, 1, 1).end('b', 10));
+    assert_eq!(buffer.read(), ["a10+b10"]);
+}

@@ -211,6 +211,45 @@ fn a_search_that_takes_too_long_is_given_up() {
 }
 
 #[test]
+fn a_pattern_that_looks_at_each_byte_for_long_looks_at_few() {
+    // Each of its states may be visited for each byte.
+    let filter = rule(MatchBreak, "[ab]*a[ab]{1000}c", "").0;
+    let mut groups = filter.groups();
+    let mut search = |size: usize| filter.apply(&mut b"ab".repeat(size / 2), 0, &mut groups);
+    assert_eq!(search(100), Ok(Outcome::Unchanged));
+    assert_eq!(search(64 * 1024), Err(SearchTooLong));
+    // Small ones look at as much as a packet has.
+    let filter = rule(MatchBreak, "[ab]*a[ab]c", "").0;
+    let mut groups = filter.groups();
+    let mut text = b"ab".repeat(100_000);
+    assert_eq!(filter.apply(&mut text, 0, &mut groups), Ok(Outcome::Unchanged));
+}
+
+#[test]
+fn a_packet_whose_strings_take_too_long_is_given_up_and_the_next_one_is_not() {
+    /// A clock that goes on by a millisecond with each look.
+    fn ticking() -> u64 {
+        use std::cell::Cell;
+        thread_local!(static LOOKS: Cell<u64> = const { Cell::new(0) });
+        LOOKS.set(LOOKS.get() + 1);
+        LOOKS.get() * 1_000_000
+    }
+    let filter = rule(MatchBreak, "[ab]*a[ab]{200}c", "").0;
+    let mut groups = filter.groups();
+    groups.begin_batch(Effort::new(Some(ticking)));
+    let most = limits::MAX_FILTER_TIME_PER_PACKET.as_millis();
+    // The clock is looked at for each.
+    let text = b"ab".repeat(8 * 1024);
+    for packets in 1..3 {
+        groups.begin_packet();
+        let mut search = || filter.apply(&mut text.clone(), 0, &mut groups);
+        let strings = (0..).take_while(|_| search() == Ok(Outcome::Unchanged)).count();
+        assert_eq!(strings as u128, most);
+        assert_eq!(groups.batch_took().as_millis(), packets * most);
+    }
+}
+
+#[test]
 fn rules_apply_to_their_semantic_types_only() {
     Chain::default()
         .of(types(&[1]), "", MatchRedactGroups, "foo:(.*)", "")

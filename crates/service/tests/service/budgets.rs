@@ -1,0 +1,427 @@
+//! What the clients of one user may use up together, so that there is some left for others, and what one request may take, so that there
+//! is time for others. What a single client may is in `limits`.
+
+use ferretto_proto::messages::{CommitDataRequest, Message, ProtoVmConfig, TraceConfig, TracingServiceState};
+use ferretto_service::{
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, Credentials, Identity, Introduction,
+    Machine, MachineId, MemorySharing, Original, OtherMachine, ProducerCommand, ProducerId, Scraping,
+    StateScope, SystemFacts, limits,
+};
+
+use crate::world::{World, config, packet, texts};
+
+const KB: usize = 1024;
+
+fn named(name: &str) -> Introduction {
+    Introduction {
+        name: name.into(),
+        ..Default::default()
+    }
+}
+
+/// How many instances the first session has.
+fn instances(world: &World, consumer: ConsumerId) -> usize {
+    let state: TracingServiceState = world.state(consumer, StateScope::Sessions);
+    state.tracing_sessions[0].num_data_sources.unwrap_or_default() as usize
+}
+
+#[test]
+fn the_producers_of_a_user_take_part_in_a_session_with_so_many_instances() {
+    const EACH: usize = limits::MAX_INSTANCES_PER_PRODUCER;
+    let mut world = World::new();
+    let crowd: Vec<ProducerId> = (0..limits::MAX_INSTANCES_PER_UID / EACH + 1)
+        .map(|_| world.introduce(7, named("crowd")))
+        .collect();
+    let other = world.introduce(8, named("other"));
+    for producer in crowd.iter().chain([&other]) {
+        world.offer(*producer, "d");
+    }
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&vec!["d"; EACH]));
+    assert_eq!(instances(&world, consumer), limits::MAX_INSTANCES_PER_UID + EACH);
+    let told = |world: &World| world.log.iter().filter(|line| line.contains("of uid 7")).count();
+    // The log is told once.
+    for _ in 0..3 {
+        let late = world.introduce(7, named("late"));
+        world.offer(late, "d");
+    }
+    assert_eq!(instances(&world, consumer), limits::MAX_INSTANCES_PER_UID + EACH);
+    assert_eq!(told(&world), 1, "{:?}", world.log);
+    // Whoever goes away makes room.
+    world.lose_producer(crowd[0]);
+    let late = world.introduce(7, named("late"));
+    world.offer(late, "d");
+    assert_eq!(instances(&world, consumer), limits::MAX_INSTANCES_PER_UID + EACH);
+}
+
+#[test]
+fn the_configs_that_go_to_the_producers_of_a_user_are_bounded() {
+    const SIZE: usize = 100 * KB;
+    let mut world = World::new();
+    let most = limits::MAX_INSTANCE_BYTES_PER_UID / SIZE;
+    for _ in 0..most + 5 {
+        let producer = world.introduce(7, named("crowd"));
+        world.offer(producer, "d");
+    }
+    let other = world.introduce(8, named("other"));
+    world.offer(other, "d");
+    let mut large = config(&["d"]);
+    large.data_sources[0].config.get_or_insert_default().legacy_config = Some("x".repeat(SIZE));
+    let consumer = world.consumer();
+    world.enable(consumer, &large);
+    assert_eq!(instances(&world, consumer), most + 1);
+}
+
+#[test]
+fn the_producers_of_a_user_register_so_many_data_sources() {
+    let mut world = World::new();
+    let count = |world: &World| {
+        let mut query = ferretto_service::StateQuery::new(StateScope::Everything);
+        let root = ConsumerId(1);
+        std::iter::from_fn(|| world.service.next_state(root, &mut query, KB))
+            .map(|part| {
+                TracingServiceState::decode_from_slice(&part)
+                    .unwrap()
+                    .data_sources
+                    .len()
+            })
+            .sum::<usize>()
+    };
+    world.consumer_of(0);
+    let now = world.now;
+    let register = |world: &mut World, producer| {
+        // A name, and nothing else.
+        world.service.register_data_source(producer, b"\x0a\x01d", &now);
+        while world.service.poll().is_some() {}
+    };
+    let mut last = ProducerId(0);
+    for _ in 0..limits::MAX_DATA_SOURCES_PER_UID / limits::MAX_DATA_SOURCES_PER_PRODUCER {
+        last = world.introduce(7, named("p"));
+        for _ in 0..limits::MAX_DATA_SOURCES_PER_PRODUCER {
+            register(&mut world, last);
+        }
+    }
+    let late = world.introduce(7, named("late"));
+    register(&mut world, late);
+    assert_eq!(count(&world), limits::MAX_DATA_SOURCES_PER_UID);
+    let other = world.introduce(8, named("other"));
+    register(&mut world, other);
+    assert_eq!(count(&world), limits::MAX_DATA_SOURCES_PER_UID + 1);
+    world.service.unregister_data_source(last, "d", &now);
+    register(&mut world, late);
+    assert_eq!(count(&world), limits::MAX_DATA_SOURCES_PER_UID + 1);
+}
+
+#[test]
+fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
+    let mut world = World::new();
+    let offers = limits::MAX_OFFERS_COMPARED / limits::MAX_DATA_SOURCES_PER_CONFIG;
+    let now = world.now;
+    let mut producers = Vec::new();
+    for number in 0..offers + 1 {
+        if number % limits::MAX_DATA_SOURCES_PER_PRODUCER == 0 {
+            producers.push(world.introduce(7, named("p")));
+        }
+        let producer = producers[producers.len() - 1];
+        world.service.register_data_source(producer, b"\x0a\x01d", &now);
+    }
+    let mut filtered = config(&["d"]);
+    // Nobody is meant, but all have to be asked.
+    filtered.data_sources[0].producer_name_filter = vec!["nobody".into()];
+    filtered.data_sources = vec![filtered.data_sources[0].clone(); limits::MAX_DATA_SOURCES_PER_CONFIG];
+    let consumer = world.consumer();
+    world.enable(consumer, &filtered);
+    let told = |world: &World| {
+        let lines = world.log.iter();
+        lines
+            .filter(|line| line.contains("than can be looked at"))
+            .count()
+    };
+    assert_eq!(told(&world), 1);
+    world.service.unregister_data_source(producers[0], "d", &now);
+    let consumer = world.consumer();
+    world.enable(consumer, &filtered);
+    assert_eq!(told(&world), 1);
+}
+
+#[test]
+fn what_others_say_they_are_uses_up_nothing_of_who_they_say() {
+    let mut world = World::new();
+    let remote = |uid: u32, machine: &str| {
+        let credentials = Credentials { uid, pid: Some(1) };
+        let machine = OtherMachine {
+            id: MachineId::from_hint(machine.as_bytes()),
+            name: machine.into(),
+        };
+        let who = Introduction {
+            machine: Machine::Other(machine.into()),
+            sharing: MemorySharing::Impossible,
+            ..named("remote")
+        };
+        (credentials, who)
+    };
+    let mut descriptor = ferretto_wire::Writer::new();
+    descriptor.bytes_field(1, b"d");
+    descriptor.bytes_field(9999, &vec![0; limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER - 10]);
+    let now = world.now;
+    let count = limits::MAX_DESCRIPTOR_BYTES_PER_UID / limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER;
+    for number in 0..2 * count {
+        // As whatever users, of whatever machines.
+        let (credentials, who) = remote(1000 + number as u32 % 2, ["a", "b"][number % 2]);
+        let id = world
+            .service
+            .connect_producer(credentials, who)
+            .expect("admitted");
+        world
+            .service
+            .register_data_source(id, descriptor.as_slice(), &now);
+    }
+    let root = world.consumer_of(0);
+    let sources = |world: &World| world.state(root, StateScope::Everything).data_sources.len();
+    assert_eq!(sources(&world), count, "all of them share what one user may have");
+    let local = world.introduce(1000, named("local"));
+    world
+        .service
+        .register_data_source(local, descriptor.as_slice(), &now);
+    assert_eq!(sources(&world), count + 1);
+}
+
+#[test]
+fn the_shared_memory_of_a_user_is_bounded_and_all_get_some() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let granted = |world: &mut World, uid: u32| {
+        let who = Introduction {
+            smb_size_hint: limits::MAX_SMB_SIZE,
+            ..named("p")
+        };
+        let producer = world.introduce(uid, who);
+        world.offer(producer, "d");
+        match world.producers[&producer].commands[0] {
+            ProducerCommand::CreateSharedMemory { size, .. } => (producer, size),
+            ref other => panic!("{other:?}"),
+        }
+    };
+    let mut producers = Vec::new();
+    for _ in 0..limits::MAX_SHARED_MEMORY_PER_UID / limits::MAX_SMB_SIZE {
+        let (producer, size) = granted(&mut world, 7);
+        assert_eq!(size, limits::MAX_SMB_SIZE);
+        producers.push(producer);
+    }
+    let (late, size) = granted(&mut world, 7);
+    assert_eq!(size, limits::DEFAULT_SMB_SIZE);
+    assert!(
+        !world
+            .service
+            .has_room_for_shared_memory(late, limits::MAX_SMB_SIZE)
+    );
+    assert!(
+        world
+            .service
+            .has_room_for_shared_memory(late, limits::DEFAULT_SMB_SIZE)
+    );
+    assert_eq!(granted(&mut world, 8).1, limits::MAX_SMB_SIZE, "another user");
+    world.lose_producer(late);
+    world.lose_producer(producers[0]);
+    assert_eq!(granted(&mut world, 7).1, limits::MAX_SMB_SIZE);
+}
+
+#[test]
+fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
+    const PAGE: usize = limits::MAX_SMB_PAGE_SIZE;
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let mut large = config(&["d"]);
+    large.buffers[0].size_kb = Some(256 * 1024);
+    world.enable(consumer, &large);
+    let text = "x".repeat(PAGE - 100);
+    let hoard = |world: &mut World, uid: u32, bytes: usize| {
+        let who = Introduction {
+            smb_size_hint: limits::MAX_SMB_SIZE,
+            smb_page_size_hint: PAGE,
+            scraping: Scraping::Enabled,
+            ..named("p")
+        };
+        let producer = world.introduce(uid, who);
+        world.offer(producer, "d");
+        let target = world.target(producer);
+        world.service.register_trace_writer(producer, 1, target.into());
+        for _ in 0..bytes / PAGE {
+            let _ = world.write(producer, 1, target, &[&packet(&text)]);
+        }
+        producer
+    };
+    let producers: Vec<ProducerId> = (0..3)
+        .map(|_| hoard(&mut world, 7, limits::MAX_SMB_SIZE))
+        .collect();
+    let other = hoard(&mut world, 8, 10 * PAGE);
+    let now = world.now;
+    world.service.flush(consumer, 1, 0, 0, &now);
+    world.run();
+    for producer in producers.iter().chain([&other]) {
+        world.acknowledge_flushes(*producer);
+    }
+    let written = |world: &mut World| {
+        let stats = world.service.trace_stats(consumer).unwrap();
+        stats.buffer_stats[0].chunks_written.unwrap() as usize
+    };
+    let most = limits::MAX_SCRAPED_PER_UID / PAGE;
+    let scraped = written(&mut world) - 10;
+    assert!((most..most + 2).contains(&scraped), "{scraped} of {most}");
+    // What somebody leaves behind is there all the same.
+    producers
+        .iter()
+        .for_each(|producer| world.lose_producer(*producer));
+    assert_eq!(written(&mut world), 3 * limits::MAX_SMB_SIZE / PAGE + 10);
+}
+
+fn cloning(id: u64) -> CloneRequest {
+    CloneRequest {
+        original: Original::Id(id),
+        purpose: ClonePurpose::Snapshot,
+        filter: CloneFilter::Applied,
+        trigger: None,
+        file: CloneFile::None,
+    }
+}
+
+#[test]
+fn the_clones_of_one_user_leave_memory_for_those_of_others() {
+    let mut world = World::with_identity(Identity {
+        system: SystemFacts {
+            ram_bytes: Some(2 * 40 * KB as u64),
+            ..Default::default()
+        },
+        ..Default::default()
+    });
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let owners = [1, 2].map(|uid| {
+        let owner = world.consumer_of(uid);
+        (uid, world.enable(owner, &config(&["d"])))
+    });
+    for (_, config) in world.instances(producer) {
+        let target = config.target_buffer.unwrap() as u16;
+        world.commit(producer, target, target, &[&packet(&"x".repeat(3000))]);
+    }
+    let clones = |world: &mut World, (uid, session): (u32, ferretto_service::SessionId)| {
+        let mut made = 0;
+        loop {
+            let cloner = world.consumer_of(uid);
+            match world.try_clone(cloner, cloning(session.0)) {
+                Ok(_) => world.acknowledge_flushes(producer),
+                Err(error) => break (made, error),
+            }
+            made += 1;
+        }
+    };
+    let (first, why) = clones(&mut world, owners[0]);
+    assert!(
+        why.contains("clones of uid 1 have already") && why.contains("may have 30 KB"),
+        "{why}"
+    );
+    let (second, why) = clones(&mut world, owners[1]);
+    assert!(why.contains("may have 40 KB"), "{why}");
+    assert_eq!(
+        (first, second),
+        (10, 3),
+        "each takes a little more than 3000 bytes"
+    );
+}
+
+#[test]
+fn guarded_sessions_of_one_user_do_not_keep_those_of_others_from_beginning() {
+    let mut world = World::new();
+    let mut start = |uid: u32, name: usize| {
+        let consumer = world.consumer_of(uid);
+        let guarded = TraceConfig {
+            enable_extra_guardrails: Some(true),
+            unique_session_name: Some(format!("s{name}")),
+            ..config(&[])
+        };
+        let result = world.try_enable(consumer, &guarded).map(drop);
+        world.lose_consumer(consumer);
+        world.advance(1);
+        result
+    };
+    for name in 0..limits::MAX_GUARDED_STARTS_PER_UID {
+        start(7, name).unwrap();
+    }
+    assert!(start(7, 9999).unwrap_err().contains("limit"));
+    start(8, 9999).unwrap();
+}
+
+#[test]
+fn statistics_tell_of_so_many_writers() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    for writer in 1..=20 {
+        world.commit(producer, writer, target, &[&packet("x")]);
+    }
+    let mut told = |most| {
+        let stats = world.service.trace_stats_up_to(consumer, most).unwrap();
+        stats.writer_stats.len()
+    };
+    assert_eq!([0, 7, 20, 1000].map(&mut told), [0, 7, 20, 20]);
+}
+
+#[test]
+fn the_states_of_programs_of_a_config_are_bounded_in_all() {
+    let mut world = World::new();
+    let mut try_with = |kb: [u32; 2]| {
+        let mut config = config(&["a", "b"]);
+        for (source, kb) in config.data_sources.iter_mut().zip(kb) {
+            source.config.get_or_insert_default().protovm_config = ProtoVmConfig {
+                memory_limit_kb: Some(kb),
+                ..Default::default()
+            }
+            .into();
+        }
+        let consumer = world.consumer();
+        let result = world.try_enable(consumer, &config).map(drop);
+        world.lose_consumer(consumer);
+        result
+    };
+    let most = limits::MAX_PROTOVM_MEMORY_KB_PER_SESSION;
+    try_with([most / 2, most / 2]).unwrap();
+    let error = try_with([most / 2, most / 2 + 1]).unwrap_err();
+    assert!(error.contains("of all data sources"), "{error}");
+}
+
+#[test]
+fn flushes_that_complete_together_all_scrape_what_was_there() {
+    let mut world = World::new();
+    let producer = world.producer_with("p", Scraping::Enabled);
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    world.service.register_trace_writer(producer, 1, target.into());
+    let now = world.now;
+    for token in 0..5 {
+        world.service.flush(consumer, token, 100, 0, &now);
+    }
+    let _open = world.write_open(producer, 1, &[&packet("one"), &packet("unfinished")]);
+    world.advance(100);
+    assert_eq!(world.consumers[&consumer].flushes.len(), 5);
+    assert_eq!(texts(&world.read(consumer)), ["one"]);
+    let now = world.now;
+    for token in 5..10 {
+        world.service.flush(consumer, token, 0, 0, &now);
+    }
+    let _ = world.write(producer, 2, target, &[&packet("unregistered")]);
+    world.service.register_trace_writer(producer, 2, target.into());
+    let all = CommitDataRequest {
+        flush_request_id: Some(u64::MAX),
+        ..Default::default()
+    };
+    world.service.commit(producer, &all, &now);
+    world.run();
+    assert_eq!(world.consumers[&consumer].flushes.len(), 10);
+    assert_eq!(texts(&world.read(consumer)), ["unregistered"]);
+}
