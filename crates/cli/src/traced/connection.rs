@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use ferretto_ipc::Stream;
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::host::{HostConnection, Reply, ReplyError, ReplyTo, ReplyWanted};
-use ferretto_ipc::reactor::Interest;
+use ferretto_ipc::reactor::{Interest, Token};
 use ferretto_ipc::transport::{Connection as _, PeerCredentials, Received};
 
 use super::consumer_port::ConsumerLink;
 use super::producer_port::ProducerLink;
 use super::relay_port::RelayLink;
+use super::turns::Candidate;
 
 /// Bytes of replies that may wait for room in the outgoing queue; a client that lets more pile up is cut off. Requests
 /// are not handled while any wait, so this bounds the answers to one request and what the service says unasked.
@@ -65,6 +66,8 @@ pub(super) struct Connection {
     pub(super) takes_packets: bool,
     /// What of its bytes the daemon was last found to hold.
     pub(super) held: usize,
+    /// In which round it was last served.
+    pub(super) served: u64,
 }
 
 /// What is at the other end.
@@ -90,6 +93,17 @@ impl Connection {
             rejection_told: false,
             takes_packets: false,
             held: 0,
+            served: 0,
+        }
+    }
+
+    /// Itself, as one of those whose turn it may be.
+    pub(super) fn candidate(&self, token: Token) -> Candidate {
+        Candidate {
+            token,
+            uid: self.peer.uid,
+            pid: self.peer.pid,
+            served: self.served,
         }
     }
 

@@ -19,6 +19,7 @@ mod shell;
 mod system;
 mod trace_file;
 mod tsc;
+mod turns;
 
 use std::error::Error;
 use std::ffi::OsString;

@@ -36,6 +36,7 @@ use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
 use super::relay_port::{Caller, RelayLink};
 use super::system;
 use super::trace_file::TraceFile;
+use super::turns;
 
 /// Bytes of trace data that are on their way into a file at once.
 const FILE_BATCH: usize = 1024 * 1024;
@@ -62,6 +63,14 @@ static PRODUCER_SERVICES: [&ServiceDescriptor; 1] = [&PRODUCER_PORT];
 static PRODUCER_AND_RELAY_SERVICES: [&ServiceDescriptor; 2] = [&PRODUCER_PORT, &RELAY_PORT];
 static CONSUMER_SERVICES: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
 
+/// Whether there was no time to serve all that had something to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Crowded {
+    #[default]
+    No,
+    Yes,
+}
+
 pub(super) struct Shell {
     service: Service,
     reactor: Reactor,
@@ -86,6 +95,9 @@ pub(super) struct Shell {
     due: Vec<Token>,
     /// Connections with something to send or a changed interest.
     touched: BTreeSet<Token>,
+    /// How often connections were served, all or some.
+    round: u64,
+    crowded: Crowded,
     last_token: u64,
     receive_buffer: Vec<u8>,
 }
@@ -96,8 +108,10 @@ impl Shell {
         reactor.watch_signals(&crate::daemon::ending_signals())?;
         let waker = reactor.waker();
         let priority = ThreadPriority::of_this_thread();
+        let mut service = Service::new(system::identity());
+        service.set_processor_clock(|| time::now(Clock::Thread));
         let mut shell = Shell {
-            service: Service::new(system::identity()),
+            service,
             reactor,
             listeners: BTreeMap::new(),
             resting: None,
@@ -114,6 +128,8 @@ impl Shell {
             busy: BTreeSet::new(),
             due: Vec::new(),
             touched: BTreeSet::new(),
+            round: 0,
+            crowded: Crowded::No,
             last_token: 0,
             receive_buffer: vec![0; MAX_FRAME],
         };
@@ -139,7 +155,7 @@ impl Shell {
     }
 
     fn deadlines(&self) -> Deadlines {
-        if !self.busy.is_empty() {
+        if !self.busy.is_empty() || !self.touched.is_empty() {
             return Deadline::Monotonic(0).into();
         }
         let monotonic = [self.service.next_deadline(), self.resting, self.freed.deadline()];
@@ -183,14 +199,36 @@ impl Shell {
         }
         // In the order in which they came to be, not in the kernel's, which nobody can predict.
         due.sort_unstable();
-        for token in due.drain(..) {
-            self.serve(token, &turn);
-            self.carry_out(&turn);
-        }
+        // The precise clock would cost as much as a small commit.
+        let until = time::now(Clock::MonotonicCoarse) + turns::TIME_PER_ROUND.as_nanos() as u64;
+        self.serve_all(&mut due, until, &turn);
         self.due = due;
         self.files_progressed(&turn);
-        self.settle(&turn);
+        self.settle(until, &turn);
         Ok(())
+    }
+
+    /// Serves these connections until it is time to look who else has something to say: the rest comes next, in turn.
+    fn serve_all(&mut self, due: &mut Vec<Token>, until: u64, turn: &TurnTime) {
+        self.round += 1;
+        if std::mem::take(&mut self.crowded) == Crowded::Yes {
+            turns::put_in_turn(
+                due,
+                self.connections.iter().map(|(token, it)| it.candidate(*token)),
+            );
+        }
+        let mut due = due.drain(..);
+        for token in due.by_ref() {
+            self.serve(token, turn);
+            self.carry_out(turn);
+            if time::now(Clock::MonotonicCoarse) >= until {
+                break;
+            }
+        }
+        if due.len() > 0 {
+            self.crowded = Crowded::Yes;
+            self.busy.extend(due);
+        }
     }
 
     fn next_token(&mut self) -> Token {
@@ -296,6 +334,7 @@ impl Shell {
             return;
         };
         self.touched.insert(token);
+        connection.served = self.round;
         connection.release_replies();
         connection.host.begin_turn();
         let consumes = matches!(connection.role, Role::Consumer(_));
@@ -653,11 +692,14 @@ impl Shell {
             };
             self.file_progressed(done, &turn);
         }
-        self.settle(&turn);
+        self.settle(u64::MAX, &turn);
     }
 
-    /// Sends what waits, closes what is over, and tells the reactor what to watch for.
-    fn settle(&mut self, turn: &TurnTime) {
+    /// Sends what waits, closes what is over, and tells the reactor what to watch for. Of connections that are to be closed after this
+    /// time all but one are closed the next: that takes long if there is much in their shared memory.
+    fn settle(&mut self, until: u64, turn: &TurnTime) {
+        let mut later = BTreeSet::new();
+        let mut closed = 0;
         while let Some(token) = self.touched.pop_first() {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
@@ -666,7 +708,12 @@ impl Shell {
             if connection.has_taken_all_packets() {
                 self.freed.note(turn.now());
             }
+            if connection.closing.is_some() && closed > 0 && time::now(Clock::MonotonicCoarse) >= until {
+                later.insert(token);
+                continue;
+            }
             if let Some(why) = connection.closing.take() {
+                closed += 1;
                 self.close(token, &why, turn);
                 continue;
             }
@@ -686,6 +733,7 @@ impl Shell {
                 self.close_greediest(uid);
             }
         }
+        self.touched = later;
     }
 
     /// A user's connections have the daemon hold more than one user's may: the one that does so most is to be closed.

@@ -1,0 +1,423 @@
+//! Our `traced` and what gets expensive because there is so much of it, or because it was made to take long: many data sources times many
+//! producers, many connections of one process, expressions that are slow to match, questions whose answers nobody wants. It costs its
+//! cause, and little of everybody else's time.
+//!
+//! What something costs is the daemon's processor time, which a busy machine does not add to; who comes first is counted.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+#[path = "../../service/tests/support/filter_bytecode.rs"]
+mod filter_bytecode;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT};
+use ferretto_proto::messages::ipc_frame::{self, Msg};
+use ferretto_proto::messages::trace_config::trace_filter::{
+    StringFilterChain, StringFilterPolicy, StringFilterRule,
+};
+use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
+use ferretto_proto::messages::{
+    ActivateTriggersRequest, CommitDataRequest, DataSourceDescriptor, IPCFrame, Message, ReadBuffersResponse,
+    RegisterDataSourceRequest, TraceConfig, commit_data_request, trace_config,
+};
+use ferretto_service::limits;
+use ferretto_wire::Writer;
+use filter_bytecode::{Rule, bytecode};
+use rustix::process::{Pid, Signal};
+use support::peers::{Producer, Session, commit, config, enabling, introduction, state};
+use support::wire::{Client, framed, invoke, registration};
+use support::{PATIENCE, Program, Programs, Side, System};
+
+/// Time that a process has been on a processor.
+fn processor_time(pid: u32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+/// The most memory that a process has had, in KB.
+fn peak_memory_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// A process that does nothing for the time being.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pid: u32) -> Stopped {
+        let stopped = Stopped(Pid::from_raw(pid as i32).unwrap());
+        rustix::process::kill_process(stopped.0, Signal::STOP).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while !std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .unwrap()
+            .contains(") T ")
+        {
+            assert!(Instant::now() < until, "it does not stop");
+        }
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        rustix::process::kill_process(self.0, Signal::CONT).unwrap();
+    }
+}
+
+#[test]
+fn thousands_of_data_sources_wanted_of_hundreds_of_producers_are_no_million_instances() {
+    const PRODUCERS: usize = 200;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let _crowd: Vec<Client> = (0..PRODUCERS)
+        .map(|_| {
+            let mut client = Client::connect(&system.producer_socket(), &PRODUCER_PORT);
+            client.ask("InitializeConnection", &introduction("crowd").encode_to_vec());
+            client.ask("RegisterDataSource", &registration("d"));
+            client.call("GetAsyncCommand", &[]);
+            client
+        })
+        .collect();
+    let mut wanting = config("d");
+    wanting.data_sources = vec![wanting.data_sources[0].clone(); limits::MAX_DATA_SOURCES_PER_CONFIG];
+    let before = peak_memory_kb(pid);
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    consumer.call("EnableTracing", &enabling(wanting));
+    let count = state(&mut consumer).tracing_sessions[0].num_data_sources;
+    assert_eq!(count, Some(limits::MAX_INSTANCES_PER_UID as u32));
+    let growth = peak_memory_kb(pid) - before;
+    assert!(growth < 64 * 1024, "{growth} KB");
+    system.assert_running();
+}
+
+/// A call whose answer is not wanted.
+fn dropped_call(method: &str) -> Vec<u8> {
+    let position = CONSUMER_PORT
+        .methods
+        .iter()
+        .position(|name| *name == method)
+        .unwrap();
+    let frame = IPCFrame {
+        request_id: Some(1000),
+        msg: Some(Msg::MsgInvokeMethod(Box::new(ipc_frame::InvokeMethod {
+            service_id: Some(1),
+            method_id: Some(position as u32 + 1),
+            drop_reply: Some(true),
+            ..Default::default()
+        }))),
+        ..Default::default()
+    };
+    framed(&frame.encode_to_vec())
+}
+
+#[test]
+fn a_state_that_nobody_wants_to_be_told_is_not_put_together() {
+    const SOURCES: u64 = 60;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let mut bulky = Producer::new(&system, &introduction("bulky"), None);
+    for id in 1..=SOURCES {
+        let descriptor = DataSourceDescriptor {
+            name: Some("n".repeat(120_000)),
+            id: Some(id),
+            ..Default::default()
+        };
+        let request = RegisterDataSourceRequest {
+            data_source_descriptor: descriptor.into(),
+            ..Default::default()
+        };
+        bulky.client.ask("RegisterDataSource", &request.encode_to_vec());
+    }
+    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    let before = processor_time(pid);
+    assert_eq!(state(&mut consumer).data_sources.len() as u64, SOURCES);
+    let asked_once = processor_time(pid) - before;
+    let before = processor_time(pid);
+    let query = dropped_call("QueryServiceState");
+    consumer.send(&query.repeat(500), None);
+    consumer.ask("QueryCapabilities", &[]);
+    let in_vain = processor_time(pid) - before;
+    assert!(
+        in_vain < 20 * asked_once,
+        "{in_vain:?} for nobody, {asked_once:?} for whoever reads"
+    );
+}
+
+const SOCKET: &str = "FERRETTO_TEST_SOCKET";
+const QUESTIONS: usize = 5;
+
+/// The other process of the next test: connects, waits for a line, asks, and tells when each of that is done.
+#[test]
+#[ignore = "run by another test"]
+fn another_process_asks() {
+    let socket = std::env::var_os(SOCKET).expect("run by another test");
+    let mut client = Client::connect(Path::new(&socket), &CONSUMER_PORT);
+    eprintln!("connected");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    for _ in 0..QUESTIONS {
+        let question = client.call("QueryCapabilities", &[]);
+        eprintln!("asked");
+        client.answer(question).reply.expect("an answer");
+    }
+}
+
+#[test]
+fn a_process_with_hundreds_of_busy_connections_takes_turns_with_one_that_has_a_single_one() {
+    const CONNECTIONS: usize = 200;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    // What takes a while and comes to nothing: expressions are compiled before buffers are missed.
+    let mut dear = config("d");
+    dear.buffers[0].size_kb = Some(0);
+    dear.data_sources[0].producer_name_regex_filter = (0..limits::MAX_REGEXES_PER_CONFIG)
+        .map(|n| format!("(a|b)*c.{{50}}{n}"))
+        .collect();
+    let method = CONSUMER_PORT
+        .methods
+        .iter()
+        .position(|name| *name == "EnableTracing");
+    let call = invoke(7, method.unwrap() as u32 + 1, &enabling(dear));
+    let bind = IPCFrame {
+        request_id: Some(1),
+        msg: Some(Msg::MsgBindService(Box::new(ipc_frame::BindService {
+            service_name: Some(CONSUMER_PORT.name.to_owned()),
+            ..Default::default()
+        }))),
+        ..Default::default()
+    };
+    let bind = framed(&bind.encode_to_vec());
+    let received = |stream: &UnixStream| rustix::io::ioctl_fionread(stream).unwrap();
+    let until_more_than = |bytes: u64, stream: &UnixStream| {
+        let until = Instant::now() + PATIENCE;
+        while received(stream) <= bytes {
+            assert!(Instant::now() < until, "no answer");
+            std::thread::yield_now();
+        }
+        received(stream)
+    };
+    let crowd: Vec<UnixStream> = (0..CONNECTIONS)
+        .map(|_| UnixStream::connect(system.consumer_socket()).unwrap())
+        .collect();
+    let mut after_bind = 0;
+    for mut stream in &crowd {
+        stream.write_all(&bind).unwrap();
+        after_bind = until_more_than(0, stream);
+    }
+    (&crowd[0]).write_all(&call).unwrap();
+    let answer = until_more_than(after_bind, &crowd[0]) - after_bind;
+    let mut other = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "another_process_asks"])
+        .env(SOCKET, system.consumer_socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(other.stderr.take().unwrap()).lines();
+    let mut told = |what: &str| assert_eq!(lines.next().unwrap().unwrap(), what);
+    told("connected");
+
+    let stopped = Stopped::new(pid);
+    for mut stream in &crowd {
+        stream.set_nonblocking(true).unwrap();
+        let sent = stream.write(&call.repeat(20)).unwrap();
+        assert!(sent > 10 * call.len(), "no flood: {sent}");
+    }
+    other.stdin.take().unwrap().write_all(b"ask\n").unwrap();
+    told("asked");
+    drop(stopped);
+    assert!(other.wait().unwrap().success());
+    let _stopped = Stopped::new(pid);
+    let handled: u64 = crowd
+        .iter()
+        .map(|stream| (received(stream) - after_bind) / answer)
+        .sum();
+    // If each question waited for a turn of all others, they would have had so many turns each.
+    let most = QUESTIONS * CONNECTIONS / 2;
+    assert!(
+        handled < most as u64,
+        "{handled} of the crowd's requests came first"
+    );
+}
+
+/// A packet with a text for tests.
+fn packet_of(text: &[u8]) -> Vec<u8> {
+    let mut packet = Writer::new();
+    packet.nested(900, |test| test.bytes_field(1, text));
+    packet.into_vec()
+}
+
+fn chunk_of(id: u32, packet: &[u8]) -> Vec<u8> {
+    let mut chunk = Writer::new();
+    chunk.raw(&id.to_le_bytes());
+    chunk.raw(&[1, 0, 1, 0]);
+    chunk.varint(packet.len() as u64);
+    chunk.raw(packet);
+    chunk.into_vec()
+}
+
+/// A text in which the patterns below get lost.
+fn confusing(size: usize) -> String {
+    let letter = |n: u32| {
+        if n.wrapping_mul(2_654_435_761) >> 13 & 1 == 0 {
+            'a'
+        } else {
+            'b'
+        }
+    };
+    (0..size as u32).map(letter).collect()
+}
+
+#[test]
+fn patterns_that_take_long_to_match_cost_the_packets_that_take_too_long() {
+    const PACKETS: u32 = 4;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let rule = StringFilterRule {
+        policy: Some(StringFilterPolicy::SFP_MATCH_BREAK),
+        regex_pattern: Some("[ab]*a[ab]{200}c".into()),
+        ..Default::default()
+    };
+    let filter = trace_config::TraceFilter {
+        bytecode_v2: Some(bytecode(&[
+            &[Rule::Nested(1, 1)],
+            &[Rule::Nested(900, 2)],
+            &[Rule::Text(1)],
+        ])),
+        string_filter_chain: StringFilterChain {
+            rules: vec![rule; limits::MAX_STRING_FILTER_RULES],
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    let mut session = Session::begin(
+        &system,
+        TraceConfig {
+            trace_filter: filter.into(),
+            ..config("d")
+        },
+    );
+    let mut producer = Producer::new(&system, &introduction("p"), None);
+    let (_, target) = producer.join("d");
+    for id in 0..PACKETS {
+        let chunk = chunk_of(id, &packet_of(confusing(16_000).as_bytes()));
+        producer.client.call("CommitData", &commit(target, chunk));
+    }
+    let short = chunk_of(PACKETS, &packet_of(b"short"));
+    producer.client.call("CommitData", &commit(target, short));
+    producer.sync();
+    let before = processor_time(pid);
+    let read = session.client.call("ReadBuffers", &[]);
+    let mut sizes = Vec::new();
+    loop {
+        let answer = session.client.answer(read);
+        let slices = answer.decode::<ReadBuffersResponse>().slices;
+        sizes.extend(slices.iter().map(|slice| slice.data.as_ref().map_or(0, Vec::len)));
+        if !answer.has_more {
+            break;
+        }
+    }
+    let took = processor_time(pid) - before;
+    assert!(sizes.contains(&packet_of(b"short").len()), "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size < 16_000), "{sizes:?}");
+    // Unoptimized, the last search before it is enough may take some seconds.
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+#[test]
+fn names_that_take_long_to_match_do_so_only_for_a_while() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let expression = "[ab]*a[ab]{400}c";
+    // Both kinds of sessions: data sources are meant for producers by their names, and triggers.
+    let mut filtered = config("d");
+    filtered.data_sources[0].producer_name_regex_filter =
+        vec![expression.into(); limits::MAX_REGEXES_PER_CONFIG];
+    let mut triggered = config("e");
+    let waits = triggered.trigger_config.get_or_insert_default();
+    waits.trigger_mode = Some(TriggerMode::STOP_TRACING);
+    waits.trigger_timeout_ms = Some(60_000);
+    waits.triggers = (0..limits::TRIGGER_BURST)
+        .map(|n| Trigger {
+            name: Some(format!("t{n}")),
+            producer_name_regex: Some(expression.into()),
+            ..Default::default()
+        })
+        .collect();
+    let _sessions = [triggered, filtered].map(|config| Session::begin(&system, config));
+    let mut producer = Producer::new(&system, &introduction(&confusing(1000)), None);
+    let before = processor_time(pid);
+    producer.client.ask("RegisterDataSource", &registration("d"));
+    let names = (0..limits::TRIGGER_BURST).map(|n| format!("t{n}"));
+    let triggers = ActivateTriggersRequest {
+        trigger_names: names.collect(),
+        ..Default::default()
+    };
+    producer.client.ask("ActivateTriggers", &triggers.encode_to_vec());
+    let took = processor_time(pid) - before;
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[test]
+fn a_packet_that_never_ends_is_looked_for_once() {
+    const CHUNKS: u32 = 100_000;
+    const READS: u32 = 50;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let mut large = config("d");
+    large.buffers[0].size_kb = Some(8 * 1024);
+    let mut session = Session::begin(&system, large);
+    let mut producer = Producer::new(&system, &introduction("p"), None);
+    let (_, target) = producer.join("d");
+    let continued = |id: u32| {
+        let flags: u16 = if id == 0 { 2 } else { 3 };
+        let mut chunk = Writer::new();
+        chunk.raw(&id.to_le_bytes());
+        chunk.raw(&1u16.to_le_bytes());
+        chunk.raw(&(1 | flags << 10).to_le_bytes());
+        chunk.raw(b"\x01\x08");
+        commit_data_request::ChunksToMove {
+            target_buffer: Some(target),
+            data: Some(chunk.into_vec()),
+            ..Default::default()
+        }
+    };
+    let before = processor_time(pid);
+    for first in (0..CHUNKS).step_by(4000) {
+        let request = CommitDataRequest {
+            chunks_to_move: (first..CHUNKS.min(first + 4000)).map(continued).collect(),
+            ..Default::default()
+        };
+        let call = producer
+            .client
+            .encoded_call("CommitData", &request.encode_to_vec());
+        producer.client.read_while_sending(&call);
+    }
+    producer.sync();
+    let written = processor_time(pid) - before;
+    let before = processor_time(pid);
+    for _ in 0..READS {
+        session.client.ask("ReadBuffers", &[]);
+    }
+    let read = processor_time(pid) - before;
+    // To step over a chunk costs a fraction of what it costs to commit it.
+    assert!(
+        read < READS * written / 4,
+        "{written:?} to write it, {read:?} for {READS} attempts to read it"
+    );
+}
