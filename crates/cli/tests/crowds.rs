@@ -1,5 +1,5 @@
 //! Our `traced` and what gets expensive because there is so much of it, or because it was made to take long: many data sources times many
-//! producers, many connections of one process, expressions that are slow to match, questions whose answers nobody wants. It costs its
+//! producers, many connections of one process, expressions that are slow to match. It costs its
 //! cause, and little of everybody else's time.
 //!
 //! What something costs is the daemon's processor time, which a busy machine does not add to; who comes first is counted.
@@ -24,8 +24,8 @@ use ferretto_proto::messages::trace_config::trace_filter::{
 };
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
 use ferretto_proto::messages::{
-    ActivateTriggersRequest, CommitDataRequest, DataSourceDescriptor, IPCFrame, Message, ReadBuffersResponse,
-    RegisterDataSourceRequest, TraceConfig, commit_data_request, trace_config,
+    ActivateTriggersRequest, CommitDataRequest, IPCFrame, Message, ReadBuffersResponse, TraceConfig,
+    commit_data_request, trace_config,
 };
 use ferretto_service::limits;
 use ferretto_wire::Writer;
@@ -97,60 +97,6 @@ fn thousands_of_data_sources_wanted_of_hundreds_of_producers_are_no_million_inst
     let growth = peak_memory_kb(pid) - before;
     assert!(growth < 64 * 1024, "{growth} KB");
     system.assert_running();
-}
-
-/// A call whose answer is not wanted.
-fn dropped_call(method: &str) -> Vec<u8> {
-    let position = CONSUMER_PORT
-        .methods
-        .iter()
-        .position(|name| *name == method)
-        .unwrap();
-    let frame = IPCFrame {
-        request_id: Some(1000),
-        msg: Some(Msg::MsgInvokeMethod(Box::new(ipc_frame::InvokeMethod {
-            service_id: Some(1),
-            method_id: Some(position as u32 + 1),
-            drop_reply: Some(true),
-            ..Default::default()
-        }))),
-        ..Default::default()
-    };
-    framed(&frame.encode_to_vec())
-}
-
-#[test]
-fn a_state_that_nobody_wants_to_be_told_is_not_put_together() {
-    const SOURCES: u64 = 60;
-    let programs = Programs::ours();
-    let mut system = System::new(&programs);
-    let pid = system.start(Side::Ours, Program::Traced);
-    let mut bulky = Producer::new(&system, &introduction("bulky"), None);
-    for id in 1..=SOURCES {
-        let descriptor = DataSourceDescriptor {
-            name: Some("n".repeat(120_000)),
-            id: Some(id),
-            ..Default::default()
-        };
-        let request = RegisterDataSourceRequest {
-            data_source_descriptor: descriptor.into(),
-            ..Default::default()
-        };
-        bulky.client.ask("RegisterDataSource", &request.encode_to_vec());
-    }
-    let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
-    let before = processor_time(pid);
-    assert_eq!(state(&mut consumer).data_sources.len() as u64, SOURCES);
-    let asked_once = processor_time(pid) - before;
-    let before = processor_time(pid);
-    let query = dropped_call("QueryServiceState");
-    consumer.send(&query.repeat(500), None);
-    consumer.ask("QueryCapabilities", &[]);
-    let in_vain = processor_time(pid) - before;
-    assert!(
-        in_vain < 20 * asked_once,
-        "{in_vain:?} for nobody, {asked_once:?} for whoever reads"
-    );
 }
 
 const SOCKET: &str = "FERRETTO_TEST_SOCKET";

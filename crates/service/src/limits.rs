@@ -27,6 +27,13 @@ pub fn clone_memory(ram_bytes: Option<u64>) -> u64 {
     ram_bytes.map_or(DEFAULT_CLONE_MEMORY, |bytes| bytes / 2)
 }
 
+/// Bytes that the shared memory of one user's producers may have: a quarter of the machine's memory. Whoever comes when there is no more
+/// gets no more than the usual size (upstream: no limit).
+pub fn shared_memory_per_uid(ram_bytes: Option<u64>) -> usize {
+    let quarter = usize::try_from(ram_bytes.unwrap_or_default() / 4);
+    quarter.unwrap_or(usize::MAX).max(MIN_SHARED_MEMORY_PER_UID)
+}
+
 /// Trace buffers in one config.
 pub const MAX_BUFFERS_PER_SESSION: usize = 128;
 /// Data sources in one config. Upstream has no limit and can be made to spend minutes on one config.
@@ -86,10 +93,9 @@ pub const MAX_BOOST_FIFO: u32 = 99;
 
 /// Shared memory of a producer that states no wish.
 pub const DEFAULT_SMB_SIZE: usize = 256 * 1024;
-/// Bytes of the shared memory of one user's producers; whoever comes when there is no more gets no more than the usual size (upstream: no
-/// limit).
-pub const MAX_SHARED_MEMORY_PER_UID: usize = 512 * 1024 * 1024;
-/// Bytes of it that are scraped for one flush: what producers hold usually is a chunk for each thread (upstream: no limit).
+/// Bytes of the shared memory of one user's producers where the machine's memory is not known, and on small ones.
+pub const MIN_SHARED_MEMORY_PER_UID: usize = 512 * 1024 * 1024;
+/// Bytes of their shared memory that are scraped for one flush: what producers hold usually is a chunk for each thread (upstream: no limit).
 pub const MAX_SCRAPED_PER_UID: usize = 64 * 1024 * 1024;
 /// Page size of a producer that states no wish.
 pub const DEFAULT_SMB_PAGE_SIZE: usize = 4096;

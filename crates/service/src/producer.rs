@@ -248,15 +248,25 @@ impl Service {
     }
 
     /// Whether this producer may bring as much shared memory, beside what others of its user have.
-    pub fn has_room_for_shared_memory(&self, producer: ProducerId, size: usize) -> bool {
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_shared_memory(&self, producer: ProducerId, size: usize) -> Result<(), String> {
         let owner = self.producers.get(&producer).map(Producer::owner);
-        owner.is_some_and(|owner| self.affordable(owner, size) == size)
+        let owner = owner.ok_or("the producer has gone")?;
+        if self.affordable(owner, size) == size {
+            return Ok(());
+        }
+        Err(format!(
+            "with its {size} bytes the producers of {owner} would have more than {}",
+            limits::shared_memory_per_uid(self.identity.system.ram_bytes)
+        ))
     }
 
     /// What a producer of this owner gets of the memory that it would: no more than the usual if those of its owner have much already.
     fn affordable(&self, owner: Owner, size: usize) -> usize {
         let taken = self.shared.get(&owner).copied().unwrap_or_default();
-        if taken + size <= limits::MAX_SHARED_MEMORY_PER_UID {
+        if taken + size <= limits::shared_memory_per_uid(self.identity.system.ram_bytes) {
             size
         } else {
             size.min(limits::DEFAULT_SMB_SIZE)

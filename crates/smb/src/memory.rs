@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::fs::{File, FileType};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::ptr::{self, NonNull};
@@ -179,6 +180,24 @@ impl SharedMemory {
         }
     }
 
+    /// The next bytes at or after `from` that have memory behind them; `None` if there are none. The others were never touched and are
+    /// zero, but to read them would have the kernel provide memory for each page of them. What is written meanwhile may be among them or
+    /// not.
+    pub(crate) fn next_touched(&self, from: usize) -> Option<Range<usize>> {
+        let start = match seek(&self.fd, from, libc::SEEK_DATA) {
+            Ok(start) => start.max(from),
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return None,
+            // No kernel of ours, but then everything is looked at.
+            Err(_) => from,
+        };
+        if start >= self.size {
+            return None;
+        }
+        let end = seek(&self.fd, start, libc::SEEK_HOLE).unwrap_or(self.size);
+        // Whoever has the file too can take out of it what was there a moment ago.
+        Some(start..end.clamp(start + 1, self.size))
+    }
+
     /// Where `len` bytes at `offset` are mapped.
     ///
     /// # Panics
@@ -278,6 +297,14 @@ fn seals(file: &impl AsFd) -> io::Result<i32> {
         seals @ 0.. => Ok(seals),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Where the next bytes of a kind are, data or a hole. The place where it reads and writes is nothing to a file that is mapped.
+fn seek(file: &OwnedFd, from: usize, kind: libc::c_int) -> io::Result<usize> {
+    let from = libc::off64_t::try_from(from).map_err(io::Error::other)?;
+    // SAFETY: takes no pointers.
+    let at = unsafe { libc::lseek64(file.as_raw_fd(), from, kind) };
+    usize::try_from(at).map_err(|_| io::Error::last_os_error())
 }
 
 /// Whether a file in memory is made of huge pages.

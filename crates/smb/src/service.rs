@@ -139,35 +139,51 @@ impl ServiceSmb {
 
     /// The same, until `visit` has had enough.
     pub fn scrape_until(&self, mut visit: impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>) {
-        for page in 0..self.pages.count() {
-            let page_header = self.pages.header(page);
-            let Some(layout) = page_header.layout() else {
-                continue;
-            };
-            for chunk in 0..layout.chunks() {
-                let completeness = match page_header.state(chunk) {
-                    Some(ChunkState::Complete) => Completeness::Complete,
-                    Some(ChunkState::BeingWritten) => Completeness::BeingWritten,
-                    _ => continue,
-                };
-                let place = self.pages.place(page, Won { chunk, layout });
-                let header = self.pages.load_header(&place);
-                // The last packet begun may be unfinished. A count of two also proves that the rest of the header was
-                // written: it was zero when the chunk was freed, and its new owner counts up only after.
-                if completeness == Completeness::BeingWritten && header.packet_count < 2 {
-                    continue;
-                }
-                let chunk = ScrapableChunk {
-                    pages: &self.pages,
-                    place,
-                    header,
-                    completeness,
-                };
-                if visit(&chunk).is_break() {
+        let page_size = self.pages.page_size().bytes();
+        let mut page = 0;
+        // Producers use little of large buffers, and looking at the rest would make all of it resident.
+        while let Some(touched) = self.memory().next_touched(page * page_size) {
+            // The memory ends with a page.
+            let end = touched.end.div_ceil(page_size);
+            for touched in touched.start / page_size..end {
+                if self.scrape_page(touched, &mut visit).is_break() {
                     return;
                 }
             }
+            page = end;
         }
+    }
+
+    fn scrape_page(
+        &self,
+        page: usize,
+        visit: &mut impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let page_header = self.pages.header(page);
+        let Some(layout) = page_header.layout() else {
+            return ControlFlow::Continue(());
+        };
+        for chunk in 0..layout.chunks() {
+            let completeness = match page_header.state(chunk) {
+                Some(ChunkState::Complete) => Completeness::Complete,
+                Some(ChunkState::BeingWritten) => Completeness::BeingWritten,
+                _ => continue,
+            };
+            let place = self.pages.place(page, Won { chunk, layout });
+            let header = self.pages.load_header(&place);
+            // The last packet begun may be unfinished. A count of two also proves that the rest of the header was
+            // written: it was zero when the chunk was freed, and its new owner counts up only after.
+            if completeness == Completeness::BeingWritten && header.packet_count < 2 {
+                continue;
+            }
+            visit(&ScrapableChunk {
+                pages: &self.pages,
+                place,
+                header,
+                completeness,
+            })?;
+        }
+        ControlFlow::Continue(())
     }
 }
 

@@ -9,7 +9,7 @@ use ferretto_smb::{
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -124,4 +124,23 @@ fn headers_that_change_all_the_time_are_survived() {
     }
     done.store(true, Ordering::Relaxed);
     attacker.join().unwrap();
+}
+
+#[test]
+fn looking_for_what_is_left_makes_nothing_resident() {
+    for page_kib in [4, 8, 32] {
+        let page_size = PageSize::new(page_kib << 10).unwrap();
+        let memory = Arc::new(SharedMemory::create(32 * page_size.bytes()).unwrap());
+        let service = ServiceSmb::new(memory.clone(), page_size).unwrap();
+        for page in [7, 31] {
+            // One chunk, complete.
+            scribble(&memory, page * page_size.bytes(), &0x1000_0003u32.to_le_bytes());
+        }
+        scribble(&memory, memory.size() - 8, b"the end.");
+        let file = File::from(memory.as_fd().try_clone_to_owned().unwrap());
+        let resident = || file.metadata().unwrap().blocks();
+        let (before, mut found) = (resident(), 0);
+        service.scrape(|_| found += 1);
+        assert_eq!((found, resident()), (2, before), "pages of {page_kib} KiB");
+    }
 }

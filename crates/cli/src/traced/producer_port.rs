@@ -251,13 +251,7 @@ fn adopt(
 ) -> Result<ServiceSmb, String> {
     let memory =
         SharedMemory::attach(fd, Peer::Producer, limits::MAX_SMB_SIZE).map_err(|error| error.to_string())?;
-    if !service.has_room_for_shared_memory(producer, memory.size()) {
-        return Err(format!(
-            "with its {} bytes the producers of this user would have more than {}",
-            memory.size(),
-            limits::MAX_SHARED_MEMORY_PER_UID
-        ));
-    }
+    service.check_shared_memory(producer, memory.size())?;
     if !Service::would_adopt(memory.size(), page_size) {
         return Err(format!(
             "{} bytes in pages of {page_size} are not a size the service uses",

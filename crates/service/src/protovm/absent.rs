@@ -49,6 +49,14 @@ impl ProtoVms {
     /// A packet of this producer, in these pieces, is being overwritten.
     pub fn apply<'p>(&mut self, _: ProducerId, _: impl Iterator<Item = &'p [u8]> + Clone) {}
 
+    /// There is no work to be restricted.
+    pub fn restrict_work(&mut self, _: u64) {}
+
+    /// What is left of it.
+    pub fn work_left(&self) -> u64 {
+        0
+    }
+
     /// A copy that stays as it is.
     pub fn clone_read_only(&self) -> Self {
         Self

@@ -204,27 +204,33 @@ fn the_shared_memory_of_a_user_is_bounded_and_all_get_some() {
         }
     };
     let mut producers = Vec::new();
-    for _ in 0..limits::MAX_SHARED_MEMORY_PER_UID / limits::MAX_SMB_SIZE {
+    for _ in 0..limits::MIN_SHARED_MEMORY_PER_UID / limits::MAX_SMB_SIZE {
         let (producer, size) = granted(&mut world, 7);
         assert_eq!(size, limits::MAX_SMB_SIZE);
         producers.push(producer);
     }
     let (late, size) = granted(&mut world, 7);
     assert_eq!(size, limits::DEFAULT_SMB_SIZE);
+    let check = |world: &World, size: usize| world.service.check_shared_memory(late, size);
+    let refusal = check(&world, limits::MAX_SMB_SIZE).unwrap_err();
     assert!(
-        !world
-            .service
-            .has_room_for_shared_memory(late, limits::MAX_SMB_SIZE)
+        refusal.contains("the producers of uid 7 would have more than"),
+        "{refusal}"
     );
-    assert!(
-        world
-            .service
-            .has_room_for_shared_memory(late, limits::DEFAULT_SMB_SIZE)
-    );
+    assert_eq!(check(&world, limits::DEFAULT_SMB_SIZE), Ok(()));
     assert_eq!(granted(&mut world, 8).1, limits::MAX_SMB_SIZE, "another user");
     world.lose_producer(late);
     world.lose_producer(producers[0]);
     assert_eq!(granted(&mut world, 7).1, limits::MAX_SMB_SIZE);
+    assert_eq!(
+        limits::shared_memory_per_uid(Some(64 << 30)),
+        16 << 30,
+        "large machines"
+    );
+    assert_eq!(
+        limits::shared_memory_per_uid(Some(1 << 30)),
+        limits::MIN_SHARED_MEMORY_PER_UID
+    );
 }
 
 #[test]

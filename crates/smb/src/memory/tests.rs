@@ -118,3 +118,27 @@ fn descriptors_that_are_no_files_are_refused() {
 fn positions_outside_are_caught() {
     SharedMemory::create(4096).unwrap().copy_in(4093, b"over");
 }
+
+#[test]
+fn what_was_never_touched_is_passed_over() {
+    let ours = SharedMemory::create(4 * MIB).unwrap();
+    assert_eq!(ours.next_touched(0), None);
+    ours.word(MIB).store(1, Ordering::Relaxed);
+    ours.word(4 * MIB - 4).store(1, Ordering::Relaxed);
+    let first = ours.next_touched(0).unwrap();
+    assert!(first.start == MIB && first.end < 2 * MIB, "{first:?}");
+    let last = ours.next_touched(first.end).unwrap();
+    assert!(last.start > 2 * MIB && last.end == 4 * MIB, "{last:?}");
+    // From amidst it, and past the end.
+    let rest = ours.next_touched(last.start + 4).unwrap();
+    assert_eq!(rest, last.start + 4..last.end);
+    assert_eq!(ours.next_touched(4 * MIB), None);
+}
+
+#[test]
+fn a_file_that_cannot_say_what_was_touched_counts_as_touched() {
+    let (_, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut ours = SharedMemory::create(8192).unwrap();
+    ours.fd = socket.into();
+    assert_eq!(ours.next_touched(4096), Some(4096..8192));
+}
