@@ -1,8 +1,8 @@
 //! The event loop of the daemon: sockets, files and clocks around one [`Service`].
 //!
 //! A turn reads from each connection that has something to say, within that connection's budget, then carries out
-//! what the service wants done, then moves trace data towards consumers and files as far as they take it. No
-//! connection is served twice before all others had their turn, and nothing here waits for a peer.
+//! what the service wants done, then moves trace data towards consumers and files as far as they take it. Nothing here waits for a peer,
+//! and when there is no time for all of them, they take turns ([`super::turns`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -36,7 +36,7 @@ use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
 use super::relay_port::{Caller, RelayLink};
 use super::system;
 use super::trace_file::TraceFile;
-use super::turns;
+use super::turns::{self, Candidate, Turns};
 
 /// Bytes of trace data that are on their way into a file at once.
 const FILE_BATCH: usize = 1024 * 1024;
@@ -63,14 +63,6 @@ static PRODUCER_SERVICES: [&ServiceDescriptor; 1] = [&PRODUCER_PORT];
 static PRODUCER_AND_RELAY_SERVICES: [&ServiceDescriptor; 2] = [&PRODUCER_PORT, &RELAY_PORT];
 static CONSUMER_SERVICES: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
 
-/// Whether there was no time to serve all that had something to say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Crowded {
-    #[default]
-    No,
-    Yes,
-}
-
 pub(super) struct Shell {
     service: Service,
     reactor: Reactor,
@@ -95,9 +87,9 @@ pub(super) struct Shell {
     due: Vec<Token>,
     /// Connections with something to send or a changed interest.
     touched: BTreeSet<Token>,
-    /// How often connections were served, all or some.
-    round: u64,
-    crowded: Crowded,
+    /// Connections that are to be closed.
+    ending: BTreeSet<Token>,
+    turns: Turns,
     last_token: u64,
     receive_buffer: Vec<u8>,
 }
@@ -128,8 +120,8 @@ impl Shell {
             busy: BTreeSet::new(),
             due: Vec::new(),
             touched: BTreeSet::new(),
-            round: 0,
-            crowded: Crowded::No,
+            ending: BTreeSet::new(),
+            turns: Turns::default(),
             last_token: 0,
             receive_buffer: vec![0; MAX_FRAME],
         };
@@ -155,7 +147,7 @@ impl Shell {
     }
 
     fn deadlines(&self) -> Deadlines {
-        if !self.busy.is_empty() || !self.touched.is_empty() {
+        if !(self.busy.is_empty() && self.touched.is_empty() && self.ending.is_empty()) {
             return Deadline::Monotonic(0).into();
         }
         let monotonic = [self.service.next_deadline(), self.resting, self.freed.deadline()];
@@ -188,8 +180,9 @@ impl Shell {
                 }
                 continue;
             };
+            // Whoever is not served in this round may have sent as much as is kept for it.
+            self.touched.insert(event.token);
             if !event.readable {
-                self.touched.insert(event.token);
                 continue;
             }
             connection.receive(&mut self.receive_buffer);
@@ -199,34 +192,28 @@ impl Shell {
         }
         // In the order in which they came to be, not in the kernel's, which nobody can predict.
         due.sort_unstable();
-        // The precise clock would cost as much as a small commit.
-        let until = time::now(Clock::MonotonicCoarse) + turns::TIME_PER_ROUND.as_nanos() as u64;
-        self.serve_all(&mut due, until, &turn);
+        self.serve_all(&mut due, &turn);
         self.due = due;
         self.files_progressed(&turn);
-        self.settle(until, &turn);
+        self.settle(&turn);
         Ok(())
     }
 
     /// Serves these connections until it is time to look who else has something to say: the rest comes next, in turn.
-    fn serve_all(&mut self, due: &mut Vec<Token>, until: u64, turn: &TurnTime) {
-        self.round += 1;
-        if std::mem::take(&mut self.crowded) == Crowded::Yes {
-            turns::put_in_turn(
-                due,
-                self.connections.iter().map(|(token, it)| it.candidate(*token)),
-            );
-        }
+    fn serve_all(&mut self, due: &mut Vec<Token>, turn: &TurnTime) {
+        let round = self.turns.begin_round();
+        self.turns.put_in_turn(due, candidates(&self.connections));
+        let until = turns::end_of_round();
         let mut due = due.drain(..);
         for token in due.by_ref() {
-            self.serve(token, turn);
+            self.serve(token, round, turn);
             self.carry_out(turn);
             if time::now(Clock::MonotonicCoarse) >= until {
                 break;
             }
         }
         if due.len() > 0 {
-            self.crowded = Crowded::Yes;
+            self.turns.note_crowded();
             self.busy.extend(due);
         }
     }
@@ -329,12 +316,12 @@ impl Shell {
     }
 
     /// Handles the requests that wait on one connection, as far as its budget goes, and sends it trace data if it reads.
-    fn serve(&mut self, token: Token, turn: &TurnTime) {
+    fn serve(&mut self, token: Token, round: u64, turn: &TurnTime) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
         self.touched.insert(token);
-        connection.served = self.round;
+        connection.served = round;
         connection.release_replies();
         connection.host.begin_turn();
         let consumes = matches!(connection.role, Role::Consumer(_));
@@ -692,14 +679,35 @@ impl Shell {
             };
             self.file_progressed(done, &turn);
         }
-        self.settle(u64::MAX, &turn);
+        self.settle(&turn);
     }
 
-    /// Sends what waits, closes what is over, and tells the reactor what to watch for. Of connections that are to be closed after this
-    /// time all but one are closed the next: that takes long if there is much in their shared memory.
-    fn settle(&mut self, until: u64, turn: &TurnTime) {
-        let mut later = BTreeSet::new();
-        let mut closed = 0;
+    /// Sends what waits, closes what is over, and tells the reactor what to watch for.
+    fn settle(&mut self, turn: &TurnTime) {
+        self.settle_touched(turn);
+        if self.ending.is_empty() {
+            return;
+        }
+        // There may be much in the shared memory of each.
+        let mut ending: Vec<Token> = std::mem::take(&mut self.ending).into_iter().collect();
+        self.turns.put_in_turn(&mut ending, candidates(&self.connections));
+        let until = turns::end_of_round();
+        let mut ending = ending.into_iter();
+        for token in ending.by_ref() {
+            self.close(token, turn);
+            if time::now(Clock::MonotonicCoarse) >= until {
+                break;
+            }
+        }
+        if ending.len() > 0 {
+            self.turns.note_crowded();
+            self.ending.extend(ending);
+        }
+        // Others were told.
+        self.settle_touched(turn);
+    }
+
+    fn settle_touched(&mut self, turn: &TurnTime) {
         while let Some(token) = self.touched.pop_first() {
             let Some(connection) = self.connections.get_mut(&token) else {
                 continue;
@@ -708,13 +716,10 @@ impl Shell {
             if connection.has_taken_all_packets() {
                 self.freed.note(turn.now());
             }
-            if connection.closing.is_some() && closed > 0 && time::now(Clock::MonotonicCoarse) >= until {
-                later.insert(token);
-                continue;
-            }
-            if let Some(why) = connection.closing.take() {
-                closed += 1;
-                self.close(token, &why, turn);
+            if connection.closing.is_some() {
+                if self.ending.insert(token) {
+                    let _ = self.reactor.deregister(&connection.stream, token);
+                }
                 continue;
             }
             let (held, before, uid) = (connection.held_bytes(), connection.held, connection.peer.uid);
@@ -733,7 +738,6 @@ impl Shell {
                 self.close_greediest(uid);
             }
         }
-        self.touched = later;
     }
 
     /// A user's connections have the daemon hold more than one user's may: the one that does so most is to be closed.
@@ -751,16 +755,17 @@ impl Shell {
         }
     }
 
-    fn close(&mut self, token: Token, why: &str, turn: &TurnTime) {
+    /// Closes a connection that the reactor does not watch any more.
+    fn close(&mut self, token: Token, turn: &TurnTime) {
         let Some(connection) = self.connections.remove(&token) else {
             return;
         };
+        self.turns.note_closed(&connection.candidate(token));
         self.busy.remove(&token);
         self.admission.holds(connection.peer.uid, connection.held, 0);
         self.admission.leave(connection.peer.uid);
-        let _ = self.reactor.deregister(&connection.stream, token);
         // Told first: whoever is hung up on may look for the reason at once.
-        if !why.is_empty() {
+        if let Some(why) = connection.closing.as_ref().filter(|why| !why.is_empty()) {
             let pid = connection
                 .peer
                 .pid
@@ -789,4 +794,9 @@ impl Shell {
         }
         self.carry_out(turn);
     }
+}
+
+/// All connections, for [`Turns`].
+fn candidates(connections: &BTreeMap<Token, Connection>) -> impl Iterator<Item = Candidate> {
+    connections.iter().map(|(token, it)| it.candidate(*token))
 }

@@ -1,7 +1,7 @@
 //! Whose turn it is when not all can be served at once: a user with a thousand connections is no more important than one with a single
 //! one, nor is a process.
 //!
-//! Used by the shell, for turns that follow one which took too long. The first connection of every user comes first, then the second of
+//! Used by the shell, for rounds that follow one which took too long: to serve connections, and to close them. The first connection of every user comes first, then the second of
 //! each, and so on; among those of one user likewise the processes take turns. Whoever was not served for longest comes first: among
 //! users, among the processes of one, and among the connections of one process.
 
@@ -9,9 +9,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ferretto_ipc::reactor::Token;
+use ferretto_ipc::time::{self, Clock};
 
 /// How long connections are served until it is looked again who has something to say. Who is left comes next.
-pub(super) const TIME_PER_ROUND: Duration = Duration::from_millis(20);
+const TIME_PER_ROUND: Duration = Duration::from_millis(20);
+
+/// When a round that begins now has taken long enough, by the coarse clock: the precise one would cost as much as a small commit.
+pub(super) fn end_of_round() -> u64 {
+    time::now(Clock::MonotonicCoarse) + TIME_PER_ROUND.as_nanos() as u64
+}
 
 /// A connection, of which it may be the turn.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +30,7 @@ pub(super) struct Candidate {
 }
 
 /// When the connections of each user and process were last served.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct LastServed {
     users: HashMap<u32, u64>,
     processes: HashMap<(u32, Option<i32>), u64>,
@@ -47,10 +53,63 @@ impl LastServed {
     }
 }
 
-/// Puts those that wait, in the order of their tokens, into the order in which they are served. `connections` are all there are: whoever
-/// waits for nothing may have been served just now.
-pub(super) fn put_in_turn(waiting: &mut Vec<Token>, connections: impl Iterator<Item = Candidate>) {
-    let mut last = LastServed::default();
+/// Whether there was time for everybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Crowded {
+    #[default]
+    No,
+    Yes,
+}
+
+/// The rounds, and what of earlier ones decides whose turn it is.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    round: u64,
+    /// The last round.
+    was: Crowded,
+    /// This one.
+    is: Crowded,
+    /// When those were served whose connections are closed, of the rounds since there was time for everybody: who comes again is not new.
+    gone: LastServed,
+}
+
+impl Turns {
+    /// A round begins; returns its number.
+    pub(super) fn begin_round(&mut self) -> u64 {
+        self.round += 1;
+        self.was = std::mem::take(&mut self.is);
+        if self.was == Crowded::No {
+            self.gone = LastServed::default();
+        }
+        self.round
+    }
+
+    /// There was no time for all in this round.
+    pub(super) fn note_crowded(&mut self) {
+        self.is = Crowded::Yes;
+    }
+
+    /// In this round, this connection was closed.
+    pub(super) fn note_closed(&mut self, it: &Candidate) {
+        // Most often there is time for everybody.
+        if (self.was, self.is) != (Crowded::No, Crowded::No) {
+            self.gone.note(&Candidate {
+                served: self.round,
+                ..*it
+            });
+        }
+    }
+
+    /// Puts those that wait, in the order of their tokens, into the order in which they are served, if there was no time for all in the
+    /// last round. `connections` are all there are: whoever waits for nothing may have been served just now.
+    pub(super) fn put_in_turn(&self, waiting: &mut Vec<Token>, connections: impl Iterator<Item = Candidate>) {
+        if self.was == Crowded::Yes {
+            put_in_turn(waiting, connections, self.gone.clone());
+        }
+    }
+}
+
+fn put_in_turn(waiting: &mut Vec<Token>, connections: impl Iterator<Item = Candidate>, mut last: LastServed) {
     let mut ranked: Vec<(usize, Candidate)> = Vec::with_capacity(waiting.len());
     for it in connections {
         last.note(&it);
@@ -98,7 +157,7 @@ mod tests {
         connections.sort_by_key(|it| it.token);
         let mut order: Vec<Token> = connections.iter().map(|it| it.token).collect();
         connections.push(idle);
-        put_in_turn(&mut order, connections.into_iter());
+        put_in_turn(&mut order, connections.into_iter(), LastServed::default());
         order.into_iter().map(|token| token.0).collect()
     }
 
@@ -146,5 +205,32 @@ mod tests {
             let other = connection(2000, uid, pid, 5);
             assert_eq!(order_beside(served, crowd.chain([other]))[0], 2000);
         }
+    }
+
+    #[test]
+    fn who_comes_again_is_not_new_as_long_as_there_is_no_time_for_all() {
+        let next = |turns: &Turns| {
+            let mut order = vec![Token(1), Token(2)];
+            let waiting = [connection(1, 1, 10, 0), connection(2, 2, 20, 5)];
+            turns.put_in_turn(&mut order, waiting.into_iter());
+            order[0]
+        };
+        let mut turns = Turns::default();
+        turns.note_crowded();
+        turns.round = 6;
+        turns.begin_round();
+        assert_eq!(next(&turns), Token(1));
+        turns.note_closed(&connection(9, 1, 10, 0));
+        turns.note_crowded();
+        turns.begin_round();
+        assert_eq!(
+            next(&turns),
+            Token(2),
+            "another of the first one's was closed just now"
+        );
+        turns.begin_round();
+        assert_eq!(turns.gone.users.len() + turns.gone.processes.len(), 0);
+        turns.note_closed(&connection(9, 1, 10, 0));
+        assert_eq!(turns.gone.users.len(), 0, "there was time for all");
     }
 }
