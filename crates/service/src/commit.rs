@@ -104,14 +104,14 @@ impl Service {
         let Some(sender) = self.producers.get(&producer) else {
             return;
         };
-        self.protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
+        let mut protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
         let chunk = &mut self.chunk;
         let mut to = Target {
             entry: sender,
             producer,
             buffers: &mut self.buffers,
             discarded: &mut self.chunks_discarded,
-            protovm_work: &mut self.protovm_work,
+            protovm_work: &mut protovm_work,
         };
         for (entry, data) in moves {
             // A number that no buffer can have is as good as 0, the id of none: the chunk is lost, but its place is free again.

@@ -9,7 +9,7 @@ use crate::lifecycle::{after, instances_by_producer, next_multiple};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{FlushOutcome, LogLevel, Output, ProducerCommand};
-use crate::producer::{Owner, Producer, ScrapedFor};
+use crate::producer::{Owner, Producer, ScrapeBudget, ScrapedFor};
 use crate::service::Service;
 use crate::session::{
     Drain, FlushPurpose, FlushStrategy, Instance, LifecycleEvent, PendingFlush, SlowDataSources, SlowKind,
@@ -34,14 +34,6 @@ pub(crate) mod flags {
     pub(super) fn is_last(flags: u64) -> bool {
         matches!(flags & 0xf, REASON_TRACE_STOP | REASON_TRACE_CLONE)
     }
-}
-
-/// Whether shared memory is to be scraped for a flush that is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scrape {
-    Due,
-    /// It was just now, for another flush of the session.
-    Done,
 }
 
 impl Service {
@@ -160,7 +152,7 @@ impl Service {
             );
         }
         if nobody {
-            self.complete_flush(id, request, FlushOutcome::Succeeded, Scrape::Due, now);
+            self.complete_flush(id, request, FlushOutcome::Succeeded, &mut OrderedSet::new(), now);
         } else {
             self.timers
                 .set(after(now, timeout), Timer::FlushTimeout(id, request));
@@ -190,18 +182,13 @@ impl Service {
                 }
             }
         }
-        // What completes together was written before, and is scraped once.
-        let mut scraped = None;
+        let mut scraped = OrderedSet::new();
         for (session, request) in complete {
-            let scrape = match scraped.replace(session) {
-                Some(last) if last == session => Scrape::Done,
-                _ => Scrape::Due,
-            };
-            self.complete_flush(session, request, FlushOutcome::Succeeded, scrape, now);
+            self.complete_flush(session, request, FlushOutcome::Succeeded, &mut scraped, now);
         }
     }
 
-    /// Producers had their time to acknowledge this flush. `scraped` has the sessions for which shared memory was scraped just now.
+    /// Producers had their time to acknowledge this flush. `scraped`: see [`Service::complete_flush`].
     pub(crate) fn flush_timed_out(
         &mut self,
         id: SessionId,
@@ -229,20 +216,17 @@ impl Service {
             id.0
         );
         self.log(LogLevel::Warning, line);
-        let scrape = if scraped.insert(id) {
-            Scrape::Due
-        } else {
-            Scrape::Done
-        };
-        self.complete_flush(id, request, FlushOutcome::Failed, scrape, now);
+        self.complete_flush(id, request, FlushOutcome::Failed, scraped, now);
     }
 
+    /// A flush has ended. `scraped` has the sessions with flushes that ended just now as well: for all of those, shared memory is scraped
+    /// once.
     fn complete_flush(
         &mut self,
         id: SessionId,
         request: FlushRequestId,
         outcome: FlushOutcome,
-        scrape: Scrape,
+        scraped: &mut OrderedSet<SessionId>,
         now: &Now,
     ) {
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -253,7 +237,7 @@ impl Service {
         };
         self.timers
             .forget(|timer| *timer == Timer::FlushTimeout(id, request));
-        if scrape == Scrape::Due {
+        if scraped.insert(id) {
             // Producers may say that they are done and still hold chunks: writers of other threads, for one.
             self.scrape_all(id);
         }
@@ -265,6 +249,10 @@ impl Service {
         match outcome {
             FlushOutcome::Succeeded => session.flushes_succeeded += 1,
             FlushOutcome::Failed => session.flushes_failed += 1,
+        }
+        if let FlushPurpose::Clone { .. } = flush.purpose {
+            // The clone may take the buffers away, and those that come in their place have nothing yet.
+            scraped.remove(&id);
         }
         self.flush_finished(id, flush.purpose, outcome, now);
     }
@@ -332,11 +320,25 @@ impl Service {
             .filter(|(_, producer)| producer.may_be_scraped())
             .map(|(id, producer)| (*id, producer.owner()))
             .collect();
-        self.protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
-        let mut left: OrderedMap<Owner, usize> = OrderedMap::new();
+        let mut left: OrderedMap<Owner, ScrapeBudget> = OrderedMap::new();
+        let mut cut = None;
         for (producer, owner) in producers {
-            let left = left.get_or_insert_with(owner, || limits::MAX_SCRAPED_PER_UID);
-            self.scrape(ScrapedFor::Session(id), producer, left);
+            let left = left.get_or_insert_with(owner, ScrapeBudget::of_owner);
+            if self.scrape(ScrapedFor::Session(id), producer, left).is_break() {
+                cut.get_or_insert(owner);
+            }
+        }
+        let session = self.sessions.get_mut(&id);
+        if let Some((session, owner)) = session.zip(cut)
+            && !std::mem::replace(&mut session.scrape_told, true)
+        {
+            let line = format!(
+                "tracing session {}: the producers of {owner} have left more than {} bytes in their shared memory: it was flushed in \
+                 part only",
+                id.0,
+                limits::MAX_SCRAPED_PER_UID
+            );
+            self.log(LogLevel::Warning, line);
         }
     }
 }

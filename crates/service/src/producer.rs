@@ -97,6 +97,33 @@ pub(crate) enum ScrapedFor {
     All,
 }
 
+/// What scraping may still take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScrapeBudget {
+    /// To be copied.
+    bytes: usize,
+    /// Of programs, to merge what is overwritten.
+    protovm_work: u64,
+}
+
+impl ScrapeBudget {
+    /// For the producers of one owner.
+    pub(crate) fn of_owner() -> ScrapeBudget {
+        ScrapeBudget {
+            bytes: limits::MAX_SCRAPED_PER_UID,
+            protovm_work: limits::MAX_PROTOVM_WORK_AT_ONCE,
+        }
+    }
+
+    /// For all that a producer leaves behind, however much that is: there is no other time.
+    fn of_the_last_time() -> ScrapeBudget {
+        ScrapeBudget {
+            bytes: usize::MAX,
+            ..ScrapeBudget::of_owner()
+        }
+    }
+}
+
 /// Names a registration among all that the service has seen. The ids of producers do not: old ones send none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RegistrationId(u64);
@@ -320,10 +347,7 @@ impl Service {
         if !self.producers.contains_key(&producer) {
             return;
         }
-        self.protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
-        // All of it, however much that is: there is no other time.
-        let mut left = usize::MAX;
-        self.scrape(ScrapedFor::All, producer, &mut left);
+        let _ = self.scrape(ScrapedFor::All, producer, &mut ScrapeBudget::of_the_last_time());
         self.forget_in_flushes(producer, now);
         self.end_instances(producer, now, |_| true);
         if let Some(gone) = self.producers.remove(&producer) {
@@ -522,33 +546,41 @@ impl Service {
         }
     }
 
-    /// Copies what the writers of a producer have finished but not returned, into the buffers that are meant. `left` is how many bytes
-    /// may be copied, and then how many still may.
-    pub(crate) fn scrape(&mut self, wanted: ScrapedFor, producer: ProducerId, left: &mut usize) {
+    /// Copies what the writers of a producer have finished but not returned, into the buffers that are meant. Breaks if there is more than
+    /// `left` allows.
+    pub(crate) fn scrape(
+        &mut self,
+        wanted: ScrapedFor,
+        producer: ProducerId,
+        left: &mut ScrapeBudget,
+    ) -> ControlFlow<()> {
         let buffers = match wanted {
             ScrapedFor::All => None,
             ScrapedFor::Session(session) => match self.sessions.get(&session) {
                 Some(session) => Some(&session.buffers),
-                None => return,
+                None => return ControlFlow::Continue(()),
             },
         };
         let Some(entry) = self.producers.get(&producer) else {
-            return;
+            return ControlFlow::Continue(());
         };
         let Some(smb) = entry.smb.as_ref().filter(|_| entry.may_be_scraped()) else {
-            return;
+            return ControlFlow::Continue(());
         };
-        let is_wanted = |buffer: &BufferId| buffers.is_none_or(|buffers| buffers.contains(buffer));
+        let is_wanted = |buffer: &BufferId| {
+            entry.allowed_buffers.contains(buffer) && buffers.is_none_or(|buffers| buffers.contains(buffer))
+        };
         if !(&entry.allowed_buffers).into_iter().any(is_wanted) {
-            return;
+            return ControlFlow::Continue(());
         }
         let chunk = &mut self.chunk;
+        let ScrapeBudget { bytes, protovm_work } = left;
         let mut target = Target {
             entry,
             producer,
             buffers: &mut self.buffers,
             discarded: &mut self.chunks_discarded,
-            protovm_work: &mut self.protovm_work,
+            protovm_work,
         };
         smb.scrape_until(|candidate| {
             let header = candidate.header();
@@ -560,17 +592,17 @@ impl Service {
                 return ControlFlow::Continue(());
             };
             candidate.copy_payload(chunk);
-            let Some(rest) = left.checked_sub(chunk.len()) else {
+            let Some(rest) = bytes.checked_sub(chunk.len()) else {
                 return ControlFlow::Break(());
             };
-            *left = rest;
+            *bytes = rest;
             let state = match candidate.completeness() {
                 Completeness::Complete => ChunkState::Complete,
                 Completeness::BeingWritten => ChunkState::Incomplete,
             };
             target.copy_chunk(*buffer, &header, state, chunk);
             ControlFlow::Continue(())
-        });
+        })
     }
 
     /// The producer broke a rule that no honest one can: it is cut off.

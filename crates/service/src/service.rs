@@ -131,8 +131,6 @@ pub struct Service {
 
     /// What work is timed with that could take long.
     pub(crate) processor_clock: Option<ProcessorClock>,
-    /// Work that programs may still do for the request that is being handled.
-    pub(crate) protovm_work: u64,
     /// Reused by commits and scrapes for the chunk being copied.
     pub(crate) chunk: Vec<u8>,
     /// Reused by commits.
@@ -173,7 +171,6 @@ impl Service {
             chunks_discarded: 0,
             patches_discarded: 0,
             processor_clock: None,
-            protovm_work: 0,
             chunk: Vec::new(),
             moves: crate::commit::Moves::default(),
             readout: crate::readback::Readout::default(),

@@ -291,6 +291,8 @@ pub(crate) struct Session {
     /// What happened and when, in boot time, as it happened: much of it within one turn, at the same time.
     pub(crate) lifecycle_events: VecDeque<(LifecycleEvent, u64)>,
     pub(crate) slow_data_sources: Vec<SlowDataSources>,
+    /// The log knows that not all was scraped that there was.
+    pub(crate) scrape_told: bool,
     pub(crate) stats_due: bool,
     pub(crate) sync_marker_due: bool,
     pub(crate) initial_packets_written: bool,
@@ -347,6 +349,7 @@ impl Session {
             clock_snapshots: VecDeque::new(),
             lifecycle_events: VecDeque::new(),
             slow_data_sources: Vec::new(),
+            scrape_told: false,
             stats_due: false,
             sync_marker_due: false,
             initial_packets_written: false,
@@ -388,6 +391,7 @@ impl Session {
             clock_snapshots: original.clock_snapshots.clone(),
             lifecycle_events: original.lifecycle_events.clone(),
             slow_data_sources: original.slow_data_sources.clone(),
+            scrape_told: false,
             stats_due: true,
             ..Session::new(beginning)
         }

@@ -131,14 +131,17 @@ impl ServiceSmb {
     /// Shows `visit` every chunk that holds data which was not moved out yet, and leaves them all as they are. Chunks
     /// that are being written are shown when they hold at least one finished packet.
     pub fn scrape(&self, mut visit: impl FnMut(&ScrapableChunk<'_>)) {
-        self.scrape_until(|chunk| {
+        let _ = self.scrape_until(|chunk| {
             visit(chunk);
             ControlFlow::Continue(())
         });
     }
 
     /// The same, until `visit` has had enough.
-    pub fn scrape_until(&self, mut visit: impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>) {
+    pub fn scrape_until(
+        &self,
+        mut visit: impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let page_size = self.pages.page_size().bytes();
         let mut page = 0;
         // Producers use little of large buffers, and looking at the rest would make all of it resident.
@@ -146,12 +149,11 @@ impl ServiceSmb {
             // The memory ends with a page.
             let end = touched.end.div_ceil(page_size);
             for touched in touched.start / page_size..end {
-                if self.scrape_page(touched, &mut visit).is_break() {
-                    return;
-                }
+                self.scrape_page(touched, &mut visit)?;
             }
             page = end;
         }
+        ControlFlow::Continue(())
     }
 
     fn scrape_page(

@@ -275,6 +275,8 @@ fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
     let most = limits::MAX_SCRAPED_PER_UID / PAGE;
     let scraped = written(&mut world) - 10;
     assert!((most..most + 2).contains(&scraped), "{scraped} of {most}");
+    let told = |line: &&String| line.contains("the producers of uid 7 have left more than");
+    assert_eq!(world.log.iter().filter(told).count(), 1);
     // What somebody leaves behind is there all the same.
     producers
         .iter()

@@ -342,3 +342,19 @@ fn patches_that_cannot_be_are_discarded_one_by_one_or_all_together() {
         (6 + 1025, 1025)
     );
 }
+
+#[test]
+fn what_a_producer_leaves_for_a_session_that_is_over_is_not_counted_as_lost() {
+    let (mut world, producer, consumer) = scraped();
+    let _open = world.write_open(producer, 1, &[&packet("late"), &packet("unfinished")]);
+    let now = world.now;
+    world.service.disconnect_consumer(consumer, &now);
+    world.run();
+    let other = world.consumer();
+    world.enable(other, &config(&["d"]));
+    world.lose_producer(producer);
+    assert_eq!(
+        world.service.trace_stats(other).unwrap().chunks_discarded,
+        Some(0)
+    );
+}

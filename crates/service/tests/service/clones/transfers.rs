@@ -75,6 +75,28 @@ fn a_buffer_that_is_transferred_starts_empty_again() {
 }
 
 #[test]
+fn clones_whose_flushes_end_together_each_get_what_is_left_in_shared_memory() {
+    let mut world = World::new();
+    let producer = world.producer_with("p", Scraping::Enabled);
+    world.offer(producer, "d");
+    let owner = world.consumer();
+    let mut config = config(&["d"]);
+    config.buffers[0].transfer_on_clone = Some(true);
+    let session = world.enable(owner, &config);
+    let target = world.target(producer);
+    world.service.register_trace_writer(producer, 1, target.into());
+    let _open = world.write_open(producer, 1, &[&packet("left"), &packet("unfinished")]);
+    let cloners = [world.consumer(), world.consumer()];
+    for cloner in cloners {
+        world.try_clone(cloner, request(session)).unwrap();
+    }
+    world.advance(5000);
+    for cloner in cloners {
+        assert_eq!(texts(&world.read(cloner)), ["left"]);
+    }
+}
+
+#[test]
 fn slow_writers_into_a_transferred_buffer_do_not_delay_the_copy_of_the_others() {
     let mut scene = TransferScene::new(false);
     scene.write(scene.fast, "fast, before");
