@@ -22,6 +22,8 @@ pub(crate) struct Effort {
     began: u64,
     last_look: Cell<u64>,
     units: Cell<u64>,
+    /// What may be spent, if that is what counts.
+    left: Cell<Option<u64>>,
 }
 
 impl Effort {
@@ -33,12 +35,23 @@ impl Effort {
             began: now,
             last_look: Cell::new(now),
             units: Cell::new(0),
+            left: Cell::new(None),
+        }
+    }
+
+    /// For so many units, however long they take: with the last of them it has taken forever.
+    pub(crate) fn of_units(units: u64) -> Effort {
+        Effort {
+            left: Cell::new(Some(units)),
+            ..Effort::default()
         }
     }
 
     /// So many units of work are going to be done.
     #[inline]
     pub(crate) fn spend(&self, units: u64) {
+        self.left
+            .set(self.left.get().map(|left| left.saturating_sub(units)));
         let units = self.units.get().saturating_add(units);
         self.units.set(units);
         if units >= UNITS_PER_LOOK {
@@ -61,7 +74,10 @@ impl Effort {
 
     /// The time since this began.
     pub(crate) fn taken(&self) -> Duration {
-        self.taken_since(self.began)
+        match self.left.get() {
+            Some(0) => Duration::MAX,
+            _ => self.taken_since(self.began),
+        }
     }
 
     /// The time since the clock showed this.
@@ -100,5 +116,14 @@ mod tests {
         let effort = Effort::new(None);
         effort.spend(u64::MAX);
         assert_eq!(effort.taken(), Duration::ZERO);
+    }
+
+    #[test]
+    fn units_come_to_an_end_without_a_clock() {
+        let effort = Effort::of_units(10);
+        effort.spend(9);
+        assert_eq!(effort.taken(), Duration::ZERO);
+        effort.spend(9);
+        assert_eq!(effort.taken(), Duration::MAX);
     }
 }

@@ -233,18 +233,31 @@ impl Service {
             self.outputs.push_back(Output::Log(LogLevel::Warning, line));
         }
         let size = size_of_instance(entry, index);
-        let has_room = |offer: &Offer| !entry.instances.is_full(offer.owner, size);
-        let full = offers[..compared].iter().find(|offer| !has_room(offer));
-        let full = full.map(|offer| (offer.owner, name.to_owned()));
+        let mut full: OrderedSet<Owner> = OrderedSet::new();
         let matching: Vec<Offer> = offers[..compared]
             .iter()
             .copied()
-            .filter(has_room)
-            .filter(|offer| self.is_wanted(wanted, offer.producer, &attention.effort))
+            .filter(|offer| self.is_wanted(wanted, offer.producer, attention.effort_for(offer.owner)))
             .filter(|offer| !already.contains(&(index, offer.registration)))
+            .filter(|offer| {
+                let is_full = entry.instances.is_full(offer.owner, size);
+                if is_full {
+                    full.insert(offer.owner);
+                }
+                !is_full
+            })
             .collect();
-        if let Some((owner, name)) = full {
-            self.tell_of_full(session, owner, &name);
+        let name = name.to_owned();
+        if attention.ran_out_of_time() {
+            let line = format!(
+                "tracing session {}: the names of producers took long to be matched: data source {name:?} and others may not be set up \
+                 everywhere",
+                session.0
+            );
+            self.log(LogLevel::Warning, line);
+        }
+        for owner in &full {
+            self.tell_of_full(session, *owner, &name);
         }
         for offer in matching {
             self.set_up_and_start(session, index, target, offer, now);
@@ -644,8 +657,12 @@ pub(crate) struct Attention {
     offers: usize,
     /// The log knows that there are more.
     told: bool,
-    /// What matching their names has taken.
+    /// What matching the names of all their producers has taken.
     effort: Effort,
+    /// What it has taken since that was enough: one user's names are not to keep another's from being looked at.
+    after: OrderedMap<Owner, Effort>,
+    /// The log knows that it was.
+    told_of_time: bool,
 }
 
 impl Attention {
@@ -654,7 +671,23 @@ impl Attention {
             offers: limits::MAX_OFFERS_COMPARED,
             told: false,
             effort: Effort::new(clock),
+            after: OrderedMap::new(),
+            told_of_time: false,
         }
+    }
+
+    /// What matching the name of a producer of this owner is to be counted with.
+    fn effort_for(&mut self, owner: Owner) -> &Effort {
+        if self.effort.taken() < limits::MAX_MATCHING_TIME {
+            return &self.effort;
+        }
+        self.after
+            .get_or_insert_with(owner, || Effort::of_units(limits::MAX_NAME_WORK))
+    }
+
+    /// Whether the log is to be told that names were not matched for want of time.
+    fn ran_out_of_time(&mut self) -> bool {
+        !self.after.is_empty() && !std::mem::replace(&mut self.told_of_time, true)
     }
 }
 

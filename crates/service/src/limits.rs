@@ -56,11 +56,11 @@ pub const MAX_DESCRIPTOR_BYTES_PER_UID: usize = 256 * 1024 * 1024;
 /// Instances of data sources that all producers of one user have in one session: setting them up, flushing and stopping them is done
 /// at once, and what a config wants of many, many processes can offer (upstream: no limit).
 pub const MAX_INSTANCES_PER_UID: usize = 32 * 1024;
+/// Bytes of the configs that go to all of those, and of their names.
+pub const MAX_INSTANCE_BYTES_PER_UID: usize = 64 * 1024 * 1024;
 /// Offers of data sources that are held against those of a config when it begins or changes: how often the config wants a name, times
 /// how often that is offered (upstream: no limit).
 pub const MAX_OFFERS_COMPARED: usize = 4 * 1024 * 1024;
-/// Bytes of the configs that go to them, and of their names.
-pub const MAX_INSTANCE_BYTES_PER_UID: usize = 64 * 1024 * 1024;
 /// Producers at once.
 pub const MAX_PRODUCERS: usize = 0xffff;
 /// The last id of a producer; then they go round, skipping those in use. Traces have 31 bits for them.
@@ -167,7 +167,7 @@ pub const MAX_REGEX_LENGTH: usize = 4096;
 /// Bytes of a producer's name times bytes of the automaton that an expression is (upstream: no limit): at worst some 10 ms.
 pub const MAX_NAME_WORK: u64 = 1 << 27;
 /// How long matching names with expressions may take in all, of the thread's own time, when a config, a data source or triggers come
-/// (upstream: no limit). From then on no name matches.
+/// (upstream: no limit). From then on no name matches; if a config came, those of each user's producers may take [`MAX_NAME_WORK`] more.
 pub const MAX_MATCHING_TIME: Duration = Duration::from_millis(200);
 /// Different `producer_name_regex_filter` of the data sources in one config (upstream: no limit).
 pub const MAX_REGEXES_PER_CONFIG: usize = 256;
@@ -188,8 +188,8 @@ pub const MAX_FILTER_TABLE_ENTRIES: usize = 1 << 20;
 pub const MAX_FILTER_DEPTH: usize = 1000;
 /// Rules for strings in a trace filter, with those that others take the place of (upstream: no limit).
 pub const MAX_STRING_FILTER_RULES: usize = 512;
-/// Bytes of a string times bytes of the automaton that looks at it (upstream: no limit): at worst 100 ms.
-pub const MAX_SEARCH_WORK: u64 = 1 << 30;
+/// Bytes of a string times bytes of the automaton that looks at it (upstream: no limit): at worst 200 ms.
+pub const MAX_SEARCH_WORK: u64 = 1 << 31;
 /// How long searching the strings of a packet may take, of the thread's own time (upstream: no limit). What is left of such a packet is
 /// nothing.
 pub const MAX_FILTER_TIME_PER_PACKET: Duration = Duration::from_millis(100);

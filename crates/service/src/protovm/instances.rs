@@ -152,8 +152,8 @@ impl ProtoVms {
         if versions.count() >= limits::MAX_PROTOVM_VERSIONS {
             return Err(SetUpError::TooManyVersions);
         }
-        let limits = self.instances.iter().map(|instance| instance.memory_limit_kb);
-        if limits.fold(memory_limit_kb, u32::saturating_add) > limits::MAX_PROTOVM_MEMORY_KB_PER_BUFFER {
+        let others = self.instances.iter().map(|instance| instance.memory_limit_kb);
+        if others.fold(memory_limit_kb, u32::saturating_add) > limits::MAX_PROTOVM_MEMORY_KB_PER_BUFFER {
             return Err(SetUpError::TooMuchMemory);
         }
         let vm = ProtoVm::new(program, u64::from(memory_limit_kb) * 1024).map_err(SetUpError::Program)?;

@@ -208,15 +208,16 @@ impl StringFilter {
                 }
             }
             let spend = |bytes| spend(effort, *packet_began, &rule.pattern, bytes);
-            spend(text.len())?;
             let pattern = &rule.pattern.regex;
             match rule.policy {
                 Policy::MatchBreak | Policy::AtraceMatchBreak => {
+                    spend(text.len())?;
                     if pattern.is_match(text) {
                         return Ok(Outcome::Unchanged);
                     }
                 }
                 Policy::MatchRedactGroups | Policy::AtraceMatchRedactGroups => {
+                    spend(text.len())?;
                     if pattern.captures_read(groups, text).is_some() {
                         redact(text, groups);
                         return Ok(Outcome::Redacted);

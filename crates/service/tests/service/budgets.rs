@@ -433,3 +433,37 @@ fn flushes_that_complete_together_all_scrape_what_was_there() {
     assert_eq!(world.consumers[&consumer].flushes.len(), 10);
     assert_eq!(texts(&world.read(consumer)), ["unregistered"]);
 }
+
+#[test]
+fn names_of_one_user_that_take_long_to_match_leave_time_for_those_of_others() {
+    /// A clock that goes on by ten milliseconds with each look.
+    fn ticking() -> u64 {
+        use std::cell::Cell;
+        thread_local!(static LOOKS: Cell<u64> = const { Cell::new(0) });
+        LOOKS.set(LOOKS.get() + 1);
+        LOOKS.get() * 10_000_000
+    }
+    const CROWD: usize = 40;
+    let mut world = World::new();
+    world.service.set_processor_clock(ticking);
+    // So long that the clock is looked at for each.
+    let name = "b".repeat(4000);
+    let crowd: Vec<ProducerId> = (0..CROWD).map(|_| world.introduce(7, named(&name))).collect();
+    let honest = world.introduce(8, named("honest"));
+    for producer in crowd.iter().chain([&honest]) {
+        world.offer(*producer, "d");
+    }
+    let consumer = world.consumer();
+    let mut filtered = config(&["d", "d"]);
+    for source in &mut filtered.data_sources {
+        source.producer_name_regex_filter = vec!["a{0,150}b*|honest".into()];
+    }
+    world.enable(consumer, &filtered);
+    let set_up = |producer: &ProducerId| world.instances(*producer).len();
+    assert_eq!(set_up(&honest), 2);
+    let of_crowd: usize = crowd.iter().map(set_up).sum();
+    let in_time = limits::MAX_MATCHING_TIME.as_millis() as usize / 10;
+    assert!((in_time..CROWD).contains(&of_crowd), "{of_crowd}");
+    let told = |line: &&String| line.contains("took long to be matched");
+    assert_eq!(world.log.iter().filter(told).count(), 1);
+}

@@ -226,6 +226,19 @@ fn a_pattern_that_looks_at_each_byte_for_long_looks_at_few() {
 }
 
 #[test]
+fn many_alternatives_look_at_long_strings() {
+    let names: Vec<String> = (0..100).map(|n| format!("com.example.application{n}")).collect();
+    let filter = rule(MatchBreak, &names.join("|"), "").0;
+    let mut groups = filter.groups();
+    let mut text = b"com.example.".repeat(500);
+    assert_eq!(filter.apply(&mut text, 0, &mut groups), Ok(Outcome::Unchanged));
+    let filter = rule(MatchBreak, "x", "").0;
+    let mut groups = filter.groups();
+    let mut text = vec![b'y'; 1 << 20];
+    assert_eq!(filter.apply(&mut text, 0, &mut groups), Ok(Outcome::Unchanged));
+}
+
+#[test]
 fn a_packet_whose_strings_take_too_long_is_given_up_and_the_next_one_is_not() {
     /// A clock that goes on by a millisecond with each look.
     fn ticking() -> u64 {
