@@ -3,16 +3,16 @@
 
 use ferretto_proto::messages::test_event::ProtoVmPatch;
 use ferretto_proto::messages::trace_packet::{self, proto_vms};
-use ferretto_proto::messages::vm_instruction::Operation;
+use ferretto_proto::messages::vm_instruction::{AbortLevel, Operation};
 use ferretto_proto::messages::vm_op_select::PathComponent;
 use ferretto_proto::messages::vm_op_select::path_component::Field;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, Message, ProtoVmConfig, TestEvent, TraceConfig, TracePacket, VmCursorEnum,
-    VmInstruction, VmOpSelect, VmProgram, trace_config,
+    CommitDataRequest, DataSourceDescriptor, Message, ProtoVmConfig, TestEvent, TraceConfig, TracePacket,
+    VmCursorEnum, VmInstruction, VmOpSelect, VmProgram, trace_config,
 };
 use ferretto_service::limits;
 use ferretto_service::{
-    CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, Original, ProducerId, SessionId,
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, Original, ProducerId, Scraping, SessionId,
 };
 
 use super::world::{World, config, packets_of};
@@ -515,4 +515,118 @@ fn a_trace_filter_applies_to_the_state_too() {
     let packets = scene.read();
     assert_eq!(instances(&packets), Vec::<Vec<proto_vms::Instance>>::new());
     assert_eq!(patches(&packets), ["3", "4", "5", "6"]);
+}
+
+/// A program that takes a message as its state and then, for each of the numbers in a packet, goes through all of that. It merges nothing
+/// for good, so that the packet goes on to other programs.
+fn hungry() -> VmProgram {
+    const NUMBER: u32 = 1;
+    /// A number in every packet.
+    const ELEMENT: u32 = 8;
+    const STATE: u32 = 4;
+    let select = |cursor, number: u32, is_repeated| VmInstruction {
+        operation: Some(Operation::Select(Box::new(VmOpSelect {
+            cursor: Some(cursor),
+            relative_path: vec![PathComponent {
+                field: Some(Field::FieldId(number)),
+                is_repeated: Some(is_repeated),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }))),
+        abort_level: Some(AbortLevel::SKIP_CURRENT_INSTRUCTION),
+        ..Default::default()
+    };
+    let with = |outer: VmInstruction, nested_instructions| VmInstruction {
+        nested_instructions,
+        ..outer
+    };
+    let (packet, state) = (VmCursorEnum::VM_CURSOR_SRC, VmCursorEnum::VM_CURSOR_DST);
+    let nothing = || VmInstruction {
+        operation: Some(Operation::Select(Box::new(VmOpSelect {
+            cursor: Some(packet),
+            ..Default::default()
+        }))),
+        ..Default::default()
+    };
+    let merge = VmInstruction {
+        operation: Some(Operation::Merge(Box::default())),
+        ..Default::default()
+    };
+    let visit = with(select(state, ELEMENT, true), (0..6).map(|_| nothing()).collect());
+    let finds_nothing = VmInstruction {
+        abort_level: None,
+        ..select(packet, STATE + 1, false)
+    };
+    VmProgram {
+        instructions: vec![
+            with(select(packet, STATE, false), vec![merge]),
+            with(select(packet, NUMBER, true), vec![visit]),
+            finds_nothing,
+        ],
+        ..Default::default()
+    }
+}
+
+#[test]
+fn what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begins_afresh() {
+    const COUNT: usize = 1800;
+    const FILL: usize = 8;
+    const AT_ONCE: usize = 12;
+    let numbers = |field: u32| {
+        let mut out = ferretto_wire::Writer::new();
+        (0..COUNT).for_each(|_| out.varint_field(field, 1));
+        out.into_vec()
+    };
+    let mut state = ferretto_wire::Writer::new();
+    state.bytes_field(4, &numbers(8));
+    let (state, visits) = (state.into_vec(), numbers(1));
+    // What two programs have saved up is what all of them may use at once.
+    assert_eq!(2 * limits::MAX_PROTOVM_WORK, limits::MAX_PROTOVM_WORK_AT_ONCE);
+    let mut world = World::new();
+    let producer = world.producer_with("p", Scraping::Enabled);
+    for (name, program) in [("a", hungry()), ("b", hungry()), ("c", copies(1))] {
+        offer_with(&mut world, producer, name, Some(program));
+    }
+    let mut config = merging(&["a", "b", "c"]);
+    config.buffers[0].size_kb = Some(16);
+    for source in &mut config.data_sources {
+        let source = source.config.get_or_insert_default();
+        source.protovm_config.get_or_insert_default().memory_limit_kb = Some(1024);
+    }
+    let consumer = world.consumer();
+    world.enable(consumer, &config);
+    let target = world.target(producer);
+    world.service.register_trace_writer(producer, 1, target.into());
+    world.commit(producer, 1, target, &[&state]);
+    world.commit(producer, 1, target, &[&visits]);
+    for _ in 0..FILL {
+        write(&mut world, producer, "early");
+    }
+    let now = world.now;
+    world.service.flush(consumer, 1, 5000, 0, &now);
+    world.run();
+    let mut request = CommitDataRequest::default();
+    for _ in 0..AT_ONCE {
+        let one = world.write(producer, 1, target, &[&patch("early")]);
+        request.chunks_to_move.extend(one.chunks_to_move);
+    }
+    world.service.commit(producer, &request, &now);
+    let _ = world.write(producer, 1, target, &[&patch("scraped")]);
+    world.advance(5000);
+    let packets = world.read(consumer);
+    world.run();
+    assert!(patches(&packets).contains(&"scraped".to_owned()));
+    let merged = &instances(&packets)[0][2];
+    let merged = merged.state.as_option().and_then(event);
+    let text = merged.and_then(|event| event.protovm_incremental_state.string_merged.as_deref());
+    assert_eq!(text.map(unfilled).as_deref(), Some("early"));
+    // What took so much, and the patches that were overwritten in one go with it.
+    let complaint = |line: &&String| line.contains("of data source \"c\"") && line.contains("takes too long");
+    let complaints: Vec<_> = world.log.iter().filter(complaint).collect();
+    assert!(
+        complaints.len() == 1 && complaints[0].contains(": 5 packets"),
+        "{:?}",
+        world.log
+    );
 }

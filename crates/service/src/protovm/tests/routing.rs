@@ -139,6 +139,45 @@ fn only_packets_of_producers_with_a_program_are_wanted() {
 }
 
 #[test]
+fn all_programs_together_do_the_work_that_may_be_done_and_no_more() {
+    let packet = |value: u64| {
+        Fields::new()
+            .number(2, value)
+            .with(|out| out.bytes_field(5, &[value as u8; 6400]))
+    };
+    let mut vms = ProtoVms::default();
+    for (name, takes_field) in [("a", 1), ("b", 2)] {
+        vms.set_up(name, &takes(takes_field), 64, ONE).expect("a program");
+    }
+    let has = |vms: &ProtoVms, value| {
+        let states = [Fields::new(), packet(value)];
+        let of = |(number, state)| instance(&takes(number), state, 64, &[1]);
+        written(vms) == std::iter::zip([1, 2], &states).map(of).collect::<Vec<_>>()
+    };
+    const PLENTY: u64 = 10_000;
+    vms.restrict_work(PLENTY);
+    apply(&mut vms, ONE, &packet(1));
+    assert!(has(&vms, 1));
+    // What there is to copy, and what the first program did in vain.
+    let cost = PLENTY - vms.work_left();
+    assert!((100 + 2..200).contains(&cost), "{cost}");
+    vms.restrict_work(2 * cost);
+    apply(&mut vms, ONE, &packet(2));
+    assert_eq!(vms.work_left(), cost);
+    apply(&mut vms, ONE, &packet(3));
+    assert!(has(&vms, 3));
+    assert_eq!((vms.work_left(), vms.complaints().count()), (0, 0));
+    vms.restrict_work(cost - 1);
+    apply(&mut vms, ONE, &packet(4));
+    assert_eq!(vms.work_left(), 0, "what is left is not for others either");
+    assert_eq!(vms.complaints().count(), 1);
+    assert!(!has(&vms, 4));
+    vms.restrict_work(cost);
+    apply(&mut vms, ONE, &packet(5));
+    assert!(has(&vms, 5));
+}
+
+#[test]
 fn a_copy_has_the_state_of_its_time() {
     let mut vms = ProtoVms::default();
     vms.set_up("a", &takes(1), 16, ONE).expect("a program");
