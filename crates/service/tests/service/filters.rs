@@ -10,7 +10,7 @@ use ferretto_proto::messages::{
 use std::time::Duration;
 
 use crate::filter_bytecode::{Rule, bytecode, overlay};
-use crate::world::{World, config, packet, texts};
+use crate::world::{World, config, packet, slow_clock, texts};
 
 const PACKET: u32 = 1;
 const TRUSTED_UID: u32 = 3;
@@ -424,6 +424,45 @@ fn a_name_of_thirty_thousand_characters_is_hidden_like_any_other() {
     }];
     let read = texts(&decode(&recorded(&config, &[packet(&"n".repeat(30_000))])));
     assert_eq!(read, ["P60REDACTED".to_owned() + &"-".repeat(30_000 - 11)]);
+}
+
+#[test]
+fn text_that_takes_long_ends_a_batch_and_too_much_of_it_a_packet() {
+    // So much work that the clock is looked at for each text.
+    let dear = rule(StringFilterPolicy::SFP_MATCH_BREAK, "[ab]*a[ab]{1000}c", "", &[]);
+    let text = "ab".repeat(500);
+    let mut long = ferretto_wire::Writer::new();
+    long.nested(FOR_TESTING, |event| {
+        (0..3).for_each(|_| event.bytes_field(STR, text.as_bytes()));
+    });
+    let mut world = World::new();
+    world.service.set_processor_clock(slow_clock);
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &filtered(&["d"], with_rules(&TEXTS, vec![dear])));
+    let target = world.target(producer);
+    let short = packet(&text);
+    for packet in [&short, &short, long.as_slice(), &short] {
+        world.commit(producer, 1, target, &[packet]);
+    }
+    let mut batches = Vec::new();
+    let mut has_more = true;
+    while has_more {
+        let now = world.now;
+        let read = world.service.read_buffers(consumer, usize::MAX, &now);
+        let batch = read.expect("a session");
+        let packets = batch.packets();
+        let packets: Vec<_> = packets
+            .map(|packet| packet.flatten().copied().collect())
+            .collect();
+        has_more = batch.has_more;
+        batches.push(texts(&decode(&packets)).len());
+    }
+    // Of the third nothing is left, and the last batch finds that there is no more.
+    assert_eq!(batches, [1, 1, 0, 1, 0]);
+    let stats = world.service.trace_stats(consumer).unwrap().filter_stats;
+    assert_eq!(stats.errors, Some(1));
 }
 
 #[test]

@@ -638,6 +638,14 @@ impl World {
     }
 }
 
+/// A clock of processor time that goes on by 60 ms with each look. Each test has its own.
+pub(crate) fn slow_clock() -> u64 {
+    use std::cell::Cell;
+    thread_local!(static LOOKS: Cell<u64> = const { Cell::new(0) });
+    LOOKS.set(LOOKS.get() + 1);
+    LOOKS.get() * 60_000_000
+}
+
 pub(crate) fn starts(command: &ProducerCommand) -> bool {
     matches!(command, ProducerCommand::StartDataSource { .. })
 }
