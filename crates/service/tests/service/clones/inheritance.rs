@@ -98,6 +98,24 @@ fn a_clone_has_the_clocks_of_the_start_of_the_request_and_of_its_making() {
 }
 
 #[test]
+fn a_clone_of_a_session_that_has_not_started_has_the_clocks_of_its_making() {
+    let mut scene = Scene::with(&TraceConfig {
+        deferred_start: Some(true),
+        ..config(&["d"])
+    });
+    let ms = |scene: &Scene| scene.world.now.monotonic_raw / 1_000_000;
+    scene.world.now.monotonic_raw += 7_000_000_000;
+    let made = ms(&scene);
+    scene.clone();
+    scene.world.now.monotonic_raw += 1_000_000_000;
+    let (started, now) = (ms(&scene), scene.world.now);
+    scene.world.service.start_deferred(scene.owner, &now);
+    scene.world.run();
+    assert_eq!(snapshots(&scene.world.read(scene.cloner)), [made]);
+    assert_eq!(snapshots(&scene.world.read(scene.owner)), [started, started]);
+}
+
+#[test]
 fn a_clone_does_not_tell_again_what_was_read_of_its_original() {
     let mut scene = Scene::new();
     let before = scene.world.read(scene.owner);
