@@ -514,3 +514,48 @@ fn the_descriptors_of_a_user_are_bounded_in_all() {
     }
     assert_eq!(count(&world), all + 1);
 }
+
+#[test]
+fn a_descriptor_that_was_updated_counts_as_it_is_now() {
+    const MOST: usize = limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER;
+    const HALF: usize = MOST / 2;
+    let sized = |name: &str, id: u64, size: usize| {
+        let mut descriptor = ferretto_wire::Writer::new();
+        descriptor.bytes_field(1, name.as_bytes());
+        descriptor.varint_field(7, id);
+        let rest = size - descriptor.len() - 7;
+        descriptor.bytes_field(9999, &vec![0; rest]);
+        assert_eq!(descriptor.len(), size);
+        descriptor.into_vec()
+    };
+    let mut world = World::new();
+    let now = world.now;
+    let producer = world.producer("p");
+    let root = world.consumer_of(0);
+    let sizes = |world: &World| {
+        let state = world.state(root, StateScope::Everything);
+        let sources = state.data_sources.iter();
+        let sizes = sources.map(|source| source.ds_descriptor.encoded_len() / KB);
+        sizes.collect::<Vec<_>>()
+    };
+    let large = sized("d", 1, MOST);
+    world.service.register_data_source(producer, &large, &now);
+    // More than all producers of a user may have, one after the other.
+    for _ in 0..=limits::MAX_DESCRIPTOR_BYTES_PER_UID / MOST {
+        world.service.update_data_source(producer, &large);
+    }
+    let other = world.producer("other");
+    world
+        .service
+        .register_data_source(other, &sized("other", 1, MOST), &now);
+    assert_eq!(sizes(&world), [MOST / KB; 2]);
+    world
+        .service
+        .update_data_source(producer, &sized("d", 1, MOST + 4 * KB));
+    assert_eq!(sizes(&world), [MOST / KB; 2], "there is no room for it");
+    world.service.update_data_source(producer, &sized("d", 1, HALF));
+    world
+        .service
+        .register_data_source(producer, &sized("e", 2, MOST - HALF), &now);
+    assert_eq!(sizes(&world), [HALF / KB, HALF / KB, MOST / KB]);
+}
