@@ -1,14 +1,20 @@
 //! What the clients of one user may use up together, so that there is some left for others, and what one request may take, so that there
 //! is time for others. What a single client may is in `limits`.
 
-use ferretto_proto::messages::{CommitDataRequest, Message, ProtoVmConfig, TraceConfig, TracingServiceState};
+use std::sync::Arc;
+
+use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
+use ferretto_proto::messages::{
+    CommitDataRequest, Message, ProtoVmConfig, TraceConfig, TracingServiceState, trace_config, trace_packet,
+};
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, Credentials, Identity, Introduction,
     Machine, MachineId, MemorySharing, Original, OtherMachine, ProducerCommand, ProducerId, Scraping,
-    StateScope, SystemFacts, limits,
+    SmbOrigin, StateScope, SystemFacts, limits,
 };
+use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
 
-use crate::world::{World, config, packet, texts};
+use crate::world::{World, config, packet, slow_clock, texts};
 
 const KB: usize = 1024;
 
@@ -59,9 +65,14 @@ fn the_configs_that_go_to_the_producers_of_a_user_are_bounded() {
     const SIZE: usize = 100 * KB;
     let mut world = World::new();
     let most = limits::MAX_INSTANCE_BYTES_PER_UID / SIZE;
-    for _ in 0..most + 5 {
+    let join = |world: &mut World| {
         let producer = world.introduce(7, named("crowd"));
         world.offer(producer, "d");
+        producer
+    };
+    let first = join(&mut world);
+    for _ in 1..most + 5 {
+        join(&mut world);
     }
     let other = world.introduce(8, named("other"));
     world.offer(other, "d");
@@ -69,6 +80,11 @@ fn the_configs_that_go_to_the_producers_of_a_user_are_bounded() {
     large.data_sources[0].config.get_or_insert_default().legacy_config = Some("x".repeat(SIZE));
     let consumer = world.consumer();
     world.enable(consumer, &large);
+    assert_eq!(instances(&world, consumer), most + 1);
+    // Whoever goes away makes room.
+    world.lose_producer(first);
+    assert_eq!(instances(&world, consumer), most);
+    join(&mut world);
     assert_eq!(instances(&world, consumer), most + 1);
 }
 
@@ -231,6 +247,35 @@ fn the_shared_memory_of_a_user_is_bounded_and_all_get_some() {
         limits::shared_memory_per_uid(Some(1 << 30)),
         limits::MIN_SHARED_MEMORY_PER_UID
     );
+}
+
+#[test]
+fn shared_memory_that_producers_bring_counts_like_that_which_is_made_for_them() {
+    let mut world = World::new();
+    let page_size = PageSize::new(limits::DEFAULT_SMB_PAGE_SIZE).unwrap();
+    let bring = |world: &mut World| {
+        let producer = world.introduce(7, named("p"));
+        let has_room = world
+            .service
+            .check_shared_memory(producer, limits::MAX_SMB_SIZE)
+            .is_ok();
+        if has_room {
+            // Nobody touches it, so that it takes no memory.
+            let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
+            let smb = ServiceSmb::new(memory, page_size).unwrap();
+            world
+                .service
+                .attach_shared_memory(producer, smb, SmbOrigin::Producer);
+            world.run();
+        }
+        has_room.then_some(producer)
+    };
+    let most = limits::MIN_SHARED_MEMORY_PER_UID / limits::MAX_SMB_SIZE;
+    let brought: Vec<_> = (0..most).map(|_| bring(&mut world).expect("room")).collect();
+    assert_eq!(bring(&mut world), None);
+    world.lose_producer(brought[0]);
+    bring(&mut world).expect("room again");
+    assert_eq!(bring(&mut world), None);
 }
 
 #[test]
@@ -466,4 +511,94 @@ fn names_of_one_user_that_take_long_to_match_leave_time_for_those_of_others() {
     assert!((in_time..CROWD).contains(&of_crowd), "{of_crowd}");
     let told = |line: &&String| line.contains("took long to be matched");
     assert_eq!(world.log.iter().filter(told).count(), 1);
+}
+
+#[test]
+fn each_session_is_scraped_for_when_flushes_of_several_complete_together() {
+    let mut world = World::new();
+    let producer = world.producer_with("p", Scraping::Enabled);
+    world.offer(producer, "d");
+    let consumers = [world.consumer(), world.consumer()];
+    for consumer in consumers {
+        world.enable(consumer, &config(&["d"]));
+    }
+    for (writer, (_, source)) in (1..).zip(world.instances(producer)) {
+        let target = source.target_buffer.unwrap() as u16;
+        world
+            .service
+            .register_trace_writer(producer, writer.into(), target.into());
+        let _ = world.write(producer, writer, target, &[&packet(&format!("of {writer}"))]);
+    }
+    let now = world.now;
+    for token in 0..2 {
+        for consumer in consumers {
+            world.service.flush(consumer, token, 0, 0, &now);
+        }
+    }
+    world.run();
+    world.acknowledge_flushes(producer);
+    for (writer, consumer) in (1..).zip(consumers) {
+        assert_eq!(world.consumers[&consumer].flushes.len(), 2);
+        assert_eq!(texts(&world.read(consumer)), [format!("of {writer}")]);
+    }
+}
+
+/// A name that takes so much work to be matched with [`LONG`] that the clock is looked at each time.
+fn long_name() -> String {
+    "b".repeat(4000)
+}
+
+const LONG: &str = "a{0,150}b*";
+
+/// So often until it is too long by that clock.
+const MATCHED: usize = 4;
+
+#[test]
+fn the_name_of_a_producer_is_matched_for_so_long_when_a_data_source_comes() {
+    let mut world = World::new();
+    world.service.set_processor_clock(slow_clock);
+    let mut filtered = config(&["d"]);
+    filtered.data_sources[0].producer_name_regex_filter = vec![LONG.into()];
+    for uid in 0..2 * MATCHED as u32 {
+        let consumer = world.consumer_of(uid);
+        world.enable(consumer, &filtered);
+    }
+    let producer = world.introduce(7, named(&long_name()));
+    for registered in 1..3 {
+        world.offer(producer, "d");
+        assert_eq!(world.instances(producer).len(), registered * MATCHED);
+    }
+}
+
+#[test]
+fn the_name_of_a_producer_is_matched_for_so_long_when_triggers_come() {
+    let mut world = World::new();
+    world.service.set_processor_clock(slow_clock);
+    let names: Vec<String> = (0..2 * MATCHED).map(|number| format!("t{number}")).collect();
+    let trigger = |name: &String| Trigger {
+        name: Some(name.clone()),
+        producer_name_regex: Some(LONG.into()),
+        stop_delay_ms: Some(1000),
+        ..Default::default()
+    };
+    let consumer = world.consumer();
+    let triggered = TraceConfig {
+        trigger_config: trace_config::TriggerConfig {
+            trigger_mode: Some(TriggerMode::STOP_TRACING),
+            trigger_timeout_ms: Some(10_000),
+            triggers: names.iter().map(trigger).collect(),
+            ..Default::default()
+        }
+        .into(),
+        ..config(&[])
+    };
+    world.enable(consumer, &triggered);
+    let producer = world.introduce(7, named(&long_name()));
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    world.activate(producer, &names);
+    let packets = world.read(consumer);
+    let triggers = packets
+        .iter()
+        .filter(|packet| matches!(packet.data, Some(trace_packet::Data::Trigger(_))));
+    assert_eq!(triggers.count(), MATCHED);
 }
