@@ -277,6 +277,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_no_session_is_to_be_told_is_forgotten_at_once() {
+        let mut service = Service::new(crate::service::Identity::default());
+        let now = Now::default();
+        let relay = service.connect_relay(MachineId(7)).expect("room");
+        for _ in 0..2 {
+            service.sync_clocks(relay, vec![(6, 1)], &now).expect("few");
+        }
+        service.disconnect_relay(relay);
+        assert!(service.machines.relays.is_empty());
+    }
+
+    #[test]
     fn ids_of_machines_are_the_lower_halves_of_fnv_1a_hashes_and_never_the_hosts() {
         // Of the test vectors of its authors.
         assert_eq!(MachineId::from_hint(b"a"), MachineId(0x8601_ec8c));

@@ -503,6 +503,26 @@ fn a_relay_that_is_gone_is_told_of_in_traces_that_began_before() {
 }
 
 #[test]
+fn of_relays_of_one_machine_that_are_gone_the_last_one_is_told_of() {
+    let mut world = World::new();
+    let consumer = recording(&mut world, &of_all_machines());
+    for ahead in [5, 6, 7] {
+        let relay = synced_relay(&mut world, GUEST, ahead);
+        describe(&mut world, relay, ahead as u32);
+        let another = synced_relay(&mut world, ANOTHER, 9);
+        world.service.disconnect_relay(relay);
+        world.service.disconnect_relay(another);
+    }
+    let packets = world.read(consumer);
+    let told = synced(&packets).into_iter();
+    let ahead: Vec<_> = told
+        .map(|(machine, pairs)| (machine, pairs[0].0 - pairs[0].1))
+        .collect();
+    assert_eq!(ahead, [(GUEST, 7), (ANOTHER, 9)]);
+    assert_eq!(described(&packets), [(None, None), (Some(GUEST.0), Some(7))]);
+}
+
+#[test]
 fn what_a_relay_told_lasts_no_longer_than_the_sessions_of_its_time() {
     let mut world = World::new();
     let relay = synced_relay(&mut world, GUEST, 5);
