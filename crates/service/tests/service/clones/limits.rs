@@ -129,3 +129,28 @@ fn a_buffer_that_outgrows_the_memory_of_clones_during_the_flush_fails_the_clone(
     assert!(error.contains("may have 6 KB"), "{error}");
     assert_eq!(scene.texts(scene.owner).len(), 10, "the original goes on");
 }
+
+#[test]
+fn what_was_copied_of_a_clone_counts_when_the_rest_of_it_is_handed_over() {
+    let world = World::with_identity(Identity {
+        system: SystemFacts {
+            ram_bytes: Some(2 * 16 * 1024),
+            ..Default::default()
+        },
+        ..Default::default()
+    });
+    let mut scene = transfers::TransferScene::of(world, false);
+    let cloner = scene.world.consumer();
+    scene.world.try_clone(cloner, request(scene.session)).unwrap();
+    let large = "x".repeat(3000);
+    for producer in [scene.fast, scene.slow] {
+        // Each buffer alone is not too much.
+        for _ in 0..3 {
+            scene.write(producer, &large);
+        }
+        assert_eq!(scene.world.cloned(cloner), None);
+        scene.world.acknowledge_flushes(producer);
+    }
+    let error = scene.world.cloned(cloner).unwrap().unwrap_err();
+    assert!(error.contains("may have 12 KB"), "{error}");
+}
