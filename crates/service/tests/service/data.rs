@@ -1,7 +1,10 @@
 //! What becomes of the data that producers commit, and what the service adds to every trace.
 
+use ferretto_proto::messages::commit_data_request::ChunksToMove;
 use ferretto_proto::messages::trace_config::trigger_config::Trigger;
-use ferretto_proto::messages::{DataSourceDescriptor, TraceConfig, TracePacket, trace_config, trace_packet};
+use ferretto_proto::messages::{
+    CommitDataRequest, DataSourceDescriptor, TraceConfig, TracePacket, trace_config, trace_packet,
+};
 use ferretto_service::{ConsumerId, ProducerId, Scraping, limits};
 
 use crate::world::{World, config, packet, texts};
@@ -509,4 +512,55 @@ fn packets_that_are_dropped_count_as_work_of_the_batch() {
     assert_eq!(texts(&world.read_in_batches(consumer, 3000)), ["valid"]);
     let dropped = world.service.trace_stats(consumer).unwrap().invalid_packets;
     assert_eq!(dropped, Some(100));
+}
+
+#[test]
+fn a_writer_keeps_its_number_however_many_come_after_it() {
+    const WRITERS: u16 = 1000;
+    // As many as a buffer remembers and as a session does in any case, and some more.
+    const PRODUCERS: usize = 67;
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let first = world.producer("first");
+    world.offer(first, "d");
+    let target = world.target(first);
+    let number = |world: &mut World| {
+        world.commit(first, 1, target, &[&packet("first")]);
+        let packets = world.read(consumer);
+        let mine = packets
+            .iter()
+            .find(|packet| texts(&[(*packet).clone()]) == ["first"]);
+        mine.unwrap().optional_trusted_packet_sequence_id.clone()
+    };
+    let crowd = |world: &mut World| {
+        for _ in 0..PRODUCERS {
+            let producer = world.producer("p");
+            world.offer(producer, "d");
+            let mut request = CommitDataRequest::default();
+            for writer in 1..=WRITERS {
+                // A chunk with an empty message in it.
+                let mut chunk = ferretto_wire::Writer::new();
+                chunk.raw(&0u32.to_le_bytes());
+                chunk.raw(&writer.to_le_bytes());
+                chunk.raw(&1u16.to_le_bytes());
+                chunk.raw(&[2, 0x0a, 0]);
+                request.chunks_to_move.push(ChunksToMove {
+                    target_buffer: Some(target.into()),
+                    data: Some(chunk.as_slice().to_vec()),
+                    ..Default::default()
+                });
+            }
+            let now = world.now;
+            world.service.commit(producer, &request, &now);
+            world.run();
+            world.read_encoded(consumer, 1 << 20);
+            world.lose_producer(producer);
+        }
+    };
+    crowd(&mut world);
+    let before = number(&mut world);
+    assert!(before.is_some());
+    crowd(&mut world);
+    assert_eq!(number(&mut world), before);
 }
