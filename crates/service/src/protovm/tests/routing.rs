@@ -214,6 +214,12 @@ fn a_buffer_has_as_many_programs_as_it_may() {
     assert_eq!(error, SetUpError::TooManyVersions);
     assert!(error.to_string().contains("8 different programs"), "{error}");
     vms.set_up("b", &takes(99), 16, ONE).expect("another data source");
+    let mut vms = ProtoVms::default();
+    let half = limits::MAX_PROTOVM_MEMORY_KB_PER_BUFFER / 2;
+    vms.set_up("a", &takes(1), half, ONE).expect("room");
+    vms.set_up("b", &takes(1), half, ONE).expect("room");
+    let error = vms.set_up("c", &takes(1), 1, ONE).unwrap_err();
+    assert_eq!(error, SetUpError::TooMuchMemory);
     let too_deep = (0..limits::MAX_PROTOVM_DEPTH).fold(set(), |inner, _| dst(&[]).then(inner));
     let error = ProtoVms::default()
         .set_up("deep", &program(vec![too_deep]), 16, ONE)

@@ -14,7 +14,7 @@
 //! - packets bear the machine that their producer is on, and clocks of another machine are told of once;
 //! - of a session that waits for a trigger nothing comes out before one was activated.
 //!
-//! When everybody has left, no buffer, session or deadline is left either.
+//! When everybody has left, no buffer, session or deadline is left either, and whoever comes next finds as much as the first did.
 //!
 //! `FERRETTO_SERVICE_SEED=n` runs one seed, `FERRETTO_SERVICE_SEEDS=n` that many, and `FERRETTO_SERVICE_STEPS=n` changes
 //! the number of steps in each.
@@ -30,7 +30,7 @@ mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferretto_service::{ConsumerId, MachineId, ProducerId, RelayId, SessionId, StateScope};
+use ferretto_service::{ConsumerId, MachineId, ProducerId, RelayId, Scraping, SessionId, StateScope, limits};
 
 use crate::world::{Disk, World};
 use checks::Told;
@@ -196,6 +196,16 @@ impl Simulation {
         assert_eq!(self.world.service.buffer_bytes(), 0);
         assert_eq!(self.world.service.next_deadline(), None);
         assert_eq!(self.world.service.next_boot_deadline(), None);
+        for uid in [HONEST, HOSTILE] {
+            let next = self.world.producer_of(uid, "next", Scraping::Disabled);
+            let all = limits::MIN_SHARED_MEMORY_PER_UID;
+            assert_eq!(
+                self.world.service.check_shared_memory(next, all),
+                Ok(()),
+                "uid {uid}"
+            );
+            self.world.lose_producer(next);
+        }
         let boosts = &self.world.boosts;
         assert!(matches!(boosts.last(), None | Some(None)), "it runs as usual");
         [self.packets, self.losses, self.complete]
