@@ -16,6 +16,7 @@ use crate::session::{
     State,
 };
 use crate::timers::Timer;
+use ferretto_proto::messages::trace_config::BufferConfig;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
 
 /// `FlushFlags` of the schema: what a clone is for (bits 8 to 11), who asked (bits 4 to 7) and why (bits 0 to 3).
@@ -250,11 +251,22 @@ impl Service {
             FlushOutcome::Succeeded => session.flushes_succeeded += 1,
             FlushOutcome::Failed => session.flushes_failed += 1,
         }
-        if let FlushPurpose::Clone { .. } = flush.purpose {
-            // The clone may take the buffers away, and those that come in their place have nothing yet.
+        let clone = match flush.purpose {
+            FlushPurpose::Clone { clone, .. } => Some(clone),
+            _ => None,
+        };
+        self.flush_finished(id, flush.purpose, outcome, now);
+        if clone.is_some_and(|clone| !self.clones.contains_key(&clone)) && self.hands_buffers_over(id) {
+            // The clone may have taken buffers away, and those that came in their place have nothing yet.
             scraped.remove(&id);
         }
-        self.flush_finished(id, flush.purpose, outcome, now);
+    }
+
+    /// Whether clones of this session take buffers away from it.
+    fn hands_buffers_over(&self, id: SessionId) -> bool {
+        let buffers = self.sessions.get(&id).map(|session| &session.config.buffers);
+        let is_handed_over = |buffer: &BufferConfig| buffer.transfer_on_clone.unwrap_or_default();
+        buffers.is_some_and(|buffers| buffers.iter().any(is_handed_over))
     }
 
     /// What a flush was wanted for can go on.
@@ -333,10 +345,11 @@ impl Service {
             && !std::mem::replace(&mut session.scrape_told, true)
         {
             let line = format!(
-                "tracing session {}: the producers of {owner} have left more than {} bytes in their shared memory: it was flushed in \
-                 part only",
+                "tracing session {}: the producers of {owner} have left more than {} bytes, or filled more than {} pages, in their \
+                 shared memory: a flush did not take all of it",
                 id.0,
-                limits::MAX_SCRAPED_PER_UID
+                limits::MAX_SCRAPED_PER_UID,
+                limits::MAX_PAGES_SCRAPED_PER_UID
             );
             self.log(LogLevel::Warning, line);
         }

@@ -97,6 +97,8 @@ pub const DEFAULT_SMB_SIZE: usize = 256 * 1024;
 pub const MIN_SHARED_MEMORY_PER_UID: usize = 512 * 1024 * 1024;
 /// Bytes of their shared memory that are scraped for one flush: what producers hold usually is a chunk for each thread (upstream: no limit).
 pub const MAX_SCRAPED_PER_UID: usize = 64 * 1024 * 1024;
+/// Pages of it that are looked at for one flush: 1 GB, of the smallest (upstream: no limit).
+pub const MAX_PAGES_SCRAPED_PER_UID: usize = 1 << 18;
 /// Page size of a producer that states no wish.
 pub const DEFAULT_SMB_PAGE_SIZE: usize = 4096;
 /// Largest shared memory that is granted.

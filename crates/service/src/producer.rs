@@ -102,6 +102,8 @@ pub(crate) enum ScrapedFor {
 pub(crate) struct ScrapeBudget {
     /// To be copied.
     bytes: usize,
+    /// To be looked at.
+    pages: usize,
     /// Of programs, to merge what is overwritten.
     protovm_work: u64,
 }
@@ -111,6 +113,7 @@ impl ScrapeBudget {
     pub(crate) fn of_owner() -> ScrapeBudget {
         ScrapeBudget {
             bytes: limits::MAX_SCRAPED_PER_UID,
+            pages: limits::MAX_PAGES_SCRAPED_PER_UID,
             protovm_work: limits::MAX_PROTOVM_WORK_AT_ONCE,
         }
     }
@@ -119,6 +122,7 @@ impl ScrapeBudget {
     fn of_the_last_time() -> ScrapeBudget {
         ScrapeBudget {
             bytes: usize::MAX,
+            pages: usize::MAX,
             ..ScrapeBudget::of_owner()
         }
     }
@@ -574,7 +578,11 @@ impl Service {
             return ControlFlow::Continue(());
         }
         let chunk = &mut self.chunk;
-        let ScrapeBudget { bytes, protovm_work } = left;
+        let ScrapeBudget {
+            bytes,
+            pages,
+            protovm_work,
+        } = left;
         let mut target = Target {
             entry,
             producer,
@@ -582,7 +590,7 @@ impl Service {
             discarded: &mut self.chunks_discarded,
             protovm_work,
         };
-        smb.scrape_until(|candidate| {
+        smb.scrape_until(pages, |candidate| {
             let header = candidate.header();
             let Some(buffer) = entry
                 .writers

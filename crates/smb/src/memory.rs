@@ -8,7 +8,6 @@ use std::ffi::CStr;
 use std::fmt;
 use std::fs::{File, FileType};
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::ptr::{self, NonNull};
@@ -25,6 +24,20 @@ const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_S
 
 /// The name in `/proc/PID/maps`, the same as upstream's so that what looks for it there finds it.
 const MEMFD_NAME: &CStr = c"perfetto_shmem";
+
+/// Memory of up to this size is looked at as if all of it had been touched: that takes no longer than to find out.
+const SMALL: usize = 1 << 20;
+
+/// Which pages of shared memory have memory behind them.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Touched {
+    /// All of them, or not worth asking.
+    All,
+    /// Those whose byte is odd.
+    Pages(Vec<u8>),
+    /// Some are swapped out, or reserved and empty: each is to be read to find out.
+    Unknown,
+}
 
 /// Who sent a descriptor, which decides what has to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,22 +193,67 @@ impl SharedMemory {
         }
     }
 
-    /// The next bytes at or after `from` that have memory behind them; `None` if there are none. The others were never touched and are
-    /// zero, but to read them would have the kernel provide memory for each page of them. What is written meanwhile may be among them or
-    /// not.
-    pub(crate) fn next_touched(&self, from: usize) -> Option<Range<usize>> {
-        let start = match seek(&self.fd, from, libc::SEEK_DATA) {
-            Ok(start) => start.max(from),
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return None,
-            // No kernel of ours, but then everything is looked at.
-            Err(_) => from,
-        };
-        if start >= self.size {
-            return None;
+    /// Which pages have memory behind them. The others were never touched and are zero, but to read them where they are mapped would have
+    /// the kernel provide memory for each.
+    pub(crate) fn touched(&self) -> Touched {
+        if self.size <= SMALL {
+            return Touched::All;
         }
-        let end = seek(&self.fd, start, libc::SEEK_HOLE).unwrap_or(self.size);
-        // Whoever has the file too can take out of it what was there a moment ago.
-        Some(start..end.clamp(start + 1, self.size))
+        let (Ok(allocated), Some(resident)) = (self.allocated(), self.resident()) else {
+            return Touched::All;
+        };
+        let page = page_size();
+        let count = resident.iter().filter(|page| **page & 1 != 0).count();
+        if allocated >= self.size {
+            Touched::All
+        } else if count * page == allocated {
+            Touched::Pages(resident)
+        } else {
+            Touched::Unknown
+        }
+    }
+
+    /// Whether the page of which `offset` is the beginning may hold something else than zeros, as `touched` says.
+    ///
+    /// Nothing here takes a lock that whoever writes to the file by system calls holds: what those read from may be a file of a program
+    /// that never answers. (`lseek` with `SEEK_DATA`, which would say it all, does.)
+    pub(crate) fn is_touched(&self, touched: &Touched, offset: usize) -> bool {
+        match touched {
+            Touched::All => true,
+            Touched::Pages(resident) => resident
+                .get(offset / page_size())
+                .is_some_and(|page| page & 1 != 0),
+            Touched::Unknown => {
+                let mut word = [0; 4];
+                let at = offset as libc::off64_t;
+                // SAFETY: the kernel writes what `word` has room for.
+                let read =
+                    unsafe { libc::pread64(self.fd.as_raw_fd(), word.as_mut_ptr().cast(), word.len(), at) };
+                read != word.len() as isize || word != [0; 4]
+            }
+        }
+    }
+
+    /// Bytes of memory behind the file, also what is swapped out.
+    fn allocated(&self) -> io::Result<usize> {
+        let mut of = std::mem::MaybeUninit::<libc::stat64>::uninit();
+        // SAFETY: the kernel writes what `of` has room for.
+        if unsafe { libc::fstat64(self.fd.as_raw_fd(), of.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call succeeded, and so has written all of it.
+        let blocks = unsafe { of.assume_init() }.st_blocks;
+        usize::try_from(blocks)
+            .map(|blocks| blocks.saturating_mul(512))
+            .map_err(io::Error::other)
+    }
+
+    /// For each page, whether it is in memory: the lowest bit of a byte. All are said to be of a file that is not ours to write.
+    fn resident(&self) -> Option<Vec<u8>> {
+        let mut resident = vec![0; self.size.div_ceil(page_size())];
+        // SAFETY: the range is the mapping, and the kernel writes a byte for each of its pages.
+        let result = unsafe { libc::mincore(self.base.as_ptr().cast(), self.size, resident.as_mut_ptr()) };
+        (result == 0).then_some(resident)
     }
 
     /// Where `len` bytes at `offset` are mapped.
@@ -299,12 +357,14 @@ fn seals(file: &impl AsFd) -> io::Result<i32> {
     }
 }
 
-/// Where the next bytes of a kind are, data or a hole. The place where it reads and writes is nothing to a file that is mapped.
-fn seek(file: &OwnedFd, from: usize, kind: libc::c_int) -> io::Result<usize> {
-    let from = libc::off64_t::try_from(from).map_err(io::Error::other)?;
+/// Bytes of the kernel's pages.
+fn page_size() -> usize {
     // SAFETY: takes no pointers.
-    let at = unsafe { libc::lseek64(file.as_raw_fd(), from, kind) };
-    usize::try_from(at).map_err(|_| io::Error::last_os_error())
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes)
+        .ok()
+        .filter(|bytes| *bytes > 0)
+        .unwrap_or(GRANULARITY)
 }
 
 /// Whether a file in memory is made of huge pages.

@@ -131,27 +131,31 @@ impl ServiceSmb {
     /// Shows `visit` every chunk that holds data which was not moved out yet, and leaves them all as they are. Chunks
     /// that are being written are shown when they hold at least one finished packet.
     pub fn scrape(&self, mut visit: impl FnMut(&ScrapableChunk<'_>)) {
-        let _ = self.scrape_until(|chunk| {
+        let mut pages = usize::MAX;
+        let _ = self.scrape_until(&mut pages, |chunk| {
             visit(chunk);
             ControlFlow::Continue(())
         });
     }
 
-    /// The same, until `visit` has had enough.
+    /// The same, until `visit` has had enough, or so many `pages` were looked at; then that is how many still may be.
     pub fn scrape_until(
         &self,
+        pages: &mut usize,
         mut visit: impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let page_size = self.pages.page_size().bytes();
-        let mut page = 0;
+        let memory = self.memory();
         // Producers use little of large buffers, and looking at the rest would make all of it resident.
-        while let Some(touched) = self.memory().next_touched(page * page_size) {
-            // The memory ends with a page.
-            let end = touched.end.div_ceil(page_size);
-            for touched in touched.start / page_size..end {
-                self.scrape_page(touched, &mut visit)?;
+        let touched = memory.touched();
+        for page in 0..self.pages.count() {
+            if !memory.is_touched(&touched, page * self.pages.page_size().bytes()) {
+                continue;
             }
-            page = end;
+            let Some(rest) = pages.checked_sub(1) else {
+                return ControlFlow::Break(());
+            };
+            *pages = rest;
+            self.scrape_page(page, &mut visit)?;
         }
         ControlFlow::Continue(())
     }

@@ -8,6 +8,7 @@ use ferretto_smb::{
 };
 use proptest::prelude::*;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
@@ -130,17 +131,24 @@ fn headers_that_change_all_the_time_are_survived() {
 fn looking_for_what_is_left_makes_nothing_resident() {
     for page_kib in [4, 8, 32] {
         let page_size = PageSize::new(page_kib << 10).unwrap();
-        let memory = Arc::new(SharedMemory::create(32 * page_size.bytes()).unwrap());
+        // Of little it is not asked what was touched.
+        let memory = Arc::new(SharedMemory::create(128 * page_size.bytes().max(1 << 15)).unwrap());
         let service = ServiceSmb::new(memory.clone(), page_size).unwrap();
         for page in [7, 31] {
             // One chunk, complete.
             scribble(&memory, page * page_size.bytes(), &0x1000_0003u32.to_le_bytes());
         }
-        scribble(&memory, memory.size() - 8, b"the end.");
+        // One that is not partitioned.
+        scribble(&memory, memory.size() - page_size.bytes(), &1u32.to_le_bytes());
         let file = File::from(memory.as_fd().try_clone_to_owned().unwrap());
         let resident = || file.metadata().unwrap().blocks();
         let (before, mut found) = (resident(), 0);
         service.scrape(|_| found += 1);
         assert_eq!((found, resident()), (2, before), "pages of {page_kib} KiB");
+        // Two pages with chunks, and the last.
+        for (mut most, enough) in [(3, true), (2, false)] {
+            let looked_at = service.scrape_until(&mut most, |_| ControlFlow::Continue(()));
+            assert_eq!((looked_at.is_continue(), most), (enough, 0));
+        }
     }
 }

@@ -215,6 +215,13 @@ impl Connection {
         self.gone.is_some() || catches_up || (reads && self.has_room())
     }
 
+    /// It is to be closed: nothing more is sent to it, nor kept for it.
+    pub(super) fn silence(&mut self) {
+        self.deaf = true;
+        self.host.outgoing().clear();
+        self.release_replies();
+    }
+
     /// Whether the last of the trace data that a client read has just gone out.
     pub(super) fn has_taken_all_packets(&mut self) -> bool {
         let reads = matches!(&self.role, Role::Consumer(link) if link.reads());

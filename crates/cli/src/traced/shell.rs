@@ -321,6 +321,9 @@ impl Shell {
             return;
         };
         self.touched.insert(token);
+        if connection.closing.is_some() {
+            return;
+        }
         connection.served = round;
         connection.release_replies();
         connection.host.begin_turn();
@@ -359,7 +362,7 @@ impl Shell {
             Ok(Some(request)) if connection.closing.is_none() => request,
             Ok(_) => return false,
             Err(violation) => {
-                connection.closing = Some(violation.to_string());
+                connection.closing.get_or_insert_with(|| violation.to_string());
                 return false;
             }
         };
@@ -680,6 +683,9 @@ impl Shell {
             self.file_progressed(done, &turn);
         }
         self.settle(&turn);
+        while !self.ending.is_empty() {
+            self.settle(&turn);
+        }
     }
 
     /// Sends what waits, closes what is over, and tells the reactor what to watch for.
@@ -690,7 +696,8 @@ impl Shell {
         }
         // There may be much in the shared memory of each.
         let mut ending: Vec<Token> = std::mem::take(&mut self.ending).into_iter().collect();
-        self.turns.put_in_turn(&mut ending, candidates(&self.connections));
+        self.turns
+            .put_in_turn_to_close(&mut ending, candidates(&self.connections));
         let until = turns::end_of_round();
         let mut ending = ending.into_iter();
         for token in ending.by_ref() {
@@ -719,6 +726,10 @@ impl Shell {
             if connection.closing.is_some() {
                 if self.ending.insert(token) {
                     let _ = self.reactor.deregister(&connection.stream, token);
+                    self.busy.remove(&token);
+                    connection.silence();
+                    let held = std::mem::take(&mut connection.held);
+                    self.admission.holds(connection.peer.uid, held, 0);
                 }
                 continue;
             }

@@ -107,6 +107,16 @@ impl Turns {
             put_in_turn(waiting, connections, self.gone.clone());
         }
     }
+
+    /// The same for those that are to be closed: whose last one was closed longest ago comes first.
+    pub(super) fn put_in_turn_to_close(
+        &self,
+        waiting: &mut Vec<Token>,
+        connections: impl Iterator<Item = Candidate>,
+    ) {
+        // When they were served is of no importance any more.
+        self.put_in_turn(waiting, connections.map(|it| Candidate { served: 0, ..it }));
+    }
 }
 
 fn put_in_turn(waiting: &mut Vec<Token>, connections: impl Iterator<Item = Candidate>, mut last: LastServed) {
@@ -215,11 +225,19 @@ mod tests {
             turns.put_in_turn(&mut order, waiting.into_iter());
             order[0]
         };
+        let closed_next = |turns: &Turns| {
+            let mut order = vec![Token(1), Token(2)];
+            // When they were served does not count.
+            let waiting = [connection(1, 1, 10, 99), connection(2, 2, 20, 5)];
+            turns.put_in_turn_to_close(&mut order, waiting.into_iter());
+            order[0]
+        };
         let mut turns = Turns::default();
         turns.note_crowded();
         turns.round = 6;
         turns.begin_round();
         assert_eq!(next(&turns), Token(1));
+        assert_eq!(closed_next(&turns), Token(1));
         turns.note_closed(&connection(9, 1, 10, 0));
         turns.note_crowded();
         turns.begin_round();
@@ -228,6 +246,7 @@ mod tests {
             Token(2),
             "another of the first one's was closed just now"
         );
+        assert_eq!(closed_next(&turns), Token(2));
         turns.begin_round();
         assert_eq!(turns.gone.users.len() + turns.gone.processes.len(), 0);
         turns.note_closed(&connection(9, 1, 10, 0));
