@@ -225,10 +225,10 @@ impl SharedMemory {
                 .is_some_and(|page| page & 1 != 0),
             Touched::Unknown => {
                 let mut word = [0; 4];
-                let at = offset as libc::off64_t;
+                let at = offset as libc::off_t;
                 // SAFETY: the kernel writes what `word` has room for.
                 let read =
-                    unsafe { libc::pread64(self.fd.as_raw_fd(), word.as_mut_ptr().cast(), word.len(), at) };
+                    unsafe { libc::pread(self.fd.as_raw_fd(), word.as_mut_ptr().cast(), word.len(), at) };
                 read != word.len() as isize || word != [0; 4]
             }
         }
@@ -236,9 +236,9 @@ impl SharedMemory {
 
     /// Bytes of memory behind the file, also what is swapped out.
     fn allocated(&self) -> io::Result<usize> {
-        let mut of = std::mem::MaybeUninit::<libc::stat64>::uninit();
+        let mut of = std::mem::MaybeUninit::<libc::stat>::uninit();
         // SAFETY: the kernel writes what `of` has room for.
-        if unsafe { libc::fstat64(self.fd.as_raw_fd(), of.as_mut_ptr()) } != 0 {
+        if unsafe { libc::fstat(self.fd.as_raw_fd(), of.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the call succeeded, and so has written all of it.

@@ -146,9 +146,102 @@ fn what_was_never_touched_is_passed_over() {
 fn memory_that_is_reserved_and_empty_is_read_to_find_out() {
     let ours = SharedMemory::create(8 * MIB).unwrap();
     // SAFETY: takes no pointers.
-    let reserved = unsafe { libc::fallocate64(ours.as_fd().as_raw_fd(), 0, 0, 4 * MIB as i64) };
+    let reserved = unsafe { libc::fallocate(ours.as_fd().as_raw_fd(), 0, 0, 4 * MIB as libc::off_t) };
     assert_eq!(reserved, 0);
     ours.word(5 * MIB).store(1, Ordering::Relaxed);
     assert_eq!(ours.touched(), Touched::Unknown);
     assert_eq!(touched(&ours), [5]);
+}
+
+/// A page that the kernel waits for whenever it reads it, until this is dropped.
+struct Withheld {
+    faults: OwnedFd,
+    page: *mut libc::c_void,
+}
+
+impl Withheld {
+    fn new() -> io::Result<Withheld> {
+        #[repr(C)]
+        struct Api([u64; 3]);
+        #[repr(C)]
+        struct Register {
+            start: u64,
+            len: u64,
+            mode: u64,
+            ioctls: u64,
+        }
+        const UFFD_API: u64 = 0xaa;
+        const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+        const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+        const MISSING: u64 = 1;
+        let checked = |result: libc::c_long| {
+            if result < 0 {
+                Err(io::Error::last_os_error())
+            } else {
+                Ok(result)
+            }
+        };
+        let (access, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: the descriptor is a new one that nobody else knows, the mapping a new one too, and the structures are as the kernel
+        // has them.
+        unsafe {
+            let faults = checked(libc::syscall(
+                libc::SYS_userfaultfd,
+                libc::O_CLOEXEC | libc::O_NONBLOCK,
+            ))?;
+            let faults = OwnedFd::from_raw_fd(faults as i32);
+            let mut api = Api([UFFD_API, 0, 0]);
+            checked(libc::ioctl(faults.as_raw_fd(), UFFDIO_API as _, &mut api).into())?;
+            let page = libc::mmap(ptr::null_mut(), page_size(), access, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            let mut register = Register {
+                start: page as u64,
+                len: page_size() as u64,
+                mode: MISSING,
+                ioctls: 0,
+            };
+            checked(libc::ioctl(faults.as_raw_fd(), UFFDIO_REGISTER as _, &mut register).into())?;
+            Ok(Withheld { faults, page })
+        }
+    }
+
+    fn wait_until_it_is_wanted(&self) {
+        let mut poll = libc::pollfd {
+            fd: self.faults.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure, as is said.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1);
+    }
+}
+
+#[test]
+fn whoever_writes_to_the_memory_and_never_ends_does_not_hold_up_who_looks_at_it() {
+    let withheld = match Withheld::new() {
+        Ok(withheld) => withheld,
+        Err(error) => return println!("skipped: this kernel lets nobody wait for a page here: {error}"),
+    };
+    let ours = SharedMemory::create(4 * MIB).unwrap();
+    ours.word(2 * MIB).store(1, Ordering::Relaxed);
+    let page = withheld.page as usize;
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: the page is mapped. What comes of it is of no interest.
+            unsafe { libc::write(ours.as_fd().as_raw_fd(), page as *const _, page_size()) }
+        });
+        withheld.wait_until_it_is_wanted();
+        scope.spawn(|| {
+            let of = |touched: &Touched| [0, 2].map(|place| ours.is_touched(touched, place * MIB));
+            let _ = tell.send([of(&ours.touched()), of(&Touched::Unknown)]);
+        });
+        let seen = told.recv_timeout(std::time::Duration::from_secs(60));
+        drop(withheld);
+        let seen = seen.expect("it waits for the writer");
+        assert!(seen.iter().all(|places| places[1]), "{seen:?}");
+    });
 }
