@@ -762,6 +762,10 @@ impl Shell {
                 connection.held,
                 limits::MAX_HELD_BYTES_PER_UID
             ));
+            // At once: the next that asks for more is not to cost another.
+            connection.silence();
+            let held = std::mem::take(&mut connection.held);
+            self.admission.holds(uid, held, 0);
             self.touched.insert(*token);
         }
     }
