@@ -4,6 +4,8 @@
 //! what the service wants done, then moves trace data towards consumers and files as far as they take it. Nothing here waits for a peer,
 //! and when there is no time for all of them, they take turns ([`super::turns`]).
 
+mod settling;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
@@ -21,10 +23,9 @@ use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_service::compression::Fit;
 use ferretto_service::{
     ConsumerId, LogLevel, MemorySharing, Output, ProducerCommand, ProducerId, Service, SessionId, SmbOrigin,
-    limits,
 };
 
-use super::admission::{Admission, Holding};
+use super::admission::Admission;
 use super::bounds::split_events;
 use super::clocks::TurnTime;
 use super::connection::{Connection, Role};
@@ -686,128 +687,6 @@ impl Shell {
         while !self.ending.is_empty() {
             self.settle(&turn);
         }
-    }
-
-    /// Sends what waits, closes what is over, and tells the reactor what to watch for.
-    fn settle(&mut self, turn: &TurnTime) {
-        self.settle_touched(turn);
-        if self.ending.is_empty() {
-            return;
-        }
-        // There may be much in the shared memory of each.
-        let mut ending: Vec<Token> = std::mem::take(&mut self.ending).into_iter().collect();
-        self.turns
-            .put_in_turn_to_close(&mut ending, candidates(&self.connections));
-        let until = turns::end_of_round();
-        let mut ending = ending.into_iter();
-        for token in ending.by_ref() {
-            self.close(token, turn);
-            if time::now(Clock::MonotonicCoarse) >= until {
-                break;
-            }
-        }
-        if ending.len() > 0 {
-            self.turns.note_crowded();
-            self.ending.extend(ending);
-        }
-        // Others were told.
-        self.settle_touched(turn);
-    }
-
-    fn settle_touched(&mut self, turn: &TurnTime) {
-        while let Some(token) = self.touched.pop_first() {
-            let Some(connection) = self.connections.get_mut(&token) else {
-                continue;
-            };
-            let more_to_do = connection.send();
-            if connection.has_taken_all_packets() {
-                self.freed.note(turn.now());
-            }
-            if connection.closing.is_some() {
-                if self.ending.insert(token) {
-                    let _ = self.reactor.deregister(&connection.stream, token);
-                    self.busy.remove(&token);
-                    connection.silence();
-                    let held = std::mem::take(&mut connection.held);
-                    self.admission.holds(connection.peer.uid, held, 0);
-                }
-                continue;
-            }
-            let (held, before, uid) = (connection.held_bytes(), connection.held, connection.peer.uid);
-            connection.held = held;
-            if more_to_do {
-                self.busy.insert(token);
-            }
-            let interest = connection.wanted();
-            if interest != connection.interest {
-                connection.interest = interest;
-                if let Err(error) = self.reactor.reregister(&connection.stream, token, interest) {
-                    crate::log::warning(format_args!("{error}"));
-                }
-            }
-            if self.admission.holds(uid, before, held) == Holding::TooMuch {
-                self.close_greediest(uid);
-            }
-        }
-    }
-
-    /// A user's connections have the daemon hold more than one user's may: the one that does so most is to be closed.
-    fn close_greediest(&mut self, uid: u32) {
-        let of_user = self.connections.iter_mut();
-        let of_user =
-            of_user.filter(|(_, connection)| connection.peer.uid == uid && connection.closing.is_none());
-        if let Some((token, connection)) = of_user.max_by_key(|(_, connection)| connection.held) {
-            connection.closing = Some(format!(
-                "the clients of uid {uid} do not read their replies: this one has left {} bytes, all together more than {}",
-                connection.held,
-                limits::MAX_HELD_BYTES_PER_UID
-            ));
-            // At once: the next that asks for more is not to cost another.
-            connection.silence();
-            let held = std::mem::take(&mut connection.held);
-            self.admission.holds(uid, held, 0);
-            self.touched.insert(*token);
-        }
-    }
-
-    /// Closes a connection that the reactor does not watch any more.
-    fn close(&mut self, token: Token, turn: &TurnTime) {
-        let Some(connection) = self.connections.remove(&token) else {
-            return;
-        };
-        self.turns.note_closed(&connection.candidate(token));
-        self.busy.remove(&token);
-        self.admission.holds(connection.peer.uid, connection.held, 0);
-        self.admission.leave(connection.peer.uid);
-        // Told first: whoever is hung up on may look for the reason at once.
-        if let Some(why) = connection.closing.as_ref().filter(|why| !why.is_empty()) {
-            let pid = connection
-                .peer
-                .pid
-                .map_or(String::new(), |pid| format!(" (pid {pid})"));
-            crate::log::warning(format_args!("closing the connection of a client{pid}: {why}"));
-        }
-        connection.stream.hang_up();
-        self.freed.note(turn.now());
-        match connection.role {
-            Role::Producer(link, relay) => {
-                if let Some(relay) = relay.id {
-                    self.service.disconnect_relay(relay);
-                }
-                if let Some(id) = link.id {
-                    self.producers.remove(&id);
-                    self.service.disconnect_producer(id, turn.now());
-                }
-            }
-            Role::Consumer(link) => {
-                self.consumers.remove(&link.id);
-                for clone in link.pending_clones() {
-                    self.files_of_clones.remove(&clone);
-                }
-                self.service.disconnect_consumer(link.id, turn.now());
-            }
-        }
-        self.carry_out(turn);
     }
 }
 
