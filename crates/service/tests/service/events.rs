@@ -143,8 +143,12 @@ fn flushes_are_told_up_to_a_number_and_other_events_once() {
     let count = |name| events.iter().filter(|(event, _)| *event == name).count();
     assert_eq!((count("flush started"), count("all flushed")), (64, 64));
     assert_eq!(count("tracing started"), 1);
-    let last = events.iter().rfind(|(event, _)| *event == "flush started");
-    assert_eq!(last, Some(&("flush started", 2000)), "the newest are kept");
+    let newest: Vec<u64> = (0..64).map(|n| 2000 - 10 * (63 - n)).collect();
+    for name in ["flush started", "all flushed"] {
+        let of_kind = events.iter().filter(|(event, _)| *event == name);
+        let kept: Vec<u64> = of_kind.map(|(_, at)| *at).collect();
+        assert_eq!(kept, newest, "the newest {name} are kept");
+    }
 }
 
 #[test]
@@ -539,13 +543,22 @@ fn of_flushes_that_were_slow_some_are_kept_and_of_names_the_beginning() {
     let consumer = world.consumer();
     world.enable(consumer, &config(&[&long]));
     const REASON_TRACE_STOP: u64 = 2;
+    let most = limits::MAX_SLOW_FLUSHES as u64;
     let now = world.now;
-    for token in 0..2 * limits::MAX_SLOW_FLUSHES as u64 {
-        world.service.flush(consumer, token, 0, REASON_TRACE_STOP, &now);
+    for token in 0..2 * most {
+        let timeout = 10 * (token as u32 + 1);
+        world
+            .service
+            .flush(consumer, token, timeout, REASON_TRACE_STOP, &now);
     }
     world.run();
     world.advance(5000);
     let packets = world.read(consumer);
+    let told = service_events(&packets);
+    let since = told.iter().filter(|(event, _)| *event == "slow to flush");
+    let since: Vec<u64> = since.map(|(_, at)| *at).collect();
+    let newest: Vec<u64> = (most + 1..=2 * most).map(|nth| 1000 + 10 * nth).collect();
+    assert_eq!(since, newest, "the newest are kept");
     let slow: Vec<_> = packets
         .iter()
         .filter_map(|packet| match &packet.data {
@@ -556,7 +569,7 @@ fn of_flushes_that_were_slow_some_are_kept_and_of_names_the_beginning() {
             _ => None,
         })
         .collect();
-    assert_eq!(slow.len(), limits::MAX_SLOW_FLUSHES);
+    assert_eq!(slow.len() as u64, most);
     for sources in slow {
         let name = sources[0].producer_name.as_deref().unwrap();
         assert_eq!(name.len(), limits::MAX_LISTED_NAME);
