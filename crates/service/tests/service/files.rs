@@ -192,6 +192,32 @@ fn how_producers_are_flushed_follows_the_write_period() {
 }
 
 #[test]
+fn up_to_the_usual_period_no_write_waits_for_producers() {
+    for (period, waits) in [(4999, false), (5000, false), (5001, true)] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        let session = world.enable(
+            consumer,
+            &TraceConfig {
+                file_write_period_ms: Some(period),
+                ..into_file(&["d"])
+            },
+        );
+        let target = world.target(producer);
+        world.commit(producer, 1, target, &[&packet("x")]);
+        // Writes come at multiples of the period, counted from before the session began.
+        let now = world.now.monotonic / 1_000_000;
+        world.advance(u64::from(period) - now % u64::from(period));
+        let written = |world: &World| texts(&parse(&world.files[&session]));
+        assert_eq!(written(&world).is_empty(), waits, "{period}");
+        world.acknowledge_flushes(producer);
+        assert_eq!(written(&world), ["x"], "{period}");
+    }
+}
+
+#[test]
 fn files_are_synced_after_each_write_if_the_config_says_so() {
     let mut world = World::new();
     let consumer = world.consumer();
