@@ -227,6 +227,29 @@ fn an_exclusive_session_ends_others_in_whatever_state_they_are() {
 }
 
 #[test]
+fn whoever_was_ended_may_begin_anew_while_the_file_is_being_completed() {
+    let mut world = World::new();
+    world.disk = Disk::Slow;
+    let (ended, other) = (world.consumer_of(1), world.consumer_of(2));
+    let streaming = TraceConfig {
+        write_into_file: Some(true),
+        ..config(&[])
+    };
+    let streamed = world.enable(ended, &streaming);
+    world.enable(other, &exclusive(1));
+    assert!(world.closed_files.is_empty(), "it is still being written");
+    let anew = world.enable(ended, &exclusive(2));
+    world.disk_catches_up();
+    world.disk_catches_up();
+    assert_eq!(world.closed_files, [streamed]);
+    // What ends with the file is not the session that came after it.
+    let left = world.state(ended, StateScope::Sessions).tracing_sessions;
+    let left: Vec<_> = left.iter().map(|session| session.id).collect();
+    assert_eq!(left, [Some(anew.0)]);
+    assert!(!world.read(ended).is_empty());
+}
+
+#[test]
 fn a_refused_exclusive_session_ends_nobody() {
     let mut world = World::new();
     let (first, second) = (world.consumer(), world.consumer());
