@@ -432,6 +432,8 @@ fn a_producer_takes_part_in_a_session_with_so_many_instances_and_others_are_not_
     assert_eq!(count(&world), limits::MAX_INSTANCES_PER_PRODUCER);
     world.offer(greedy, "d");
     assert_eq!(count(&world), limits::MAX_INSTANCES_PER_PRODUCER);
+    let told = |line: &&String| line.contains("by registering names more than once");
+    assert_eq!(world.log.iter().filter(told).count(), 1, "not for each of them");
     world.offer(other, "d");
     assert_eq!(count(&world), limits::MAX_INSTANCES_PER_PRODUCER + each_wanted);
     // Another session is another matter.
