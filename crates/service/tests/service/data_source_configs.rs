@@ -260,6 +260,27 @@ fn a_service_that_is_locked_down_deals_with_its_own_user_only() {
 }
 
 #[test]
+fn a_config_that_is_refused_locks_the_service_down_and_opens_it_as_any_other() {
+    use trace_config::LockdownModeOperation::{LOCKDOWN_CLEAR, LOCKDOWN_SET};
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let mut refused = |operation| {
+        // Refused for what it says and nothing else. Upstream obeys this field before it looks at others.
+        let persistent = TraceConfig {
+            lockdown_mode: Some(operation),
+            persist_trace_across_reboots: Some(true),
+            ..config(&[])
+        };
+        world.try_enable(consumer, &persistent).unwrap_err();
+        let stranger = Credentials { uid: 43, pid: None };
+        let connected = world.service.connect_producer(stranger, Introduction::default());
+        connected.is_some()
+    };
+    assert!(!refused(LOCKDOWN_SET));
+    assert!(refused(LOCKDOWN_CLEAR));
+}
+
+#[test]
 fn the_config_goes_before_the_producers_wish_for_shared_memory() {
     const KB: usize = 1024;
     // Page and size: of the config, wished for, granted, in KB.
