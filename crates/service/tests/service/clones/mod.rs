@@ -663,17 +663,20 @@ fn a_trigger_that_led_to_a_clone_is_noted_in_it_once() {
 
 #[test]
 fn clones_number_writers_as_the_original_does() {
-    let mut scene = Scene::new();
+    let mut two = config(&["d", "d"]);
+    two.buffers.push(two.buffers[0].clone());
+    two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
+    let mut scene = Scene::with(&two);
     let target = scene.world.target(scene.producer);
-    // In the original the second writer is met first.
+    // In the original the writer into the second buffer is met first, in the clone that into the first.
     scene
         .world
-        .commit(scene.producer, 2, target, &[&packet("second")]);
+        .commit(scene.producer, 2, target + 1, &[&packet("second")]);
     scene.world.read(scene.owner);
     scene.world.commit(scene.producer, 1, target, &[&packet("first")]);
     scene
         .world
-        .commit(scene.producer, 2, target, &[&packet("second")]);
+        .commit(scene.producer, 2, target + 1, &[&packet("second")]);
     scene.clone();
     let sequences = |packets: &[TracePacket]| {
         let mut sequences: Vec<_> = packets
