@@ -25,47 +25,10 @@ use ferretto_proto::messages::{IPCFrame, Message, ReadBuffersResponse, TraceConf
 use ferretto_service::limits;
 use ferretto_wire::Writer;
 use filter_bytecode::{Rule, bytecode};
-use rustix::process::{Pid, Signal};
 use support::peers::{Producer, Session, commit, config, enabling, introduction, state};
+use support::process::{Stopped, processor_time, status_kb};
 use support::wire::{Client, framed, invoke, registration};
 use support::{PATIENCE, Program, Programs, Side, System};
-
-/// Time that a process has been on a processor.
-fn processor_time(pid: u32) -> Duration {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
-    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
-}
-
-/// The most memory that a process has had, in KB.
-fn peak_memory_kb(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-/// A process that does nothing for the time being.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pid: u32) -> Stopped {
-        let stopped = Stopped(Pid::from_raw(pid as i32).unwrap());
-        rustix::process::kill_process(stopped.0, Signal::STOP).unwrap();
-        let until = Instant::now() + PATIENCE;
-        while !std::fs::read_to_string(format!("/proc/{pid}/stat"))
-            .unwrap()
-            .contains(") T ")
-        {
-            assert!(Instant::now() < until, "it does not stop");
-        }
-        stopped
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        rustix::process::kill_process(self.0, Signal::CONT).unwrap();
-    }
-}
 
 #[test]
 fn thousands_of_data_sources_wanted_of_hundreds_of_producers_are_no_million_instances() {
@@ -84,12 +47,12 @@ fn thousands_of_data_sources_wanted_of_hundreds_of_producers_are_no_million_inst
         .collect();
     let mut wanting = config("d");
     wanting.data_sources = vec![wanting.data_sources[0].clone(); limits::MAX_DATA_SOURCES_PER_CONFIG];
-    let before = peak_memory_kb(pid);
+    let before = status_kb(pid, "VmHWM:");
     let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
     consumer.call("EnableTracing", &enabling(wanting));
     let count = state(&mut consumer).tracing_sessions[0].num_data_sources;
     assert_eq!(count, Some(limits::MAX_INSTANCES_PER_UID as u32));
-    let growth = peak_memory_kb(pid) - before;
+    let growth = status_kb(pid, "VmHWM:") - before;
     assert!(growth < 64 * 1024, "{growth} KB");
     system.assert_running();
 }

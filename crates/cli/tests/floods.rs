@@ -11,7 +11,7 @@ mod support;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT};
 use ferretto_proto::messages::trace_config::DataSource;
@@ -22,51 +22,14 @@ use ferretto_proto::messages::{
     UnregisterDataSourceRequest,
 };
 use ferretto_service::limits;
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::peers::{Producer, Session, chunk, commit, config, enabling, introduction, state};
+use support::process::{Stopped, processor_time, status_kb};
 use support::wire::{Client, registration};
 use support::{PATIENCE, Program, Programs, Side, System};
 
 /// What the daemon handles for one client before it turns to the next (`HostLimits::frames_per_turn`).
 const FRAMES_PER_TURN: u64 = 256;
-
-/// A process that does nothing for the time being.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pid: u32) -> Stopped {
-        let stopped = Stopped(Pid::from_raw(pid as i32).unwrap());
-        rustix::process::kill_process(stopped.0, Signal::STOP).unwrap();
-        let until = Instant::now() + PATIENCE;
-        while !proc_file(pid, "stat").contains(") T ") {
-            assert!(Instant::now() < until, "it does not stop");
-        }
-        stopped
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        rustix::process::kill_process(self.0, Signal::CONT).unwrap();
-    }
-}
-
-fn proc_file(pid: u32, name: &str) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap()
-}
-
-/// Nanoseconds that a process has been on a processor.
-fn processor_time(pid: u32) -> u64 {
-    let text = proc_file(pid, "schedstat");
-    text.split_whitespace().next().unwrap().parse().unwrap()
-}
-
-/// A line of `/proc/pid/status` that is in KB.
-fn status_kb(pid: u32, name: &str) -> u64 {
-    let status = proc_file(pid, "status");
-    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
 
 /// Asks the other clients' question: they are served.
 fn is_served(client: &mut Client) {
@@ -112,7 +75,7 @@ fn a_flood_of_tiny_commits_is_handled_one_turn_at_a_time() {
 }
 
 /// Registers as many data sources as one producer may, and says what that cost the service.
-fn cost_of_registering(system: &System<'_>, pid: u32, number: usize) -> (u64, Producer) {
+fn cost_of_registering(system: &System<'_>, pid: u32, number: usize) -> (Duration, Producer) {
     const SOURCES: usize = 1000;
     let mut producer = Producer::new(system, &introduction(&format!("p{number}")), None);
     let registrations: Vec<u8> = (0..SOURCES)
@@ -134,7 +97,7 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let pid = system.start(Side::Ours, Program::Traced);
-    let (first, mut producers): (Vec<u64>, Vec<Producer>) = (0..3)
+    let (first, mut producers): (Vec<Duration>, Vec<Producer>) = (0..3)
         .map(|number| cost_of_registering(&system, pid, number))
         .unzip();
     // Sessions that want thousands of other data sources, of certain producers.
@@ -150,7 +113,7 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     let mut greedy = config("d");
     greedy.data_sources = (0..2000).map(wanted).collect();
     let _sessions: Vec<Session> = (0..5).map(|_| Session::begin(&system, greedy.clone())).collect();
-    let (more, others): (Vec<u64>, Vec<Producer>) = (3..PRODUCERS)
+    let (more, others): (Vec<Duration>, Vec<Producer>) = (3..PRODUCERS)
         .map(|number| cost_of_registering(&system, pid, number))
         .unzip();
     producers.extend(others);
@@ -160,8 +123,8 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     // The least of several, for anything may make one dearer.
     let (few, many) = (first.iter().min().unwrap(), last.iter().min().unwrap());
     assert!(
-        *many < 3 * few,
-        "{few} ns a thousand at first, {many} ns with thousands there"
+        *many < 3 * *few,
+        "{few:?} a thousand at first, {many:?} with thousands there"
     );
     // They leave as cheaply as they came.
     let before = processor_time(pid);
@@ -169,8 +132,8 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     system.await_state(|state| state.producers.is_empty());
     let leaving = processor_time(pid) - before;
     assert!(
-        leaving < 3 * few * PRODUCERS as u64,
-        "{leaving} ns to leave, {few} ns a thousand to come"
+        leaving < 3 * *few * PRODUCERS as u32,
+        "{leaving:?} to leave, {few:?} a thousand to come"
     );
 }
 
@@ -225,7 +188,7 @@ fn taking_back_a_data_source_costs_the_same_however_many_a_session_has() {
     let few = (0..3).map(|_| cost_of_coming_and_going(&system)).min().unwrap();
     let _crowd: Vec<Producer> = (0..20).map(|_| takes_part_with_all(&system, "crowded")).collect();
     let many = (0..3).map(|_| cost_of_coming_and_going(&system)).min().unwrap();
-    assert!(many < 3 * few, "{few} ns alone, {many} ns among 20,000 instances");
+    assert!(many < 3 * few, "{few:?} alone, {many:?} among 20,000 instances");
 }
 
 #[test]

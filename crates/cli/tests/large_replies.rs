@@ -7,7 +7,6 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::CONSUMER_PORT;
@@ -25,6 +24,7 @@ use ferretto_proto::messages::{
 use ferretto_service::limits;
 use ferretto_wire::{Reader, Writer};
 use support::peers::{Producer, Session, commit, config, enabling, introduction, state};
+use support::process::processor_time;
 use support::wire::{Client, framed, registration};
 use support::{Program, Programs, Side, System};
 
@@ -588,12 +588,6 @@ fn dropped_call(method: &str) -> Vec<u8> {
         ..Default::default()
     };
     framed(&frame.encode_to_vec())
-}
-
-/// Time that a process has been on a processor, to which a busy machine does not add.
-fn processor_time(pid: u32) -> Duration {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
-    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }
 
 #[test]

@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Resource, Rlimit};
 use support::peers::{Producer, chunk, commit, config, enabling, introduction, state};
+use support::process::status_kb;
 use support::wire::Client;
 use support::{PATIENCE, Program, Programs, Side, System};
 
@@ -374,12 +375,6 @@ fn test_packets_so_far(trace: &[u8]) -> usize {
     test_packets(&trace[..whole])
 }
 
-fn peak_memory_kb(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// The packets that a `ReadBuffers` call gets.
 fn read_all(client: &mut Client, call: u64) -> Vec<Vec<u8>> {
     let (mut packet, mut packets) = (Vec::new(), Vec::new());
@@ -415,7 +410,7 @@ fn a_consumer_that_does_not_read_what_is_compressed_for_it_costs_little() {
     noise.write(PACKETS, 30_000);
     lazy.call("DisableTracing", &[]);
     lazy.answer(enabled);
-    let before = peak_memory_kb(pid);
+    let before = status_kb(pid, "VmHWM:");
     let read = lazy.call("ReadBuffers", &[]);
     let mut other = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
     for _ in 0..200 {
@@ -425,7 +420,7 @@ fn a_consumer_that_does_not_read_what_is_compressed_for_it_costs_little() {
     let mut trace = Writer::new();
     packets.iter().for_each(|packet| trace.bytes_field(1, packet));
     assert_eq!(test_packets(trace.as_slice()), PACKETS);
-    let growth = peak_memory_kb(pid) - before;
+    let growth = status_kb(pid, "VmHWM:") - before;
     assert!(growth < 4 * 1024, "{growth} KB more than {before} KB");
 }
 

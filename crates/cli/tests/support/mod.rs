@@ -10,6 +10,7 @@
 pub(crate) mod address;
 pub(crate) mod dialect;
 pub(crate) mod peers;
+pub(crate) mod process;
 #[path = "../../../ipc/tests/reference/mod.rs"]
 mod reference;
 pub(crate) mod service;

@@ -1,0 +1,45 @@
+//! What the kernel tells of a process, and how to have one wait.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+use super::PATIENCE;
+
+fn proc_file(pid: u32, name: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap()
+}
+
+/// Time that a process has been on a processor, to which a busy machine does not add.
+pub(crate) fn processor_time(pid: u32) -> Duration {
+    let text = proc_file(pid, "schedstat");
+    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+/// A line of `/proc/pid/status` that is in KB.
+pub(crate) fn status_kb(pid: u32, name: &str) -> u64 {
+    let status = proc_file(pid, "status");
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// A process that does nothing for the time being.
+pub(crate) struct Stopped(Pid);
+
+impl Stopped {
+    pub(crate) fn new(pid: u32) -> Stopped {
+        let stopped = Stopped(Pid::from_raw(pid as i32).unwrap());
+        rustix::process::kill_process(stopped.0, Signal::STOP).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while !proc_file(pid, "stat").contains(") T ") {
+            assert!(Instant::now() < until, "it does not stop");
+        }
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        rustix::process::kill_process(self.0, Signal::CONT).unwrap();
+    }
+}
