@@ -14,6 +14,7 @@ use ferretto_service::{
 };
 use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
 
+use crate::scraping::scraped;
 use crate::world::{World, config, packet, slow_clock, texts};
 
 const KB: usize = 1024;
@@ -448,13 +449,8 @@ fn the_states_of_programs_of_a_config_are_bounded_in_all() {
 
 #[test]
 fn flushes_that_complete_together_all_scrape_what_was_there() {
-    let mut world = World::new();
-    let producer = world.producer_with("p", Scraping::Enabled);
-    world.offer(producer, "d");
-    let consumer = world.consumer();
-    world.enable(consumer, &config(&["d"]));
+    let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
-    world.service.register_trace_writer(producer, 1, target.into());
     let now = world.now;
     for token in 0..5 {
         world.service.flush(consumer, token, 100, 0, &now);

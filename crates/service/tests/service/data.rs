@@ -7,6 +7,7 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::{ConsumerId, ProducerId, Scraping, limits};
 
+use crate::scraping::scraped;
 use crate::world::{World, config, packet, texts};
 
 fn data(packet: &TracePacket) -> Option<&trace_packet::Data> {
@@ -229,13 +230,8 @@ fn a_discard_buffer_keeps_the_oldest() {
 
 #[test]
 fn chunks_that_were_never_returned_are_scraped_when_the_session_stops() {
-    let mut world = World::new();
-    let producer = world.producer_with("p", Scraping::Enabled);
-    world.offer(producer, "d");
-    let consumer = world.consumer();
-    world.enable(consumer, &config(&["d"]));
+    let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
-    world.service.register_trace_writer(producer, 1, target.into());
     world.service.register_trace_writer(producer, 2, target.into());
     // A complete chunk nobody was told of, and one that is still being written, whose last packet may be half there.
     let _ = world.write(producer, 1, target, &[&packet("complete")]);
@@ -251,13 +247,8 @@ fn chunks_that_were_never_returned_are_scraped_when_the_session_stops() {
 
 #[test]
 fn a_chunk_that_is_committed_after_it_was_scraped_brings_the_rest_and_nothing_twice() {
-    let mut world = World::new();
-    let producer = world.producer_with("p", Scraping::Enabled);
-    world.offer(producer, "d");
-    let consumer = world.consumer();
-    world.enable(consumer, &config(&["d"]));
+    let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
-    world.service.register_trace_writer(producer, 1, target.into());
     let (chunk, page, index) = world.write_open(producer, 1, &[&packet("one"), &packet("two")]);
     let now = world.now;
     world.service.flush(consumer, 1, 0, 0, &now);

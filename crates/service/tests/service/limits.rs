@@ -368,27 +368,6 @@ fn clones_that_still_write_into_their_files_keep_nobody_from_recording() {
     world.enable(another, &config(&[]));
 }
 
-#[test]
-fn so_many_names_of_guarded_sessions_are_remembered() {
-    let mut world = World::new();
-    let mut start = |name: usize| {
-        let consumer = world.consumer();
-        let guarded = TraceConfig {
-            enable_extra_guardrails: Some(true),
-            unique_session_name: Some(format!("s{name}")),
-            ..config(&[])
-        };
-        let result = world.try_enable(consumer, &guarded).map(drop);
-        world.lose_consumer(consumer);
-        world.advance(1);
-        result
-    };
-    for name in 0..limits::MAX_GUARDED_STARTS_PER_UID {
-        start(name).unwrap();
-    }
-    assert!(start(9999).unwrap_err().contains("limit"));
-}
-
 /// A packet is limited only by what a buffer holds: it comes in as many fragments as it takes.
 #[test]
 fn a_packet_may_be_larger_than_any_message() {

@@ -6,7 +6,7 @@ use ferretto_service::{ConsumerId, FlushOutcome, ProducerId, Scraping};
 use crate::world::{World, config, packet, texts};
 
 /// A world with one session, and one producer in it whose writer 1 is registered.
-fn scraped() -> (World, ProducerId, ConsumerId) {
+pub(crate) fn scraped() -> (World, ProducerId, ConsumerId) {
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);
     world.offer(producer, "d");
