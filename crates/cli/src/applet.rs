@@ -14,8 +14,8 @@ use clap::{Arg, Command};
 
 use crate::perfetto::{self, Program};
 use crate::{
-    autostart, config, doctor, info, manual, open, text, traced, traced_probes, trigger_perfetto,
-    websocket_bridge,
+    autostart, config, doctor, info, list, manual, open, status, text, tracebox, traced, traced_probes,
+    trigger_perfetto, websocket_bridge,
 };
 
 /// A program.
@@ -42,6 +42,11 @@ impl Applet {
     /// The definition of its flags.
     pub(crate) fn command(&self) -> Command {
         (self.command)()
+    }
+
+    /// Takes the words after its name and gives the exit code.
+    pub(crate) fn run(&self, words: Vec<OsString>) -> u8 {
+        (self.run)(words)
     }
 }
 
@@ -101,6 +106,13 @@ pub const WEBSOCKET_BRIDGE: Applet = Applet {
     run: run_websocket_bridge,
 };
 
+/// All of upstream's programs in one, which starts its own service.
+pub const TRACEBOX: Applet = Applet {
+    name: "tracebox",
+    command: tracebox::command,
+    run: tracebox::run,
+};
+
 /// Upstream's programs: they can be called by name.
 pub(crate) const APPLETS: &[Applet] = &[
     PERFETTO,
@@ -108,6 +120,7 @@ pub(crate) const APPLETS: &[Applet] = &[
     TRACED_PROBES,
     TRIGGER_PERFETTO,
     WEBSOCKET_BRIDGE,
+    TRACEBOX,
 ];
 
 /// Checks and converts trace configs.
@@ -122,6 +135,20 @@ const DOCTOR: Applet = Applet {
     name: "doctor",
     command: doctor::command,
     run: doctor::run,
+};
+
+/// Lists what there is to record.
+const LIST: Applet = Applet {
+    name: "list",
+    command: list::command,
+    run: list::run,
+};
+
+/// Tells of the service that runs.
+const STATUS: Applet = Applet {
+    name: "status",
+    command: status::command,
+    run: status::run,
 };
 
 /// Shows a trace in the UI.
@@ -159,6 +186,8 @@ const WORDS: &[Applet] = &[
     OPEN,
     INFO,
     TEXT,
+    LIST,
+    STATUS,
     CONFIG,
     DOCTOR,
     COMPLETIONS,
@@ -189,6 +218,14 @@ pub fn main() -> ExitCode {
     let called_as = words.next().unwrap_or_default();
     let (applet, words) = choose(&called_as, words.collect());
     ExitCode::from((applet.run)(words))
+}
+
+/// The entry of upstream's binary that is all of its programs.
+pub fn main_of_tracebox() -> ExitCode {
+    let mut words = std::env::args_os();
+    let called_as = words.next().unwrap_or_default();
+    let by_name = Path::new(&called_as).file_name().and_then(find);
+    ExitCode::from((by_name.unwrap_or(&TRACEBOX).run)(words.collect()))
 }
 
 /// The entry of a binary that is one applet only, and has the code of no other in it.

@@ -1,21 +1,27 @@
-//! Service and probes of one's own: what `ferretto` does when no service is listening.
+//! Service and probes of one's own: what `ferretto` does when no service is listening, and [`tracebox`](crate::tracebox) in any case.
 //!
-//! Both run as children of this process, from the same binary, on sockets in a private folder. They are told to end when the
-//! recording is over, and end by themselves should this process die. What they say goes through this process, which knows what else is on
-//! the terminal.
+//! Both run as children of this process, from the same binary, on sockets in a private folder unless they are to be found by others. They
+//! are told to end when the recording is over, and end by themselves should this process die. What they say goes through this process,
+//! which knows what else is on the terminal. `tracebox ctl` starts them [in the background](start_in_background) instead, where they
+//! outlive it.
+
+mod folder;
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME, SocketNameError};
 use ferretto_ipc::{Address, Stream, socket_names};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
+
+use folder::SocketFolder;
 
 use crate::log;
 use crate::perfetto::{self, FindServiceError, Service, StartedService};
@@ -35,7 +41,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> {
     let usual = socket_names::consumer_address()?;
     match Stream::connect(&usual) {
-        Err(error) if error.is_unreachable() => start().map_err(FindServiceError::Start),
+        Err(error) if error.is_unreachable() => start(Sockets::PRIVATE).map_err(FindServiceError::Start),
         // Whatever else is wrong with it will come out when it is used.
         _ => Ok(Service {
             consumer_socket: usual,
@@ -49,7 +55,7 @@ struct Daemons {
     _probes: Option<Daemon>,
     _traced: Daemon,
     /// The folder of the sockets, removed last.
-    _folder: tempfile::TempDir,
+    _folder: SocketFolder,
 }
 
 /// A child, and the thread that passes on what it says.
@@ -58,73 +64,157 @@ struct Daemon {
     voice: Option<JoinHandle<()>>,
 }
 
-fn start() -> Result<Service, String> {
-    let program =
-        std::env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
-    let folder = tempfile::Builder::new()
-        .prefix("ferretto-")
-        .tempdir()
-        .map_err(|error| {
-            format!("cannot make a folder for sockets: {error}; set TMPDIR to one you may write to")
-        })?;
-    let consumer_socket = Address::Unix(folder.path().join("consumer"));
-    let producer_socket = folder.path().join("producer");
-    let launcher = Launcher {
-        program: &program,
-        folder: folder.path(),
+/// Where a socket of a service of one's own is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a folder of its own, where nobody looks.
+    Private,
+    /// At the usual place, or where its variable says.
+    Usual,
+}
+
+/// Where both are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sockets {
+    pub(crate) producers: Place,
+    pub(crate) consumers: Place,
+}
+
+impl Sockets {
+    /// Nobody finds either.
+    pub(crate) const PRIVATE: Sockets = Sockets {
+        producers: Place::Private,
+        consumers: Place::Private,
     };
-    let traced = launcher.start("traced", "TRACED_NOTIFY_FD")?;
+    /// Everybody finds both.
+    pub(crate) const USUAL: Sockets = Sockets {
+        producers: Place::Usual,
+        consumers: Place::Usual,
+    };
+}
+
+/// Starts service and probes as children.
+///
+/// # Errors
+/// What kept them from coming up.
+pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
+    let folder = SocketFolder::new().map_err(|error| {
+        format!("cannot make a folder for sockets: {error}; set TMPDIR to one you may write to")
+    })?;
+    let launcher = Launcher::new(
+        (sockets.producers == Place::Private).then(|| folder.producer_socket()),
+        (sockets.consumers == Place::Private).then(|| folder.consumer_socket()),
+    )?;
+    let named = |error: SocketNameError| error.to_string();
+    let consumer_socket = match &launcher.consumers {
+        Some(path) => Address::Unix(path.clone()),
+        None => socket_names::consumer_address().map_err(named)?,
+    };
+    let producer_socket = match &launcher.producers {
+        Some(path) => Address::Unix(path.clone()),
+        None => socket_names::producer_address().map_err(named)?,
+    };
+    let traced = launcher.start(&TRACED)?;
     let mut daemons = Daemons {
         _probes: None,
         _traced: traced,
         _folder: folder,
     };
-    let launcher = Launcher {
-        program: &program,
-        folder: daemons._folder.path(),
-    };
-    daemons._probes = Some(launcher.start("traced_probes", "TRACED_PROBES_NOTIFY_FD")?);
+    daemons._probes = Some(launcher.start(&TRACED_PROBES)?);
     Ok(Service {
         consumer_socket,
         started: Some(StartedService {
-            producer_socket: Address::Unix(producer_socket),
+            producer_socket,
             keep_alive: Box::new(daemons),
         }),
     })
 }
 
-struct Launcher<'a> {
-    program: &'a Path,
-    folder: &'a Path,
+/// A daemon by its applet.
+struct Applet {
+    name: &'static str,
+    /// The variable with the descriptor over which it says that it is there.
+    notify: &'static str,
 }
 
-impl Launcher<'_> {
-    /// Starts an applet and waits until it says, over the descriptor that this variable names, that it is there.
-    fn start(&self, applet: &str, notify_variable: &str) -> Result<Daemon, String> {
-        let failed = |error: &dyn std::fmt::Display| format!("{applet} did not start: {error}");
-        let (ready, notify) =
-            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(&error))?;
-        // Inherited under a number of its own; the other end stays ours.
-        let notify = rustix::io::fcntl_dupfd_cloexec(&notify, 10).map_err(|error| failed(&error))?;
-        rustix::io::fcntl_setfd(&notify, rustix::io::FdFlags::empty()).map_err(|error| failed(&error))?;
-        let child = Command::new(self.program)
-            .arg(applet)
-            .env("PERFETTO_PRODUCER_SOCK_NAME", self.folder.join("producer"))
-            .env("PERFETTO_CONSUMER_SOCK_NAME", self.folder.join("consumer"))
-            .env(notify_variable, notify.as_raw_fd().to_string())
-            .env(STARTED_BY, std::process::id().to_string())
+const TRACED: Applet = Applet {
+    name: "traced",
+    notify: "TRACED_NOTIFY_FD",
+};
+const TRACED_PROBES: Applet = Applet {
+    name: "traced_probes",
+    notify: "TRACED_PROBES_NOTIFY_FD",
+};
+
+/// A daemon in the background.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InBackground {
+    pub(crate) name: String,
+    pub(crate) pid: i32,
+}
+
+/// Starts service and probes in the background, at the usual sockets; each is reported as soon as it is of use. If one does not come up,
+/// those before it go on.
+///
+/// # Errors
+/// What kept one from coming up.
+pub(crate) fn start_in_background(
+    mut report: impl FnMut(InBackground) -> Result<(), String>,
+) -> Result<(), String> {
+    let launcher = Launcher::new(None, None)?;
+    for applet in [&TRACED, &TRACED_PROBES] {
+        report(launcher.start_in_background(applet)?)?;
+    }
+    Ok(())
+}
+
+struct Launcher {
+    program: PathBuf,
+    /// Where the sockets are, if not where they usually are.
+    producers: Option<PathBuf>,
+    consumers: Option<PathBuf>,
+}
+
+impl Launcher {
+    fn new(producers: Option<PathBuf>, consumers: Option<PathBuf>) -> Result<Launcher, String> {
+        let program = std::env::current_exe()
+            .map_err(|error| format!("cannot find this program's own file: {error}"))?;
+        Ok(Launcher {
+            program,
+            producers,
+            consumers,
+        })
+    }
+
+    fn command(&self, applet: &Applet) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .arg(applet.name)
             .env(MOUNT_TRACEFS, OsStr::new("1"))
-            .env(crate::log::LEVEL, "warning")
             // Whoever started this process waits for its word, not for theirs.
             .env_remove("NOTIFY_SOCKET")
-            .stdin(Stdio::null())
+            .stdin(Stdio::null());
+        if let Some(path) = &self.producers {
+            command.env(PRODUCER_SOCK_NAME, path);
+        }
+        if let Some(path) = &self.consumers {
+            command.env(CONSUMER_SOCK_NAME, path);
+        }
+        command
+    }
+
+    /// Starts an applet and waits until it says that it is there.
+    fn start(&self, applet: &Applet) -> Result<Daemon, String> {
+        let mut command = self.command(applet);
+        command
+            .env(STARTED_BY, std::process::id().to_string())
+            .env(crate::log::LEVEL, "warning")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             // Ctrl-C is for the command line alone, which ends the recording and then its children.
-            .process_group(0)
-            .spawn()
-            .map_err(|error| failed(&error))?;
-        drop(notify);
+            .process_group(0);
+        let failed = |error: &dyn std::fmt::Display| format!("{} did not start: {error}", applet.name);
+        let (child, ready) = spawn(&mut command, applet).map_err(|error| failed(&error))?;
         let daemon = Daemon::of(child);
         match wait_for_byte(&ready) {
             Ok(()) => Ok(daemon),
@@ -135,6 +225,48 @@ impl Launcher<'_> {
             }
         }
     }
+
+    /// Starts an applet that outlives this process, and waits until it says that it is there.
+    fn start_in_background(&self, applet: &Applet) -> Result<InBackground, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("{} did not start: {error}", applet.name);
+        let mut command = self.command(applet);
+        command
+            .arg("--background")
+            .env_remove(STARTED_BY)
+            .stdout(Stdio::piped());
+        let (child, ready) = spawn(&mut command, applet).map_err(|error| failed(&error))?;
+        // The process that was started prints the id of the one that goes on.
+        let output = child.wait_with_output().map_err(|error| failed(&error))?;
+        let pid = std::str::from_utf8(&output.stdout)
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        let Some(pid) = pid.filter(|pid| *pid > 0 && output.status.success()) else {
+            return Err(failed(&format_args!("it ended with {}", output.status)));
+        };
+        match wait_for_byte(&ready) {
+            Ok(()) => Ok(InBackground {
+                name: applet.name.to_owned(),
+                pid,
+            }),
+            Err(error) => {
+                if let Some(pid) = Pid::from_raw(pid) {
+                    // If it has ended, there is nothing to be told.
+                    let _ = rustix::process::kill_process(pid, Signal::TERM);
+                }
+                Err(failed(&error))
+            }
+        }
+    }
+}
+
+/// Starts a command, with a descriptor to say that it is there; gives the other end of that.
+fn spawn(command: &mut Command, applet: &Applet) -> io::Result<(Child, OwnedFd)> {
+    let (ready, notify) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // Inherited under a number of its own; the other end stays ours.
+    let notify = rustix::io::fcntl_dupfd_cloexec(&notify, 10)?;
+    rustix::io::fcntl_setfd(&notify, rustix::io::FdFlags::empty())?;
+    command.env(applet.notify, notify.as_raw_fd().to_string());
+    Ok((command.spawn()?, ready))
 }
 
 /// Waits until a child writes its byte; an end without one means that it has failed.

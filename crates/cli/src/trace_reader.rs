@@ -1,22 +1,29 @@
 //! Reads trace files of any size, packet by packet, whatever is in them.
 //!
-//! Called by `ferretto info` and `ferretto text`, and by the recording for its summary. A trace file is one encoded
+//! Called by `ferretto info`, `text` and `open`, and by the recording for its summary. A trace file is one encoded
 //! `perfetto.protos.Trace`: each packet is its field 1, length-delimited. Packets inside compressed ones come as if they stood
-//! in their place, between [`Piece::CompressedStart`] and [`Piece::CompressedEnd`].
+//! in their place, between [`Piece::CompressedStart`] and [`Piece::CompressedEnd`]. Files that are compressed as a whole are
+//! expanded underneath ([`Input`]).
 //!
 //! In memory is one packet at a time, [`MAX_PACKET`] at most. Damage is told with its place in the file, and reading goes on
 //! with the next packet that can be told for one: the service puts the same fields into all of them
 //! ([`is_packet`]). A file that ends inside a packet is still being written, or who wrote it was killed: that is no damage.
 
-use std::ffi::OsStr;
+mod expand;
+mod foreign;
+mod input;
+
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
 use ferretto_proto::write::TracePacket;
 use ferretto_service::compression::{ExpandError, Expander, expander};
 use ferretto_wire::{Reader, Value, take_varint};
+
+pub(crate) use expand::{Broken, Compression};
+pub(crate) use foreign::{Foreign, Shown, nothing_read};
+pub(crate) use input::{Input, expanded, expanding};
 
 #[cfg(test)]
 mod tests;
@@ -27,8 +34,8 @@ pub(crate) const MAX_PACKET: usize = 64 << 20;
 const MAX_EXPANDED: u64 = 64 << 20;
 /// The tag of `Trace.packet`: field 1, length-delimited.
 const PACKET_TAG: u8 = 0x0a;
-/// So many bytes are told of what is no packet: enough to recognize another format by.
-const HEAD: usize = 16;
+/// So many bytes are told of what is no packet: enough to recognize another format by. Archives of `tar` say what they are at 257.
+const HEAD: usize = 264;
 /// A tag and the longest varint.
 const MAX_PREAMBLE: usize = 1 + 10;
 /// What is read at once.
@@ -69,6 +76,13 @@ pub(crate) struct Damage {
     pub(crate) reason: Reason,
 }
 
+impl Damage {
+    /// Whether the file is compressed as a whole, and cannot be expanded from here on.
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(self.reason, Reason::Broken(_))
+    }
+}
+
 /// Why bytes are no packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -82,6 +96,8 @@ pub(crate) enum Reason {
     RunsIntoOthers(u64),
     /// A compressed packet cannot be expanded, or not to its end.
     Compressed(String),
+    /// The file is compressed as a whole, and cannot be expanded further. Nothing comes after this.
+    Broken(Broken),
 }
 
 impl fmt::Display for Reason {
@@ -99,6 +115,7 @@ impl fmt::Display for Reason {
                 )
             }
             Reason::Compressed(reason) => f.write_str(reason),
+            Reason::Broken(broken) => broken.fmt(f),
         }
     }
 }
@@ -141,70 +158,6 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Where a trace comes from.
-pub(crate) struct Input {
-    /// What to call it.
-    pub(crate) name: String,
-    /// Its bytes.
-    pub(crate) source: Box<dyn Read>,
-    /// The file, unless it is stdin.
-    pub(crate) file: Option<File>,
-}
-
-impl Input {
-    /// Opens a file; `-` is stdin.
-    ///
-    /// # Errors
-    /// If there is no such file that may be read.
-    pub(crate) fn open(path: &OsStr) -> io::Result<Input> {
-        if path == "-" {
-            return Ok(Input {
-                name: "stdin".to_owned(),
-                source: Box::new(io::stdin().lock()),
-                file: None,
-            });
-        }
-        let file = File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        Ok(Input {
-            name: path.display().to_string(),
-            source: Box::new(file.try_clone()?),
-            file: Some(file),
-        })
-    }
-}
-
-/// What a file is that has no packet, if its beginning tells.
-pub(crate) fn foreign_format(first: &Damage) -> Option<&'static str> {
-    const FORMATS: [(&[u8], &str); 7] = [
-        (
-            b"\x1f\x8b",
-            "it is compressed with gzip; expand it first: `gzip -dc FILE | ferretto … -`",
-        ),
-        (
-            b"\x28\xb5\x2f\xfd",
-            "it is compressed with zstd; expand it first: `zstd -dc FILE | ferretto … -`",
-        ),
-        (b"PK\x03\x04", "it is a zip archive; unpack it first"),
-        (b"{", "it is JSON, Chrome's older format perhaps"),
-        (b"[", "it is JSON, Chrome's older format perhaps"),
-        (b"<", "it is HTML, from systrace perhaps"),
-        (b"# tracer:", "it is the text of the kernel's own trace file"),
-    ];
-    let Damage {
-        offset: 0,
-        reason: Reason::NotAPacket(head),
-        ..
-    } = first
-    else {
-        return None;
-    };
-    let found = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
-    found.map(|(_, explanation)| *explanation)
-}
-
 /// Hands all of a trace to `visit`, in the order of the file, until that breaks it off.
 ///
 /// # Errors
@@ -231,28 +184,43 @@ pub(crate) fn read<B>(
             Step::Cut { claimed } => {
                 let end = packets.offset_of_end();
                 packets.find_packet()?;
-                if packets.is_empty() {
-                    let cut = Cut {
-                        offset,
-                        bytes: end - offset,
-                    };
-                    return Ok(ControlFlow::Continue(End {
-                        size: end,
-                        cut: Some(cut),
-                    }));
-                }
+                let skipped = packets.offset - offset;
+                let reason = match (packets.is_empty(), packets.broken.take()) {
+                    (true, None) => {
+                        let cut = Cut {
+                            offset,
+                            bytes: skipped,
+                        };
+                        return Ok(ControlFlow::Continue(End {
+                            size: end,
+                            cut: Some(cut),
+                        }));
+                    }
+                    (true, Some(broken)) => Reason::Broken(broken),
+                    (false, broken) => {
+                        packets.broken = broken;
+                        Reason::RunsIntoOthers(claimed)
+                    }
+                };
                 visit(Piece::Damage(Damage {
                     offset,
-                    skipped: packets.offset - offset,
-                    reason: Reason::RunsIntoOthers(claimed),
+                    skipped,
+                    reason,
                 }))
             }
-            Step::End => {
-                return Ok(ControlFlow::Continue(End {
-                    size: offset,
-                    cut: None,
-                }));
-            }
+            Step::End => match packets.broken.take() {
+                Some(broken) => visit(Piece::Damage(Damage {
+                    offset,
+                    skipped: 0,
+                    reason: Reason::Broken(broken),
+                })),
+                None => {
+                    return Ok(ControlFlow::Continue(End {
+                        size: offset,
+                        cut: None,
+                    }));
+                }
+            },
         };
         if let ControlFlow::Break(value) = flow {
             return Ok(ControlFlow::Break(value));
@@ -330,6 +298,8 @@ struct Splitter<R> {
     offset: u64,
     /// Nothing comes any more.
     is_over: bool,
+    /// Why nothing comes any more, if more should.
+    broken: Option<Broken>,
 }
 
 /// What comes next.
@@ -362,6 +332,7 @@ impl<R: Read> Splitter<R> {
             end: 0,
             offset: 0,
             is_over: false,
+            broken: None,
         }
     }
 
@@ -399,7 +370,10 @@ impl<R: Read> Splitter<R> {
                 Ok(0) => self.is_over = true,
                 Ok(count) => self.end += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.broken = Some(Broken::of(error)?);
+                    self.is_over = true;
+                }
             }
         }
         Ok(())
@@ -411,9 +385,11 @@ impl<R: Read> Splitter<R> {
     }
 
     fn next(&mut self) -> io::Result<Step<'_>> {
-        self.fill(HEAD.max(MAX_PREAMBLE))?;
-        if self.is_empty() {
-            return Ok(Step::End);
+        self.fill(MAX_PREAMBLE)?;
+        match self.available().first() {
+            None => return Ok(Step::End),
+            Some(&PACKET_TAG) => {}
+            Some(_) => self.fill(HEAD)?,
         }
         let (preamble, length) = match preamble(self.available()) {
             Preamble::Whole(preamble, length) => (preamble, length),

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../service/tests/support/filter_bytecode.rs"]
+mod filter_bytecode;
 mod support;
 
 use std::io::Write;
@@ -12,13 +14,14 @@ use std::process::{Output, Stdio};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, Trace, TraceConfig};
 use ferretto_proto::text::{self, TRACE_CONFIG};
+use filter_bytecode::{Rule, bytecode, escaped};
 use support::peers::{Producer, introduction};
 use support::tracefs::Tracefs;
 use support::wire::registration;
 use support::{Program, Programs, Side, System};
 
 const CLEAN: &str =
-    "buffers { size_kb: 4096 }\nduration_ms: 10\ndata_sources { config { name: \"linux.system_info\" } }\n";
+    "buffers { size_kb: 4096 }\nduration_ms: 100\ndata_sources { config { name: \"linux.system_info\" } }\n";
 
 fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -49,6 +52,62 @@ fn checked(system: &System<'_>, config: &str) -> (String, i32) {
         text_of(&output.stdout).replace(&folder, ""),
         output.status.code().unwrap(),
     )
+}
+
+#[test]
+fn a_name_of_kernel_events_that_is_none_is_refused_where_it_stands() {
+    let programs = Programs::ours();
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    let config = |name: &str| {
+        format!(
+            "buffers {{ size_kb: 4096 }}\nduration_ms: 10\ndata_sources {{ config {{ name: \"linux.ftrace\" ftrace_config {{\n  \
+             ftrace_events: \"sched/sched_switch\"\n  ftrace_events: \"{name}\"\n}} }} }}\n"
+        )
+    };
+    for (name, instead) in [
+        (
+            "sched/*,irq/*",
+            "write ftrace_events: \"sched/*\" ftrace_events: \"irq/*\"",
+        ),
+        ("*/*", "ftrace_events: \"sched/*\" for all of a group"),
+    ] {
+        let (said, code) = checked(&system, &config(name));
+        assert_eq!(code, 1, "{said}");
+        for part in [
+            "demo.cfg:5:18: error: `",
+            "is no name of kernel events",
+            instead,
+            "^^^^",
+            "would be refused",
+        ] {
+            assert!(said.contains(part), "{part:?} is not in\n{said}");
+        }
+        let trace = system.path("trace");
+        for program in [env!("CARGO_BIN_EXE_ferretto"), env!("CARGO_BIN_EXE_perfetto")] {
+            let mut command = system.command(Path::new(program), "unused.log");
+            command
+                .args(["--txt", "-c"])
+                .arg(system.path("demo.cfg"))
+                .arg("-o")
+                .arg(&trace);
+            let output = command.stderr(Stdio::piped()).output().unwrap();
+            let said = text_of(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(
+                said.contains("demo.cfg:5:18: error: `") && said.contains(instead),
+                "{said}"
+            );
+            assert!(!trace.exists());
+        }
+    }
+    let words = ["-t", "10ms", "-o", "trace", "sched/sched_switch", "*/*"];
+    let output = ferretto(&system, &words, b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text_of(&output.stderr).contains("'sched/*'"),
+        "{}",
+        text_of(&output.stderr)
+    );
 }
 
 #[test]
@@ -154,6 +213,82 @@ fn what_the_service_refuses_is_refused_with_its_own_words() {
             "{recording}"
         );
     }
+}
+
+#[test]
+fn what_would_record_nothing_is_told_with_what_to_write_instead() {
+    let programs = Programs::ours();
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    let base = "buffers { size_kb: 4096 }\nduration_ms: 1000\n";
+    // It lets system_info pass, which nobody asked for here, and nothing else.
+    const SYSTEM_INFO: u32 = 45;
+    let filter = escaped(&bytecode(&[&[Rule::Nested(1, 1)], &[Rule::Keep(SYSTEM_INFO)]]));
+    for (more, warning, change) in [
+        (
+            "data_sources { config { name: \"track_event\" } }".to_owned(),
+            "\"track_event\" tells names once",
+            "add `incremental_state_config { clear_period_ms: 5000 }`",
+        ),
+        (
+            "data_sources { config { name: \"linux.process_stats\" } }".to_owned(),
+            "nothing will be recorded",
+            "write `process_stats_config { scan_all_processes_on_start: true }`",
+        ),
+        (
+            format!(
+                "data_sources {{ config {{ name: \"linux.system_info\" }} }} trace_filter {{ bytecode_v2: \"{filter}\" }}"
+            ),
+            "trace_filter drops every packet of \"linux.system_info\"",
+            "allow cpu_info (67) in TracePacket",
+        ),
+    ] {
+        let (said, code) = checked(&system, &format!("{base}{more}"));
+        assert!(said.contains(warning) && said.contains(change), "{said}");
+        assert_eq!(code, 0, "{said}");
+    }
+    // With the line that is advised, nothing is left to say of it.
+    let (said, _) = checked(
+        &system,
+        &format!(
+            "{base}data_sources {{ config {{ name: \"track_event\" }} }} incremental_state_config {{ clear_period_ms: 5000 }}"
+        ),
+    );
+    assert!(!said.contains("tells names once"), "{said}");
+    let (said, _) = checked(
+        &system,
+        &format!(
+            "{base}data_sources {{ config {{ name: \"linux.process_stats\" process_stats_config {{ scan_all_processes_on_start: true }} }} }}"
+        ),
+    );
+    assert_eq!(said, "demo.cfg: can be recorded\n");
+}
+
+#[test]
+fn a_light_recording_into_a_file_is_not_warned_of_its_own_config() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    // Without probes: what is said is said before a recording, and the machine's ftrace is left alone.
+    system.start(Side::Ours, Program::Traced);
+    let warnings = |words: &[&str]| -> Vec<String> {
+        let (said, _) = record(&system, &[words, &["-t", "10ms"]].concat());
+        let advice = said.lines().filter(|line| {
+            ["warning: ", "hint: ", "ignored"]
+                .iter()
+                .any(|word| line.contains(word))
+        });
+        let own = advice.filter(|line| !line.contains("nobody offers the data source"));
+        own.map(str::to_owned).collect()
+    };
+    assert_eq!(
+        warnings(&["-s", "10mb", "-o", "small", "sched/sched_switch"]),
+        Vec::<String>::new()
+    );
+    // A buffer that is too small for what a busy program makes is another matter.
+    let [warning] = &warnings(&["-b", "2mb", "-o", "ring", "raw_syscalls/*"])[..] else {
+        panic!("not one warning")
+    };
+    assert!(warning.contains("one busy program makes about"), "{warning}");
+    assert!(warning.contains("mb` or more"), "{warning}");
 }
 
 #[test]

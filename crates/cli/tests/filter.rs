@@ -306,7 +306,7 @@ fn every_mixture_filters_the_same() {
                     let number = trace.file_stem().unwrap().to_str().unwrap();
                     let said = system.log(&format!("perfetto.{number}.log"));
                     assert!(
-                        said.contains("2 packets, refused by the config's trace_filter"),
+                        said.contains("2 packets: refused by the config's trace_filter"),
                         "{said}"
                     );
                     assert!(!said.contains("malformed"), "{said}");

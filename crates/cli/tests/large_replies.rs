@@ -131,6 +131,80 @@ fn whatever_is_registered_the_state_can_be_asked_for() {
     system.assert_running();
 }
 
+/// A registration of a data source that passes on these bytes, which are nobody's business.
+fn opaque(name: &str, passed_on: &[u8]) -> Vec<u8> {
+    /// In `DataSourceDescriptor`: `gpu_counter_descriptor`, `track_event_descriptor`, `ftrace_descriptor`.
+    const PASSED_ON: [u32; 3] = [5, 6, 8];
+    let mut request = Writer::new();
+    request.nested(1, |descriptor| {
+        for number in PASSED_ON {
+            descriptor.bytes_field(number, passed_on);
+        }
+        descriptor.bytes_field(1, name.as_bytes());
+        // A field of the future.
+        descriptor.varint_field(1000, 4711);
+    });
+    request.into_vec()
+}
+
+#[test]
+fn what_data_sources_pass_on_is_in_the_state_byte_for_byte() {
+    const SOURCES: usize = 60;
+    let programs = Programs::of_both().unwrap_or_else(Programs::ours);
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let mut producer = Producer::new(&system, &introduction("p"), None);
+    // Texts, as upstream's tests have them, and bytes that are no message at all: several frames of them.
+    let registrations: Vec<Vec<u8>> = (0..SOURCES)
+        .map(|n| match n % 3 {
+            0 => opaque(&format!("d{n}"), b"DESC_"),
+            1 => opaque(&format!("d{n}"), &[0xff; 10_000]),
+            _ => opaque(&format!("d{n}"), "text ".repeat(2000).as_bytes()),
+        })
+        .collect();
+    for registration in &registrations {
+        producer.client.call("RegisterDataSource", registration);
+    }
+    producer.sync();
+    let sides = [Side::Ours, Side::Upstream];
+    for side in sides
+        .into_iter()
+        .filter(|side| *side == Side::Ours || programs.has_upstreams())
+    {
+        let raw = perfetto(&system, side, &["--query-raw"]).stdout;
+        let of = |message: &[u8], number: u32| -> Vec<Vec<u8>> {
+            let fields = Reader::new(message).map(Result::unwrap);
+            let wanted = fields.filter(|field| field.number == number);
+            wanted
+                .map(|field| field.value.as_bytes().unwrap().to_vec())
+                .collect()
+        };
+        // Upstream's command line writes the fields anew, in another order.
+        let parts = |descriptor: Vec<u8>| match side {
+            Side::Ours => vec![descriptor],
+            Side::Upstream => [1, 6].map(|number| of(&descriptor, number).concat()).to_vec(),
+        };
+        let descriptors = |messages: &[Vec<u8>]| -> BTreeSet<Vec<Vec<u8>>> {
+            let descriptors = messages.iter().flat_map(|message| of(message, 1));
+            descriptors.map(parts).collect()
+        };
+        let (told, registered) = (descriptors(&of(&raw, 2)), descriptors(&registrations));
+        assert_eq!(told.len(), SOURCES, "{side}");
+        assert!(told == registered, "{side}: not as it was registered");
+    }
+    let text = String::from_utf8(perfetto(&system, Side::Ours, &["--query"]).stdout).unwrap();
+    assert!(
+        text.contains("d0") && text.contains(&format!("d{}", SOURCES - 1)),
+        "{text}"
+    );
+    // Another descriptor of the same data source, likewise.
+    producer
+        .client
+        .call("UpdateDataSource", &opaque("d0", b"DESC_NO"));
+    producer.sync();
+    system.assert_running();
+}
+
 #[test]
 fn a_state_larger_than_all_that_may_wait_for_a_client_reaches_it_part_by_part() {
     const PRODUCERS: usize = 10;

@@ -44,7 +44,7 @@ impl Newcomer {
         // Where everybody may run it.
         let installed = bin.join("ferretto");
         if std::fs::hard_link(FERRETTO, &installed).is_err() {
-            std::fs::copy(FERRETTO, &installed).unwrap();
+            support::copy_program(Path::new(FERRETTO), &installed);
         }
         let mut bash = match user {
             User::Myself => Command::new("bash"),
@@ -155,7 +155,8 @@ fn without_rights_kernel_events_are_missed_and_the_way_to_them_is_told() {
             "not recorded: kernel events",
             "sudo",
             "ferretto open trace.pftrace",
-            "exit code 0",
+            "nothing of what was asked for was recorded",
+            "exit code 1",
         ],
     );
     assert!(!said.contains("nothing lost") && !said.contains("] W "), "{said}");
@@ -179,6 +180,14 @@ fn without_rights_and_events_processes_and_counters_are_recorded() {
 }
 
 #[test]
+fn a_size_for_the_file_is_not_answered_with_advice_on_what_was_not_typed() {
+    let mut user = Newcomer::arrives(without_rights());
+    let said = user.records("ferretto -t 1s -s 10mb -o trace.pftrace");
+    assert_said(&said, &["nothing lost", "exit code 0"]);
+    assert!(!said.contains("flush_period_ms"), "{said}");
+}
+
+#[test]
 fn as_root_kernel_events_are_recorded() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let mut user = Newcomer::arrives(User::Myself);
@@ -193,7 +202,10 @@ fn as_root_kernel_events_are_recorded() {
         ],
     );
     let typo = user.types("ferretto -t 1s -o trace.pftrace sched/sched_swich");
-    assert_said(&typo, &["this kernel has no event", "sched/sched_swich"]);
+    assert_said(
+        &typo,
+        &["this kernel has no event", "sched/sched_swich", "exit code 1"],
+    );
 }
 
 #[test]
@@ -218,10 +230,28 @@ fn a_trace_recorded_with_sudo_belongs_to_the_user() {
 }
 
 #[test]
-fn an_output_that_is_missing_is_asked_for() {
+fn a_trace_without_a_name_gets_one_and_no_earlier_one_is_lost() {
     let mut user = Newcomer::arrives(without_rights());
-    let said = user.types("ferretto sched/sched_switch");
-    assert_said(&said, &["-o FILE", "exit code 1"]);
+    let said = user.types("ferretto -t 10ms; ferretto -t 10ms; ferretto -t 10ms");
+    assert_said(&said, &["to see it: ferretto open trace-2", "exit code 0"]);
+    let entries = std::fs::read_dir(user.home.path()).unwrap().flatten();
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    let traces: Vec<String> = names.filter(|name| name.ends_with(".pftrace")).collect();
+    assert_eq!(traces.len(), 3, "{traces:?}");
+    for name in &traces {
+        assert!(
+            said.contains(&format!("bytes into {name}")) && user.has(name),
+            "{name}: {said}"
+        );
+        // The day and the time.
+        let digits = name.chars().filter(char::is_ascii_digit).count();
+        assert!(name.starts_with("trace-") && digits >= 14, "{name}");
+    }
+}
+
+#[test]
+fn a_typing_error_is_told_with_what_was_meant() {
+    let mut user = Newcomer::arrives(without_rights());
     let said = user.types("ferretto trcaed");
     assert_said(&said, &["did you mean", "ferretto traced", "exit code 1"]);
     let said = user.types("ferretto -t 5x -o trace.pftrace");
@@ -287,7 +317,7 @@ fn ctrl_c_ends_the_recording_and_keeps_the_data() {
 }
 
 #[test]
-fn a_full_disk_is_told_with_what_to_do_and_leaves_nothing_half_done() {
+fn a_full_disk_is_told_before_and_after_and_leaves_whole_packets() {
     if !is_root() {
         println!("skipped: mounting a small disk needs root");
         return;
@@ -301,10 +331,13 @@ fn a_full_disk_is_told_with_what_to_do_and_leaves_nothing_half_done() {
     assert_said(
         &said,
         &[
+            "there is room for 4.0 KiB, and the buffers may fill with 32.0 MiB",
             "cannot write disk/trace.pftrace",
             "No space left",
             "free some space",
-            "\n0\n",
+            "of it are in disk/trace.pftrace",
+            "are missing",
+            "\n1\n",
             "exit code 1",
         ],
     );

@@ -496,3 +496,29 @@ fn a_pipe_that_nobody_reads_does_not_keep_the_session_of_a_consumer_that_left() 
     File::from(read).read_to_end(&mut trace).unwrap();
     assert!(system.log("traced.log").contains("took no data for 30 s"));
 }
+
+#[test]
+fn a_file_that_the_service_makes_is_its_owners_only_whatever_the_umask() {
+    use std::os::unix::fs::PermissionsExt;
+    let programs = Programs::ours();
+    for umask in ["000", "022", "177"] {
+        let mut system = System::new(&programs);
+        let traced = system.program(Side::Ours, Program::Traced);
+        system.start_copy(Path::new("sh"), Program::Traced, |command| {
+            command
+                .arg("-c")
+                .arg(format!("umask {umask} && exec {}", traced.display()));
+        });
+        let path = system.path("by-the-service");
+        let wanted = TraceConfig {
+            write_into_file: Some(true),
+            output_path: Some(path.display().to_string()),
+            ..config("d")
+        };
+        let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+        consumer.call("EnableTracing", &enabling(wanted));
+        assert_eq!(state(&mut consumer).tracing_sessions.len(), 1);
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600, "umask {umask}");
+    }
+}

@@ -157,3 +157,62 @@ fn probes_that_wait_for_a_service_that_dies_find_its_successor() {
     system.traced = start(system.dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
     system.await_probes();
 }
+
+/// Scheduling policy, real-time priority and nice value of a process.
+fn scheduling(process: &Process) -> [i32; 3] {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.0.id())).unwrap();
+    // The name, which may hold anything, is the second field.
+    let (_, behind) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<&str> = behind.split(' ').collect();
+    [41, 40, 19].map(|number: usize| fields[number - 3].parse().unwrap())
+}
+
+#[test]
+fn the_highest_priority_that_a_data_source_asks_for_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let traced = start(dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
+    let probes = start(dir.path(), env!("CARGO_BIN_EXE_traced_probes"), &[]);
+    let system = System { dir, traced, probes };
+    system.await_probes();
+    let usual = scheduling(&system.probes);
+    let may = Command::new("chrt").args(["-f", "1", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        println!("skipped: this user may not raise priorities, or there is no chrt");
+        return;
+    }
+    let record = |boost: &str| {
+        let config = system.dir.path().join(boost.replace([' ', ':'], "-"));
+        let text = format!(
+            "buffers {{ size_kb: 64 }} data_sources {{ config {{ name: \"linux.system_info\" priority_boost {{ {boost} }} }} }}"
+        );
+        std::fs::write(&config, text).unwrap();
+        let trace = config.with_extension("trace");
+        let words = [
+            "--txt",
+            "-c",
+            config.to_str().unwrap(),
+            "-o",
+            trace.to_str().unwrap(),
+        ];
+        start(system.dir.path(), env!("CARGO_BIN_EXE_perfetto"), &words)
+    };
+    let await_scheduling = |expected: [i32; 3]| {
+        await_that(&format!("{expected:?}"), || {
+            scheduling(&system.probes) == expected
+        });
+    };
+    let realtime = record("policy: POLICY_SCHED_FIFO priority: 42");
+    await_scheduling([libc::SCHED_FIFO, 42, 0]);
+    let nice = record("policy: POLICY_SCHED_OTHER priority: 7");
+    let nonsense = record("policy: POLICY_SCHED_FIFO priority: 100");
+    // The word is in the head of the table, too.
+    await_that("all record", || {
+        system.query().matches("STARTED").count() == 1 + 3
+    });
+    assert_eq!(scheduling(&system.probes), [libc::SCHED_FIFO, 42, 0]);
+    realtime.signal(Signal::INT);
+    await_scheduling([libc::SCHED_OTHER, 0, -7]);
+    nice.signal(Signal::INT);
+    await_scheduling(usual);
+    nonsense.signal(Signal::INT);
+}

@@ -1,8 +1,9 @@
 //! Sixty-four threads of an application, sessions that come and go, services that restart, and applications that end in the middle of
 //! an event: not one event is unaccounted for, and nothing is left.
 //!
-//! With real processes, our service and upstream's. For seconds, or as long as `FERRETTO_SDK_STRESS_SECONDS` says; the seed is printed
-//! (`FERRETTO_SDK_STRESS_SEED`).
+//! With real processes. However short a run is, each fate comes over an application of our service and over one of upstream's. For
+//! seconds, or as long as `FERRETTO_SDK_STRESS_SECONDS` says; the seed is printed (`FERRETTO_SDK_STRESS_SEED`), and each round's before
+//! it begins: with it, that round comes first.
 
 #![allow(clippy::unwrap_used)]
 
@@ -42,7 +43,9 @@ const ANSWER: &str = "application: ";
 /// How many sessions are recorded at a time.
 const RECORDERS: u64 = 3;
 
-const ROUND: Duration = Duration::from_secs(3);
+/// How long sessions are recorded in one round, at least and at most.
+const SHORTEST_ROUND: Duration = Duration::from_secs(1);
+const LONGEST_ROUND: Duration = Duration::from_secs(3);
 
 /// Not a test: what the test runs as the application.
 #[test]
@@ -110,6 +113,10 @@ impl Application {
     }
 }
 
+/// How long upstream's service waits for an application's flush at most, where that may be gone: longer than a busy machine takes,
+/// and short enough for each fate to have its turn.
+const FLUSH_WITHOUT_APPLICATION: Duration = Duration::from_secs(10);
+
 /// What comes over the application, or its service, in the middle of it all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -164,15 +171,17 @@ fn every_event_is_accounted_for_whatever_ends() {
     let processor = TraceProcessor::find();
     let until = Instant::now() + duration;
     let mut found = Found::default();
-    // From a place of its own for each seed, so that short runs do not always see the same fates.
+    let all_fates = (sides.len() * Fate::ALL.len()) as u64;
+    let length = (duration / all_fates as u32).clamp(SHORTEST_ROUND, LONGEST_ROUND);
     for round in seed..seed + u64::MAX / 2 {
-        if Instant::now() >= until {
+        if round - seed >= all_fates && Instant::now() >= until {
             break;
         }
         let side = sides[(round % sides.len() as u64) as usize];
-        let fate = Fate::ALL[(round / 2 % Fate::ALL.len() as u64) as usize];
-        let more = one_round(&programs, side, fate, round, processor.as_ref());
-        println!("{round}: {side}, {fate:?}: {more}");
+        let fate = Fate::ALL[(round / sides.len() as u64 % Fate::ALL.len() as u64) as usize];
+        println!("{round}: {side}, {fate:?}");
+        let more = one_round(&programs, side, fate, round, length, processor.as_ref());
+        println!("{round}: {more}");
         found += more;
     }
     println!("in the traces: {found}");
@@ -202,6 +211,7 @@ fn one_round(
     side: Side,
     fate: Fate,
     seed: u64,
+    length: Duration,
     processor: Option<&TraceProcessor>,
 ) -> Found {
     let mut system = System::new(programs);
@@ -215,11 +225,16 @@ fn one_round(
         Side::Ours => Service::Ours,
         Side::Upstream => Service::Upstream,
     };
-    let record = |chance: &mut Chance| recording::record(&sessions, NAME, service, chance);
+    let flushes_last = match (side, fate) {
+        (_, Fate::None) | (Side::Ours, _) => PATIENCE,
+        // It waits to the last for who is gone, and so does whoever asked for the flush.
+        (Side::Upstream, _) => FLUSH_WITHOUT_APPLICATION,
+    };
+    let record = |chance: &mut Chance| recording::record(&sessions, NAME, service, flushes_last, chance);
     record(&mut Chance::new(seed)).unwrap();
     let before = Resources::of(application.running.pid());
     application.does("start");
-    let round_ends = Instant::now() + ROUND;
+    let round_ends = Instant::now() + length;
     let mut found = Found::default();
     std::thread::scope(|scope| {
         let recorders = (0..RECORDERS).map(|recorder| {
@@ -241,17 +256,21 @@ fn one_round(
                                 found += more;
                             }
                         }
-                        Err(error) => assert!(
-                            fate == Fate::ServiceRestarts && is_of_an_end(&error),
-                            "{fate:?}: {error}"
-                        ),
+                        Err(error) => {
+                            let of_an_end = match fate {
+                                Fate::ServiceRestarts => is_of_an_end(&error),
+                                Fate::None => false,
+                                _ => side == Side::Upstream && matches!(error, SessionError::NotFlushed),
+                            };
+                            assert!(of_an_end, "{fate:?}: {error}");
+                        }
                     }
                 }
                 found
             })
         });
         let recorders: Vec<_> = recorders.collect();
-        std::thread::sleep(ROUND / 2);
+        std::thread::sleep(length / 2);
         match fate {
             Fate::None => {}
             Fate::Returns => {

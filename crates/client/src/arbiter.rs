@@ -341,8 +341,9 @@ impl Arbiter {
 
     /// Creates a writer whose packets end up in `target`, as a sequence of their own.
     ///
-    /// The service learns of that from the next requests, for which the endpoint is woken: if the process is gone before they are sent, it
-    /// finds chunks of a writer that it does not know in the shared memory, and leaves them. So do upstream's.
+    /// The service learns of that from the next requests, for which the endpoint is woken at once. If the process is gone before they are
+    /// sent, the service finds chunks of a writer that it does not know in the shared memory. Ours keeps them if they can be for one buffer
+    /// only, and counts them as discarded otherwise; upstream's leaves them.
     pub fn create_trace_writer(
         self: &Arc<Self>,
         target: BufferId,

@@ -80,6 +80,8 @@ pub struct TraceWriter {
     next_chunk: ChunkId,
     preamble: Preamble,
     losses: u64,
+    /// Bytes of all chunks that it has taken.
+    taken: u64,
     /// Encodes packets in place, or where they spill to.
     encoder: Writer,
 }
@@ -100,6 +102,7 @@ impl TraceWriter {
             next_chunk: ChunkId(0),
             preamble: Preamble::FirstOnSequence,
             losses: 0,
+            taken: 0,
             encoder: Writer::new(),
         }
     }
@@ -113,6 +116,11 @@ impl TraceWriter {
     /// packets rely on may be lost and must be written again.
     pub fn losses(&self) -> u64 {
         self.losses
+    }
+
+    /// Bytes that it may have written so far: those of the chunks that it has taken.
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Whether the last packet was dropped, and none has been written since.
@@ -281,7 +289,9 @@ impl TraceWriter {
         };
         let chunk = self.arbiter.take_chunk(new, self.policy).ok_or(NoChunk)?;
         self.next_chunk = self.next_chunk.next();
-        Ok(OpenChunk::new(chunk))
+        let open = OpenChunk::new(chunk);
+        self.taken += open.room() as u64;
+        Ok(open)
     }
 
     fn return_chunk(&self, mut open: OpenChunk) {

@@ -14,7 +14,7 @@ use stress::account::{self, Found};
 use stress::crowd::Crowd;
 use stress::leaks::{self, Resources};
 use stress::recording::Service;
-use stress::{Chance, journal, recording};
+use stress::{Chance, PATIENCE, journal, recording};
 
 const NAME: &str = "in-process-stress";
 
@@ -29,8 +29,9 @@ fn every_event_is_accounted_for() {
     let options = Options::in_process().shared_memory_size(memory);
     ferretto::initialize(options.producer_name(NAME));
     // Once, for what is made then and kept.
-    let record =
-        |chance: &mut Chance| recording::record(&Session::in_process, NAME, Service::Ours, chance).unwrap();
+    let record = |chance: &mut Chance| {
+        recording::record(&Session::in_process, NAME, Service::Ours, PATIENCE, chance).unwrap()
+    };
     record(&mut Chance::new(seed));
     let before = Resources::of(std::process::id());
     let until = Instant::now() + duration;

@@ -25,14 +25,15 @@ use ferretto_client::producer::{
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::Address;
 use ferretto_ipc::reactor::Interest;
-use ferretto_proto::messages::DataSourceDescriptor;
+use ferretto_proto::messages::{DataSourceDescriptor, PriorityBoostConfig};
 use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::data_source::{BootTime, DataSource, PacketSink};
 use crate::ftrace::control::FtraceSessionId;
-use crate::ftrace::data_source::{self as ftrace, FtraceController, SessionSinks};
+use crate::ftrace::data_source::{self as ftrace, FtraceController, SessionSinks, Weight};
 use crate::ftrace::restore::JournalDir;
+use crate::ftrace::stats::encode_trouble;
 use crate::ftrace::tracefs::{Tracefs, TracefsError};
 use crate::kernel_files::KernelRoots;
 use crate::process_stats::{self, ProcessStats};
@@ -69,6 +70,18 @@ pub trait Log {
     fn warning(&self, line: &str);
 }
 
+/// The daemon's priority, which data sources may ask to be raised.
+pub trait Priority {
+    /// Runs the daemon at that priority at least, until it is lowered for the same data source instance.
+    ///
+    /// # Errors
+    /// Why that cannot be; then nothing has changed.
+    fn raise(&mut self, instance: u64, config: &PriorityBoostConfig) -> Result<(), String>;
+
+    /// The instance has ended. Nothing happens if the priority was never raised for it.
+    fn lower(&mut self, instance: u64);
+}
+
 /// What to do about tracefs when a session wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TracefsPolicy {
@@ -88,6 +101,8 @@ pub struct Setup {
     pub tracefs: TracefsPolicy,
     /// Where lines for the log go.
     pub log: Box<dyn Log>,
+    /// Who raises the daemon's priority. Ends with the connection.
+    pub priority: Box<dyn Priority>,
     /// Set, by a signal's handler, when the daemon is to end: nobody waits for the service any more.
     pub ending: Arc<AtomicBool>,
 }
@@ -201,8 +216,9 @@ enum Kind {
     ProcessStats(Box<ProcessStats>),
     SysStats(Box<SysStats>),
     SystemInfo(SystemInfo),
-    /// It cannot do what its config asks for: it does nothing, and is acknowledged so that nobody waits for it.
-    Broken,
+    /// It cannot do what its config asks for: it does nothing. That it has started is never said, so that nobody takes it
+    /// for a recording; that it has stopped is, at once. With a sentence for the trace, if there is a field for it.
+    Broken(Option<String>),
 }
 
 struct Instance {
@@ -219,7 +235,7 @@ impl Instance {
             Kind::ProcessStats(source) => Some(source.as_mut()),
             Kind::SysStats(source) => Some(source.as_mut()),
             Kind::SystemInfo(source) => Some(source),
-            Kind::Ftrace | Kind::Broken => None,
+            Kind::Ftrace | Kind::Broken(_) => None,
         }
     }
 
@@ -230,7 +246,7 @@ impl Instance {
             Kind::ProcessStats(source) => Some((source.as_mut(), sink)),
             Kind::SysStats(source) => Some((source.as_mut(), sink)),
             Kind::SystemInfo(source) => Some((source, sink)),
-            Kind::Ftrace | Kind::Broken => None,
+            Kind::Ftrace | Kind::Broken(_) => None,
         }
     }
 
@@ -239,7 +255,7 @@ impl Instance {
             Kind::ProcessStats(source) => source.take_notices().iter().map(ToString::to_string).collect(),
             Kind::SysStats(source) => source.take_notices().iter().map(ToString::to_string).collect(),
             Kind::SystemInfo(source) => source.take_notices().iter().map(ToString::to_string).collect(),
-            Kind::Ftrace | Kind::Broken => Vec::new(),
+            Kind::Ftrace | Kind::Broken(_) => Vec::new(),
         }
     }
 }
@@ -255,6 +271,7 @@ pub struct Probes {
     tracefs: TracefsPolicy,
     roots: KernelRoots,
     log: Box<dyn Log>,
+    priority: Box<dyn Priority>,
 }
 
 impl Probes {
@@ -268,7 +285,9 @@ impl Probes {
             sdk_version: setup.sdk_version.to_owned(),
             page_size_hint: SMB_PAGE_SIZE,
             shared_memory_size_hint: SMB_SIZE,
-            scraping: Scraping::Disabled,
+            // Upstream's probes have it off. With it, what a killed daemon had written is not lost: a drain fills a chunk
+            // in part, and nothing is committed before it is full or somebody asks for a flush.
+            scraping: Scraping::Enabled,
             shared_memory: None,
         };
         let mut endpoint = ProducerEndpoint::connect(address, options)?;
@@ -289,6 +308,7 @@ impl Probes {
             tracefs: setup.tracefs,
             roots: KernelRoots::default(),
             log: setup.log,
+            priority: setup.priority,
         })
     }
 
@@ -320,7 +340,7 @@ impl Probes {
                 Kind::ProcessStats(source) => source.next_deadline(),
                 Kind::SysStats(source) => source.next_deadline(),
                 Kind::SystemInfo(source) => source.next_deadline(),
-                Kind::Ftrace | Kind::Broken => None,
+                Kind::Ftrace | Kind::Broken(_) => None,
             });
         sources
             .chain(self.ftrace.as_ref().and_then(FtraceController::next_deadline))
@@ -364,6 +384,7 @@ impl Probes {
         {
             controller.drain(now, &mut self.ftrace_sinks);
             self.pass_on_threads(now);
+            self.pass_on_incidents();
         }
         for instance in self.instances.values_mut() {
             if let Some((source, sink)) = instance.running()
@@ -383,6 +404,7 @@ impl Probes {
         if let Some(controller) = &mut self.ftrace {
             controller.drain_past_watermark(now, &mut self.ftrace_sinks);
             self.pass_on_threads(now);
+            self.pass_on_incidents();
         }
         self.link.lock().pump();
     }
@@ -416,7 +438,7 @@ impl Probes {
     fn command(&mut self, command: ProducerCommand, now: BootTime) -> Result<(), Ended> {
         match command {
             ProducerCommand::SetupTracing(offer) => self.set_up_memory(offer)?,
-            ProducerCommand::SetupDataSource(setup) => self.set_up(&setup),
+            ProducerCommand::SetupDataSource(setup) => self.set_up(&setup, now),
             ProducerCommand::StartDataSource(setup) => self.start(setup.instance, now),
             ProducerCommand::StopDataSource(instance) => self.stop(instance, now),
             ProducerCommand::Flush(flush) => self.flush(&flush, now),
@@ -461,11 +483,18 @@ impl Probes {
         Ok(())
     }
 
-    fn set_up(&mut self, setup: &DataSourceSetup) {
+    fn set_up(&mut self, setup: &DataSourceSetup, now: BootTime) {
         let config = &setup.config;
         let name = config.name.as_deref().unwrap_or_default();
         let kind = match name {
-            ftrace::NAME => self.set_up_ftrace(setup).map(|()| Kind::Ftrace),
+            ftrace::NAME => match self.set_up_ftrace(setup, now) {
+                Ok(()) => Ok(Kind::Ftrace),
+                Err(error) => {
+                    let trouble = format!("{} could not be set up: {error}", ftrace::NAME);
+                    self.log.warning(&trouble);
+                    Ok(Kind::Broken(Some(trouble)))
+                }
+            },
             process_stats::NAME => ProcessStats::from_config(config, &self.roots)
                 .map(|source| Kind::ProcessStats(Box::new(source)))
                 .map_err(|error| error.to_string()),
@@ -476,9 +505,17 @@ impl Probes {
             _ => Err("this producer has no such data source".to_owned()),
         };
         let kind = kind.unwrap_or_else(|error| {
-            self.log.warning(&format!("cannot set up {name}: {error}"));
-            Kind::Broken
+            self.log.warning(&format!("{name} could not be set up: {error}"));
+            Kind::Broken(None)
         });
+        let boost = &config.priority_boost;
+        if boost.is_set()
+            && !matches!(kind, Kind::Broken(_))
+            && let Err(error) = self.priority.raise(setup.instance.0, boost)
+        {
+            self.log
+                .warning(&format!("{name} is recorded at the usual priority: {error}"));
+        }
         let instance = Instance {
             session: config.tracing_session_id.unwrap_or_default(),
             target: BufferId(config.target_buffer.unwrap_or_default() as u16),
@@ -488,7 +525,7 @@ impl Probes {
         self.instances.insert(setup.instance, instance);
     }
 
-    fn set_up_ftrace(&mut self, setup: &DataSourceSetup) -> Result<(), String> {
+    fn set_up_ftrace(&mut self, setup: &DataSourceSetup, now: BootTime) -> Result<(), String> {
         if self.ftrace.is_none() {
             let tracefs = self.find_tracefs().map_err(|error| error.to_string())?;
             self.ftrace = Some(FtraceController::new(tracefs, self.journal_dir.clone()));
@@ -498,7 +535,7 @@ impl Probes {
         };
         let id = FtraceSessionId(setup.instance.0);
         let report = controller
-            .setup_session(id, &setup.config.ftrace_config)
+            .setup_session(id, &setup.config.ftrace_config, now)
             .map_err(|error| error.to_string())?;
         for warning in &report.warnings {
             self.log.warning(&format!("{}: {warning}", ftrace::NAME));
@@ -519,54 +556,95 @@ impl Probes {
     }
 
     fn start(&mut self, id: DataSourceInstanceId, now: BootTime) {
-        let Some(instance) = self.instances.get_mut(&id) else {
+        if !self.instances.contains_key(&id) {
             return;
+        }
+        match self.try_to_start(id, now) {
+            Ok(()) => {
+                let _ = self.link.lock().endpoint.notify_data_source_started(id);
+            }
+            // As upstream: who waits for it is not told that all is well.
+            Err(Some(trouble)) => {
+                self.log.warning(&trouble);
+                self.break_down(id, trouble, now);
+            }
+            Err(None) => {}
+        }
+    }
+
+    /// Without a reason if that is known since it was set up.
+    fn try_to_start(&mut self, id: DataSourceInstanceId, now: BootTime) -> Result<(), Option<String>> {
+        let Some(instance) = self.instances.get_mut(&id) else {
+            return Err(None);
         };
+        if let Kind::Broken(trouble) = &mut instance.kind {
+            if let Some(trouble) = trouble.take() {
+                let target = instance.target;
+                self.tell(target, now, &trouble);
+            }
+            return Err(None);
+        }
         let writer = match &self.arbiter {
             Some(arbiter) => arbiter
                 .create_trace_writer(instance.target, BufferExhaustedPolicy::StallThenDrop)
                 .map_err(|error| error.to_string()),
             None => Err("the service has sent no shared memory".to_owned()),
         };
-        match writer.map(Sink) {
-            Ok(mut sink) => match &mut instance.kind {
-                Kind::Ftrace => {
-                    let session = FtraceSessionId(id.0);
-                    let started = self
-                        .ftrace
-                        .as_mut()
-                        .map(|ftrace| ftrace.start_session(session, now, &mut sink));
-                    self.ftrace_sinks.0.insert(session, sink);
-                    let warnings = match started {
-                        Some(Ok(warnings)) => warnings,
-                        Some(Err(error)) => vec![error.to_string()],
-                        None => Vec::new(),
-                    };
-                    for warning in warnings {
-                        self.log.warning(&format!("{}: {warning}", ftrace::NAME));
-                    }
-                }
-                Kind::Broken => {}
-                Kind::ProcessStats(_) | Kind::SysStats(_) | Kind::SystemInfo(_) => {
-                    if let Some(source) = instance.source() {
-                        source.start(now, &mut sink);
-                    }
-                    // What is told once, at the start, must not wait for the writer to have more to say.
-                    sink.0.flush();
-                    instance.sink = Some(sink);
-                    for notice in instance.take_notices() {
-                        self.log.warning(&notice);
-                    }
-                }
-            },
-            Err(error) => self.log.warning(&format!("cannot start a data source: {error}")),
+        let mut sink = Sink(writer.map_err(|error| format!("a data source could not be started: {error}"))?);
+        if let Kind::Ftrace = instance.kind {
+            let session = FtraceSessionId(id.0);
+            let Some(controller) = &mut self.ftrace else {
+                return Err(None);
+            };
+            let warnings = controller
+                .start_session(session, now, &mut sink)
+                .map_err(|error| format!("{} could not be started: {error}", ftrace::NAME))?;
+            self.ftrace_sinks.0.insert(session, sink);
+            for warning in warnings {
+                self.log.warning(&format!("{}: {warning}", ftrace::NAME));
+            }
+            return Ok(());
         }
-        // Also if it cannot do anything: nobody should wait for it.
-        let _ = self.link.lock().endpoint.notify_data_source_started(id);
+        if let Some(source) = instance.source() {
+            source.start(now, &mut sink);
+        }
+        // What is told once, at the start, must not wait for the writer to have more to say.
+        sink.0.flush();
+        instance.sink = Some(sink);
+        for notice in instance.take_notices() {
+            self.log.warning(&notice);
+        }
+        Ok(())
+    }
+
+    /// The instance does nothing from now on, and what it had of the kernel is given back.
+    fn break_down(&mut self, id: DataSourceInstanceId, trouble: String, now: BootTime) {
+        let Some(instance) = self.instances.get_mut(&id) else {
+            return;
+        };
+        let target = instance.target;
+        let kind = std::mem::replace(&mut instance.kind, Kind::Broken(None));
+        if let (Kind::Ftrace, Some(controller)) = (kind, &mut self.ftrace) {
+            for error in controller.stop_session(FtraceSessionId(id.0), now, &mut self.ftrace_sinks) {
+                self.log.warning(&format!("{}: {error}", ftrace::NAME));
+            }
+            self.tell(target, now, &trouble);
+        }
+    }
+
+    /// Tells the trace of a trouble with ftrace. By a writer of its own, for upstream's readers heed one such packet of each.
+    fn tell(&self, target: BufferId, now: BootTime, trouble: &str) {
+        let Some(arbiter) = &self.arbiter else { return };
+        match arbiter.create_trace_writer(target, BufferExhaustedPolicy::StallThenDrop) {
+            Ok(mut writer) => {
+                writer.packet(|packet| encode_trouble(now, trouble, packet));
+            }
+            Err(error) => self.log.warning(&format!("the trace is not told of it: {error}")),
+        }
     }
 
     fn stop(&mut self, id: DataSourceInstanceId, now: BootTime) {
-        let Some(mut instance) = self.instances.remove(&id) else {
+        let Some(instance) = self.instances.get(&id) else {
             return;
         };
         if let (Kind::Ftrace, Some(controller)) = (&instance.kind, &mut self.ftrace) {
@@ -575,12 +653,17 @@ impl Probes {
                 self.log.warning(&format!("{}: {error}", ftrace::NAME));
             }
             self.ftrace_sinks.0.remove(&session);
+            self.pass_on_incidents();
         }
+        let Some(mut instance) = self.instances.remove(&id) else {
+            return;
+        };
         if let Some((source, sink)) = instance.running() {
             source.stop(now, sink);
         }
         // Its writer goes, and with it the last chunk, before the service hears that it has stopped.
         drop(instance);
+        self.priority.lower(id.0);
         let mut link = self.link.lock();
         link.pump();
         let _ = link.endpoint.notify_data_source_stopped(id);
@@ -591,10 +674,11 @@ impl Probes {
         for id in &flush.instances {
             let session = FtraceSessionId(id.0);
             if let (Some(controller), true) = (&mut self.ftrace, self.ftrace_sinks.0.contains_key(&session)) {
-                controller.flush(session, &mut self.ftrace_sinks);
+                controller.flush(session, now, &mut self.ftrace_sinks);
             }
         }
         self.pass_on_threads(now);
+        self.pass_on_incidents();
         for id in &flush.instances {
             if let Some(sink) = self.ftrace_sinks.0.get_mut(&FtraceSessionId(id.0)) {
                 sink.0.flush();
@@ -607,6 +691,26 @@ impl Probes {
         match &self.arbiter {
             Some(arbiter) => arbiter.acknowledge_flush(flush.id.0),
             None => drop(self.link.lock().endpoint.acknowledge_flush(flush.id)),
+        }
+    }
+
+    /// Tells log and traces of what others did to ftrace.
+    fn pass_on_incidents(&mut self) {
+        let Some(controller) = &mut self.ftrace else {
+            return;
+        };
+        for incident in controller.take_incidents() {
+            let line = format!("{}: {}", ftrace::NAME, incident.text);
+            match incident.weight {
+                Weight::Remark => self.log.info(&line),
+                Weight::Trouble => {
+                    self.log.warning(&line);
+                    let instance = self.instances.get(&DataSourceInstanceId(incident.session.0));
+                    if let Some(target) = instance.map(|instance| instance.target) {
+                        self.tell(target, incident.noticed, &incident.text);
+                    }
+                }
+            }
         }
     }
 

@@ -11,6 +11,14 @@ use buffa_codegen::generated::descriptor::{
 
 use crate::prune::full_name;
 
+/// Fields of our own in messages of theirs: name of the message and number of the field.
+const OUR_EXTENSIONS: [(&str, &str); 4] = [
+    (".perfetto.protos.TracingServiceEvent", "9901"),
+    (".perfetto.protos.TracingServiceEvent", "9902"),
+    (".perfetto.protos.TracingServiceEvent", "9903"),
+    (".perfetto.protos.TracingServiceState.TracingSession", "9901"),
+];
+
 /// What a comparison found.
 #[derive(Debug, Default)]
 pub struct Comparison {
@@ -18,6 +26,8 @@ pub struct Comparison {
     pub differences: Vec<String>,
     /// Messages and enums of ours that they do not have, so that nothing was compared.
     pub unchecked: Vec<String>,
+    /// Fields of our own in messages that they have.
+    pub extensions: Vec<String>,
     /// What later releases added to messages and enums that ours has.
     pub newer: Vec<String>,
     /// How many fields and enum values are the same.
@@ -29,7 +39,8 @@ pub struct Comparison {
 /// Compares everything in `ours` with what has the same name in `releases`, oldest first.
 ///
 /// The schema is one of the time between two releases: it must have all of the first release, where a field may
-/// only be missing if it holds a message or enum that ours does not have, and nothing that no release has.
+/// only be missing if it holds a message or enum that ours does not have, and nothing that no release has but
+/// `OUR_EXTENSIONS`.
 #[must_use]
 pub fn compare(ours: &[FileDescriptorProto], releases: &[FileDescriptorProto]) -> Comparison {
     let ours = Types::new(ours);
@@ -113,6 +124,9 @@ impl Comparison {
                     let (ours, theirs) = (&member.description, &other.description);
                     self.differences
                         .push(format!("{name}: {ours}, they have {theirs}"));
+                }
+                None if OUR_EXTENSIONS.contains(&(name, key)) => {
+                    self.extensions.push(format!("{name}: {}", member.description));
                 }
                 None => self
                     .differences
@@ -274,6 +288,26 @@ mod tests {
                 "{trace}: {differences:?}"
             );
         }
+    }
+
+    #[test]
+    fn only_listed_extensions_may_be_ours_alone() {
+        let (mut ours, mut theirs) = (schema(), schema());
+        for field in ["data_sources_gone", "data_sources_not_offered", "service_ended"] {
+            drop_field(message(&mut theirs, "TracingServiceEvent"), field);
+        }
+        let found = compare(std::slice::from_ref(&ours), std::slice::from_ref(&theirs));
+        assert!(found.differences.is_empty(), "{:?}", found.differences);
+        assert_eq!(found.extensions.len(), 3, "{:?}", found.extensions);
+
+        let event = message(&mut ours, "TracingServiceEvent");
+        let extension = event.field.iter_mut().find(|field| field.number == Some(9902));
+        extension.expect("the field is there").number = Some(9904);
+        let differences = compare(&[ours], &[theirs]).differences;
+        assert!(
+            matches!(differences.as_slice(), [only] if only.contains("data_sources_not_offered = 9904")),
+            "{differences:?}"
+        );
     }
 
     #[test]

@@ -74,6 +74,8 @@ fn compare_with(files: &[&str]) -> Result<ExitCode, Error> {
         found.unchecked.len()
     );
     found.unchecked.iter().for_each(|name| println!("  {name}"));
+    println!("{} fields are our own extensions:", found.extensions.len());
+    found.extensions.iter().for_each(|name| println!("  {name}"));
     println!(
         "{} fields and values came later than our schema:",
         found.newer.len()

@@ -181,6 +181,7 @@ impl Service {
         uuid: u128,
         now: &Now,
     ) -> Result<SessionId, String> {
+        self.check_not_ending()?;
         let uid = self
             .consumers
             .get(&consumer)
@@ -537,7 +538,11 @@ impl Service {
             filter: filter.map(Box::new),
             boost: None,
         };
+        let absences = original.absences_at_the_end(&self.producers, now);
         let mut session = Session::clone_of(original, beginning);
+        for absence in absences {
+            session.note_absence(absence);
+        }
         session.buffers_cloned = pending
             .buffers
             .iter()

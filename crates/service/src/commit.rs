@@ -11,6 +11,7 @@ use ferretto_smb::ChunkHeader;
 use ferretto_wire::{Field, Reader};
 
 use crate::clock::Now;
+use crate::discarded::Discarded;
 use crate::ids::{BufferId, ChunkId, FlushRequestId, ProducerId};
 use crate::limits;
 use crate::producer::{MemorySharing, Target, writer_id};
@@ -106,11 +107,12 @@ impl Service {
         };
         let mut protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
         let chunk = &mut self.chunk;
+        let mut discarded = Discarded::default();
         let mut to = Target {
             entry: sender,
             producer,
             buffers: &mut self.buffers,
-            discarded: &mut self.chunks_discarded,
+            discarded: &mut discarded,
             protovm_work: &mut protovm_work,
         };
         for (entry, data) in moves {
@@ -139,32 +141,31 @@ impl Service {
             };
             match taken {
                 Some((header, state)) => to.copy_chunk(target, &header, state, chunk),
-                None => *to.discarded += 1,
+                None => to.discarded.chunk(target),
             }
         }
+        self.count_discarded(producer, &discarded);
     }
 
     fn patch_chunks(&mut self, producer: ProducerId, chunks: &[ChunkToPatch]) {
+        let mut discarded = Discarded::default();
         for chunk in chunks {
-            self.patch_chunk(producer, chunk);
+            self.patch_chunk(producer, chunk, &mut discarded);
         }
+        self.count_discarded(producer, &discarded);
     }
 
-    fn patch_chunk(&mut self, producer: ProducerId, entry: &ChunkToPatch) {
+    fn patch_chunk(&mut self, producer: ProducerId, entry: &ChunkToPatch, discarded: &mut Discarded) {
         let count = entry.patches.len() as u64;
-        let buffer = entry
-            .target_buffer
-            .and_then(|id| u16::try_from(id).ok())
-            .map(BufferId);
+        let target = entry.target_buffer.and_then(|id| u16::try_from(id).ok());
+        let target = BufferId(target.unwrap_or_default());
         let writer = entry.writer_id.and_then(writer_id);
-        let (Some(buffer), Some(writer)) = (buffer.and_then(|id| self.buffers.get_mut(&id)), writer) else {
+        let (Some(buffer), Some(writer)) = (self.buffers.get_mut(&target), writer) else {
             // Usual for patches that were on their way when the session ended.
-            self.patches_discarded += count;
-            return;
+            return discarded.patches(target, count);
         };
         if entry.patches.len() > limits::MAX_PATCHES_PER_CHUNK {
-            self.patches_discarded += count;
-            return;
+            return discarded.patches(target, count);
         }
         let mut patches = Vec::with_capacity(entry.patches.len());
         for patch in &entry.patches {
@@ -177,7 +178,7 @@ impl Service {
                     offset: patch.offset.unwrap_or_default(),
                     data,
                 }),
-                None => self.patches_discarded += 1,
+                None => discarded.patches(target, 1),
             }
         }
         let more = if entry.has_more_patches.unwrap_or_default() {

@@ -10,6 +10,8 @@ use std::time::Duration;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, TraceConfig, trace_config};
 use ferretto_wire::{Reader, Value, Writer};
 
+use crate::admission;
+use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::compression;
 use crate::effort::{Effort, ProcessorClock};
@@ -27,7 +29,6 @@ use crate::trace_buffer::{FillPolicy, TraceBuffer};
 use crate::trace_filter::{SessionFilter, TraceFilter};
 use crate::triggers::{TriggerConfig, Triggers};
 use crate::wanted::{Wanted, WantedSource};
-use crate::{admission, boost};
 
 /// A config as it came and as it was decoded.
 #[derive(Clone, Debug)]
@@ -70,6 +71,7 @@ impl Service {
         uuid: u128,
         now: &Now,
     ) -> Result<SessionId, String> {
+        self.check_not_ending()?;
         let ConfigInput { config, bytes } = input;
         let uid = self
             .consumers
@@ -92,7 +94,7 @@ impl Service {
         let boost = config
             .priority_boost
             .as_option()
-            .map(boost::requested)
+            .map(PriorityBoost::requested)
             .transpose()?;
         let data_source_configs = data_source_configs(&bytes);
         check_config_sizes(&config, &data_source_configs)?;
@@ -151,6 +153,11 @@ impl Service {
         );
         let deferred = session.config.deferred_start.unwrap_or_default();
         let surplus = surplus_flush_period(&session.config);
+        // A config that says nothing of the mode may be meant for services that do not have it, as that of `perfetto -s` is.
+        let level = match session.config.write_flush_mode {
+            None => LogLevel::Info,
+            Some(_) => LogLevel::Warning,
+        };
         self.sessions.insert(id, session);
         self.record_other_sessions(id);
         // First of all: if it cannot be done, the session does not begin.
@@ -167,7 +174,7 @@ impl Service {
         if surplus {
             let line = "flush_period_ms is ignored: write_flush_mode decides when producers are flushed; set it to \
                         WRITE_FLUSH_DISABLED to use flush_period_ms";
-            self.log(LogLevel::Warning, line.into());
+            self.log(level, line.into());
         }
         let starts_with_trigger = self.await_triggers(id, now);
         if !deferred && !starts_with_trigger {
@@ -624,8 +631,12 @@ fn make_buffers(config: &TraceConfig) -> Result<Vec<TraceBuffer>, String> {
                 "buffers[{index}].size_kb: {kb} KB is not a valid size (1 KB to 4 GB)"
             ));
         }
-        let policy = match buffer.fill_policy {
-            Some(trace_config::buffer_config::FillPolicy::DISCARD) => FillPolicy::Discard,
+        let discards = buffer.fill_policy == Some(trace_config::buffer_config::FillPolicy::DISCARD);
+        let policy = match buffer.experimental_mode {
+            Some(trace_config::buffer_config::ExperimentalMode::TRACE_BUFFER_V2) if discards => {
+                FillPolicy::DiscardAtEnd
+            }
+            _ if discards => FillPolicy::Discard,
             _ => FillPolicy::RingBuffer,
         };
         TraceBuffer::new(size, policy).map_err(|error| format!("buffers[{index}]: {error}"))

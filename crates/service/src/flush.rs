@@ -3,18 +3,16 @@
 
 use std::time::Duration;
 
+use crate::absences::{Absence, AbsenceKind};
 use crate::clock::Now;
 use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
 use crate::lifecycle::{after, instances_by_producer, next_multiple};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{FlushOutcome, LogLevel, Output, ProducerCommand};
-use crate::producer::{Owner, Producer, ScrapeBudget, ScrapedFor};
+use crate::producer::Producer;
 use crate::service::Service;
-use crate::session::{
-    Drain, FlushPurpose, FlushStrategy, Instance, LifecycleEvent, PendingFlush, SlowDataSources, SlowKind,
-    State,
-};
+use crate::session::{Drain, FlushPurpose, FlushStrategy, Instance, LifecycleEvent, PendingFlush, State};
 use crate::timers::Timer;
 use ferretto_proto::messages::trace_config::BufferConfig;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
@@ -113,13 +111,21 @@ impl Service {
             return;
         };
         if session.state != State::Started || session.pending_flushes.len() > limits::MAX_PENDING_FLUSHES {
-            return self.flush_finished(id, purpose, FlushOutcome::Failed, now);
+            // The service ends and has stopped the session. If that flushed all producers in time, this flush has nothing left to do.
+            let was_flushed = session.state != State::Started
+                && session.final_flush_outcome == FinalFlushOutcome::FINAL_FLUSH_SUCCEEDED;
+            let outcome = if self.is_ending && was_flushed {
+                FlushOutcome::Succeeded
+            } else {
+                FlushOutcome::Failed
+            };
+            return self.flush_finished(id, purpose, outcome, now);
         }
         session.flushes_requested += 1;
         // Only the last flush is of interest, and only if the trace was not read since.
         session
-            .slow_data_sources
-            .retain(|slow| slow.kind != SlowKind::LastFlush);
+            .absences
+            .retain(|absence| absence.kind != AbsenceKind::SlowToFlush);
         let mut instances = instances_by_producer(session, |instance| !instance.no_flush && picks(instance));
         for instance in session.instances.values().filter(|instance| picks(instance)) {
             // What it did not return nobody else can scrape: it does so when flushed, if not for any data source.
@@ -209,8 +215,8 @@ impl Service {
                 .instances
                 .values()
                 .filter(|instance| flush.waiting_for.contains(&instance.producer));
-            let slow = SlowDataSources::new(SlowKind::LastFlush, slow, &self.producers, now);
-            session.note_slow(slow);
+            let slow = Absence::new(AbsenceKind::SlowToFlush, slow, &self.producers, now);
+            session.note_absence(slow);
         }
         let line = format!(
             "tracing session {}: {silent} producers did not flush in time",
@@ -309,6 +315,7 @@ impl Service {
     pub(crate) fn abandon_flushes(&mut self, flushes: OrderedMap<FlushRequestId, PendingFlush>) {
         for flush in flushes.into_values() {
             match flush.purpose {
+                FlushPurpose::Consumer { .. } if self.is_ending => {}
                 FlushPurpose::Consumer { consumer, token } => {
                     self.flush_done(consumer, token, FlushOutcome::Failed);
                 }
@@ -320,38 +327,6 @@ impl Service {
                 }
                 FlushPurpose::Periodic | FlushPurpose::BeforeFileWrite | FlushPurpose::Final => {}
             }
-        }
-    }
-
-    /// Scrapes the shared memory of every producer for the buffers of this session, as much of it as one flush may have scraped for each
-    /// owner.
-    pub(crate) fn scrape_all(&mut self, id: SessionId) {
-        let producers: Vec<(ProducerId, Owner)> = self
-            .producers
-            .iter()
-            .filter(|(_, producer)| producer.may_be_scraped())
-            .map(|(id, producer)| (*id, producer.owner()))
-            .collect();
-        let mut left: OrderedMap<Owner, ScrapeBudget> = OrderedMap::new();
-        let mut cut = None;
-        for (producer, owner) in producers {
-            let left = left.get_or_insert_with(owner, ScrapeBudget::of_owner);
-            if self.scrape(ScrapedFor::Session(id), producer, left).is_break() {
-                cut.get_or_insert(owner);
-            }
-        }
-        let session = self.sessions.get_mut(&id);
-        if let Some((session, owner)) = session.zip(cut)
-            && !std::mem::replace(&mut session.scrape_told, true)
-        {
-            let line = format!(
-                "tracing session {}: the producers of {owner} have left more than {} bytes, or filled more than {} pages, in their \
-                 shared memory: a flush did not take all of it",
-                id.0,
-                limits::MAX_SCRAPED_PER_UID,
-                limits::MAX_PAGES_SCRAPED_PER_UID
-            );
-            self.log(LogLevel::Warning, line);
         }
     }
 }

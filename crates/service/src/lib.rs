@@ -6,6 +6,7 @@
 //! The daemon, an in-process backend and a simulator are drivers of this one machine.
 #![forbid(unsafe_code)]
 
+mod absences;
 mod admission;
 mod boost;
 mod clock;
@@ -13,8 +14,10 @@ mod clone;
 mod commit;
 pub mod compression;
 mod concurrent;
+mod discarded;
 mod effort;
 mod enable;
+mod ending;
 mod expression;
 mod flush;
 mod ids;
@@ -32,6 +35,7 @@ mod producer;
 pub mod protovm;
 mod query;
 mod readback;
+mod scrape;
 mod sequence_ids;
 mod service;
 mod session;

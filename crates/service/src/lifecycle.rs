@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ferretto_proto::messages::{Message, TraceConfig, observable_events};
 
+use crate::absences::{Absence, AbsenceKind, Absent};
 use crate::clock::Now;
 use crate::enable::{Attention, ConfigInput, only_filters_differ, resolve_targets};
 use crate::ids::{ConsumerId, DataSourceInstanceId, ProducerId, SessionId};
@@ -12,9 +13,7 @@ use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{LogLevel, Output, ProducerCommand};
 use crate::readback::Readout;
 use crate::service::Service;
-use crate::session::{
-    Drain, FlushStrategy, InstanceState, LifecycleEvent, Session, SlowDataSources, SlowKind, State,
-};
+use crate::session::{Drain, FlushStrategy, InstanceState, LifecycleEvent, Session, State};
 use crate::timers::{Clock, Timer};
 use crate::wanted::Wanted;
 
@@ -128,6 +127,9 @@ impl Service {
             InstanceState::Started
         };
         let (producer, config) = (instance.producer, instance.config.clone());
+        if let Some(took_part) = session.took_part.get_mut(instance.source) {
+            *took_part = true;
+        }
         session.instances.set_state(instance_id, state);
         self.observe_instance(id, instance_id);
         self.command(
@@ -216,15 +218,16 @@ impl Service {
             .instances
             .values()
             .filter(|instance| instance.state != InstanceState::Started);
-        let slow = SlowDataSources::new(SlowKind::Starting, slow, &self.producers, now);
+        let slow = Absence::new(AbsenceKind::SlowToStart, slow, &self.producers, now);
         let lines: Vec<String> = slow
             .who
             .iter()
-            .map(|(producer, source)| {
+            .map(|Absent { producer, source }| {
+                let producer = producer.as_deref().unwrap_or_default();
                 format!("data source {source:?} of producer {producer:?} has not started within 20 s")
             })
             .collect();
-        session.note_slow(slow);
+        session.note_absence(slow);
         for line in lines {
             self.log(LogLevel::Warning, line);
         }
@@ -328,6 +331,9 @@ impl Service {
             State::Configured => Stop::AtOnce,
             State::Started => stop,
         };
+        for absence in session.absences_at_the_end(&self.producers, now) {
+            session.note_absence(absence);
+        }
         let timeout = session.stop_timeout();
         // Only told to others if there is something to wait for.
         session.state = State::DisablingWaitingStopAcks;
@@ -485,14 +491,6 @@ impl Service {
             );
         };
         self.free_session(session, now);
-    }
-
-    /// The service is about to end: every session does, detached ones as well. Their files are still completed.
-    pub fn end_all_sessions(&mut self, now: &Now) {
-        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
-        for session in sessions {
-            self.free_session(session, now);
-        }
     }
 
     /// Ends a session and everything it holds; if it streams into a file, once that is complete or was given up.

@@ -121,6 +121,9 @@ pub const ALL_STARTED_TIMEOUT: Duration = Duration::from_secs(20);
 pub const MAX_LISTED_DATA_SOURCES: usize = 32;
 /// Bytes of each name listed there (upstream: no limit).
 pub const MAX_LISTED_NAME: usize = 1024;
+/// Of one user's producers, those whose data sources ended while a session recorded and are yet to be told of in its trace; older ones
+/// make room.
+pub const MAX_GONE_PER_OWNER: usize = 64;
 /// Flushes that were not acknowledged in time and are yet to be told of in the trace; older ones make room (upstream: no
 /// limit).
 pub const MAX_SLOW_FLUSHES: usize = 16;

@@ -5,6 +5,7 @@ use ferretto_proto::messages::{BuiltinClock, Message};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
+use crate::absences::{AbsenceKind, Absent};
 use crate::clock::{Now, clock_id};
 use crate::clone::CloneTrigger;
 use crate::concurrent::write_other_sessions;
@@ -16,7 +17,7 @@ use crate::protovm::{self, ProtoVms};
 use crate::readback::Readout;
 use crate::sequence_ids::SERVICE_SEQUENCE_ID;
 use crate::service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service};
-use crate::session::{LifecycleEvent, Session, SlowKind};
+use crate::session::{LifecycleEvent, Session};
 use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
 
 /// Content of `TracePacket.synchronization_marker`, by which readers find packet borders in a damaged file.
@@ -260,23 +261,23 @@ fn write_system_info(packet: &mut Writer, identity: &Identity) {
 pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out: &mut Readout) {
     if session.builtin().disable_service_events.unwrap_or_default() {
         session.lifecycle_events.clear();
-        session.slow_data_sources.clear();
+        session.absences.clear();
         session.buffers_cloned.clear();
         return;
     }
     enum Event {
         Plain(LifecycleEvent),
-        Slow(SlowKind, Vec<(String, String)>),
+        Absence(AbsenceKind, Vec<Absent>),
         BufferCloned(u32),
     }
-    // Who was slow is known before what waited for them goes on, in the same turn.
-    let slow = session.slow_data_sources.drain(..);
-    let slow = slow.map(|slow| (slow.at, Event::Slow(slow.kind, slow.who)));
+    // A missing data source is known before the work that waited for it goes on, in the same turn.
+    let absences = session.absences.drain(..);
+    let absences = absences.map(|absence| (absence.at, Event::Absence(absence.kind, absence.who)));
     let noted = session.lifecycle_events.drain(..);
     let noted = noted.map(|(kind, at)| (at, Event::Plain(kind)));
     let cloned = std::mem::take(&mut session.buffers_cloned).into_iter().zip(0..);
     let cloned = cloned.map(|(at, index)| (at, Event::BufferCloned(index)));
-    let mut events: Vec<(u64, Event)> = slow.chain(noted).chain(cloned).collect();
+    let mut events: Vec<(u64, Event)> = absences.chain(noted).chain(cloned).collect();
     // A clone is over when its buffers are there, which may be at the same time.
     let ends = |event: &Event| matches!(event, Event::Plain(LifecycleEvent::TracingDisabled));
     events.sort_by_key(|(at, event)| (*at, ends(event)));
@@ -290,17 +291,22 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out:
                 Event::BufferCloned(index) => {
                     message.buffer_cloned(*index);
                 }
-                Event::Slow(kind, who) => {
+                Event::Absence(kind, who) => {
                     let list = |sources: &mut write::tracing_service_event::DataSources<'_>| {
-                        for (producer, source) in who {
+                        for Absent { producer, source } in who {
                             sources.data_source(|entry| {
-                                entry.producer_name(producer).data_source_name(source);
+                                if let Some(producer) = producer {
+                                    entry.producer_name(producer);
+                                }
+                                entry.data_source_name(source);
                             });
                         }
                     };
                     match kind {
-                        SlowKind::Starting => message.slow_starting_data_sources(list),
-                        SlowKind::LastFlush => message.last_flush_slow_data_sources(list),
+                        AbsenceKind::SlowToStart => message.slow_starting_data_sources(list),
+                        AbsenceKind::SlowToFlush => message.last_flush_slow_data_sources(list),
+                        AbsenceKind::Gone(_) => message.data_sources_gone(list),
+                        AbsenceKind::NotOffered => message.data_sources_not_offered(list),
                     };
                 }
             });

@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::ControlFlow;
 
-use ferretto_proto::messages::{DataSourceDescriptor, Message};
-use ferretto_smb::{ChunkHeader, Completeness, MAX_WRITER_ID, ServiceSmb};
+use ferretto_proto::messages::DataSourceDescriptor;
+use ferretto_proto::opaque::essence;
+use ferretto_smb::{ChunkHeader, MAX_WRITER_ID, ServiceSmb};
 
+use crate::absences::{Absence, AbsenceKind};
 use crate::clock::Now;
+use crate::discarded::Discarded;
 use crate::effort::Effort;
 use crate::ids::{BufferId, DataSourceInstanceId, IdHasher, ProducerId, SessionId, WriterId};
 use crate::limits;
@@ -82,50 +84,11 @@ pub enum MemorySharing {
 /// Whether chunks that a producer did not return may be taken out of its shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scraping {
-    /// They stay.
+    /// They stay, until the producer goes away in mid-recording.
     #[default]
     Disabled,
     /// At a flush, a stop and when the producer goes away, whatever its registered writers have finished is copied.
     Enabled,
-}
-
-/// Whose buffers what is scraped goes into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ScrapedFor {
-    Session(SessionId),
-    /// All sessions': the producer is going away.
-    All,
-}
-
-/// What scraping may still take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ScrapeBudget {
-    /// To be copied.
-    bytes: usize,
-    /// To be looked at.
-    pages: usize,
-    /// Of programs, to merge what is overwritten.
-    protovm_work: u64,
-}
-
-impl ScrapeBudget {
-    /// For the producers of one owner.
-    pub(crate) fn of_owner() -> ScrapeBudget {
-        ScrapeBudget {
-            bytes: limits::MAX_SCRAPED_PER_UID,
-            pages: limits::MAX_PAGES_SCRAPED_PER_UID,
-            protovm_work: limits::MAX_PROTOVM_WORK_AT_ONCE,
-        }
-    }
-
-    /// For all that a producer leaves behind, however much that is: there is no other time.
-    fn of_the_last_time() -> ScrapeBudget {
-        ScrapeBudget {
-            bytes: usize::MAX,
-            pages: usize::MAX,
-            ..ScrapeBudget::of_owner()
-        }
-    }
 }
 
 /// Names a registration among all that the service has seen. The ids of producers do not: old ones send none.
@@ -151,6 +114,7 @@ pub(crate) struct Registration {
     pub(crate) number: RegistrationId,
     /// As the producer numbers it; 0 if it does not.
     pub(crate) id: u64,
+    /// Without the fields that the service passes on undecoded.
     pub(crate) descriptor: DataSourceDescriptor,
     /// As the producer sent it.
     pub(crate) descriptor_bytes: Vec<u8>,
@@ -198,7 +162,7 @@ impl Producer {
         }
     }
 
-    /// Whether there may be anything to be scraped.
+    /// Whether a flush may find anything to be scraped.
     pub(crate) fn may_be_scraped(&self) -> bool {
         self.scraping == Scraping::Enabled && !self.writers.is_empty() && self.smb.is_some()
     }
@@ -351,7 +315,7 @@ impl Service {
         if !self.producers.contains_key(&producer) {
             return;
         }
-        let _ = self.scrape(ScrapedFor::All, producer, &mut ScrapeBudget::of_the_last_time());
+        self.rescue(producer);
         self.forget_in_flushes(producer, now);
         self.end_instances(producer, now, |_| true);
         if let Some(gone) = self.producers.remove(&producer) {
@@ -370,7 +334,7 @@ impl Service {
         let Some(entry) = self.producers.get_mut(&producer) else {
             return;
         };
-        let Ok(decoded) = DataSourceDescriptor::decode_from_slice(descriptor) else {
+        let Ok(decoded) = essence(descriptor) else {
             return self.violation(producer, "sent a data source descriptor that cannot be decoded");
         };
         let number = RegistrationId(self.last_registration + 1);
@@ -439,7 +403,7 @@ impl Service {
         let Some(entry) = self.producers.get_mut(&producer) else {
             return;
         };
-        let Ok(decoded) = DataSourceDescriptor::decode_from_slice(descriptor) else {
+        let Ok(decoded) = essence(descriptor) else {
             return self.violation(producer, "sent a data source descriptor that cannot be decoded");
         };
         let id = decoded.id.unwrap_or_default();
@@ -518,10 +482,19 @@ impl Service {
     /// Ends instances that their producer has taken back, or all of them because it has gone away, data source by data source.
     fn end_instances(&mut self, producer: ProducerId, now: &Now, ended: impl Fn(&Instance) -> bool) {
         let mut ending: Vec<(String, SessionId, DataSourceInstanceId)> = Vec::new();
-        for session in self.sessions.values() {
+        for session in self.sessions.values_mut() {
+            let mut gone: Vec<&Instance> = Vec::new();
             for id in session.instances.of(producer) {
                 let instance = session.instances.get(*id).filter(|instance| ended(instance));
+                gone.extend(instance);
                 ending.extend(instance.map(|instance| (instance.name.clone(), session.id, *id)));
+            }
+            if session.state == State::Started
+                && let Some(first) = gone.first()
+            {
+                let kind = AbsenceKind::Gone(first.owner);
+                let gone = Absence::new(kind, gone.into_iter(), &self.producers, now);
+                session.note_absence(gone);
             }
         }
         ending.sort_unstable();
@@ -550,69 +523,6 @@ impl Service {
         }
     }
 
-    /// Copies what the writers of a producer have finished but not returned, into the buffers that are meant. Breaks if there is more than
-    /// `left` allows.
-    pub(crate) fn scrape(
-        &mut self,
-        wanted: ScrapedFor,
-        producer: ProducerId,
-        left: &mut ScrapeBudget,
-    ) -> ControlFlow<()> {
-        let buffers = match wanted {
-            ScrapedFor::All => None,
-            ScrapedFor::Session(session) => match self.sessions.get(&session) {
-                Some(session) => Some(&session.buffers),
-                None => return ControlFlow::Continue(()),
-            },
-        };
-        let Some(entry) = self.producers.get(&producer) else {
-            return ControlFlow::Continue(());
-        };
-        let Some(smb) = entry.smb.as_ref().filter(|_| entry.may_be_scraped()) else {
-            return ControlFlow::Continue(());
-        };
-        let is_wanted = |buffer: &BufferId| {
-            entry.allowed_buffers.contains(buffer) && buffers.is_none_or(|buffers| buffers.contains(buffer))
-        };
-        if !(&entry.allowed_buffers).into_iter().any(is_wanted) {
-            return ControlFlow::Continue(());
-        }
-        let chunk = &mut self.chunk;
-        let ScrapeBudget {
-            bytes,
-            pages,
-            protovm_work,
-        } = left;
-        let mut target = Target {
-            entry,
-            producer,
-            buffers: &mut self.buffers,
-            discarded: &mut self.chunks_discarded,
-            protovm_work,
-        };
-        smb.scrape_until(pages, |candidate| {
-            let header = candidate.header();
-            let Some(buffer) = entry
-                .writers
-                .get(&header.writer)
-                .filter(|buffer| is_wanted(buffer))
-            else {
-                return ControlFlow::Continue(());
-            };
-            candidate.copy_payload(chunk);
-            let Some(rest) = bytes.checked_sub(chunk.len()) else {
-                return ControlFlow::Break(());
-            };
-            *bytes = rest;
-            let state = match candidate.completeness() {
-                Completeness::Complete => ChunkState::Complete,
-                Completeness::BeingWritten => ChunkState::Incomplete,
-            };
-            target.copy_chunk(*buffer, &header, state, chunk);
-            ControlFlow::Continue(())
-        })
-    }
-
     /// The producer broke a rule that no honest one can: it is cut off.
     pub(crate) fn violation(&mut self, producer: ProducerId, what: &str) {
         let name = self
@@ -632,8 +542,8 @@ pub(crate) struct Target<'a> {
     pub(crate) entry: &'a Producer,
     pub(crate) producer: ProducerId,
     pub(crate) buffers: &'a mut OrderedMap<BufferId, TraceBuffer>,
-    /// Counts what goes nowhere.
-    pub(crate) discarded: &'a mut u64,
+    /// Collects the chunks that reach no buffer.
+    pub(crate) discarded: &'a mut Discarded,
     /// Work that may still be done to merge what is overwritten.
     pub(crate) protovm_work: &'a mut u64,
 }
@@ -654,11 +564,11 @@ impl Target<'_> {
             .is_some_and(|buffer| *buffer != target);
         if !self.entry.allowed_buffers.contains(&target) || registered_elsewhere {
             // Usually a chunk that was on its way when its session ended.
-            *self.discarded += 1;
+            self.discarded.chunk(target);
             return;
         }
         let Some(buffer) = self.buffers.get_mut(&target) else {
-            *self.discarded += 1;
+            self.discarded.chunk(target);
             return;
         };
         let info = ChunkInfo {

@@ -93,7 +93,9 @@ impl Service {
                 },
                 NextPart::Session(last) => {
                     let (id, session) = self.sessions.after(last)?;
-                    let part = self.is_visible(session, consumer).then(|| session_part(session));
+                    let part = self
+                        .is_visible(session, consumer)
+                        .then(|| self.session_part(session));
                     (part, NextPart::Session(*id))
                 }
             };
@@ -130,6 +132,39 @@ impl Service {
         let sources = &self.producers.get(&offer.producer)?.data_sources;
         let place = sources.binary_search_by_key(&offer.registration, |source| source.number);
         sources.get(place.ok()?)
+    }
+
+    fn session_part(&self, session: &Session) -> Vec<u8> {
+        let config = &session.config;
+        let tracing_sessions = vec![tracing_service_state::TracingSession {
+            id: Some(session.id.0),
+            consumer_uid: Some(session.uid as i32),
+            duration_ms: Some(config.duration_ms.unwrap_or_default()),
+            num_data_sources: Some(session.instances.len() as u32),
+            unique_session_name: Some(config.unique_session_name.clone().unwrap_or_default()),
+            bugreport_score: config.bugreport_score,
+            bugreport_filename: config.bugreport_filename.clone(),
+            start_realtime_ns: session.start_realtime.map(|ns| ns as i64),
+            buffer_size_kb: config
+                .buffers
+                .iter()
+                .map(|b| b.size_kb.unwrap_or_default())
+                .collect(),
+            state: Some(session.state.name().to_owned()),
+            buffer_used_bytes: session
+                .buffers
+                .iter()
+                .filter_map(|id| self.buffers.get(id))
+                .map(|buffer| buffer.used_size())
+                .collect(),
+            is_started: (session.state == State::Started).then_some(true),
+            ..Default::default()
+        }];
+        TracingServiceState {
+            tracing_sessions,
+            ..Default::default()
+        }
+        .encode_to_vec()
     }
 
     /// Others' sessions are nobody's business but root's.
@@ -180,8 +215,8 @@ impl Service {
             data_sources_seen: Some(self.last_instance),
             tracing_sessions: Some(sessions as u32),
             total_buffers: Some(self.buffers.len() as u32),
-            chunks_discarded: Some(self.chunks_discarded),
-            patches_discarded: Some(self.patches_discarded),
+            chunks_discarded: Some(session.chunks_discarded),
+            patches_discarded: Some(session.patches_discarded),
             invalid_packets: Some(session.invalid_packets),
             flushes_requested: Some(session.flushes_requested),
             flushes_succeeded: Some(session.flushes_succeeded),
@@ -272,33 +307,6 @@ fn data_source_part(producer: ProducerId, source: &Registration, max: usize) -> 
 }
 
 /// A session as a part of the service's state.
-fn session_part(session: &Session) -> Vec<u8> {
-    let config = &session.config;
-    let tracing_sessions = vec![tracing_service_state::TracingSession {
-        id: Some(session.id.0),
-        consumer_uid: Some(session.uid as i32),
-        duration_ms: Some(config.duration_ms.unwrap_or_default()),
-        num_data_sources: Some(session.instances.len() as u32),
-        unique_session_name: Some(config.unique_session_name.clone().unwrap_or_default()),
-        bugreport_score: config.bugreport_score,
-        bugreport_filename: config.bugreport_filename.clone(),
-        start_realtime_ns: session.start_realtime.map(|ns| ns as i64),
-        buffer_size_kb: config
-            .buffers
-            .iter()
-            .map(|b| b.size_kb.unwrap_or_default())
-            .collect(),
-        state: Some(session.state.name().to_owned()),
-        is_started: (session.state == State::Started).then_some(true),
-        ..Default::default()
-    }];
-    TracingServiceState {
-        tracing_sessions,
-        ..Default::default()
-    }
-    .encode_to_vec()
-}
-
 fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
     trace_stats::BufferStats {
         buffer_size: Some(stats.buffer_size),

@@ -108,6 +108,8 @@ pub struct Service {
     /// Clones that are not complete yet, by the ids they will have as sessions.
     pub(crate) clones: OrderedMap<SessionId, PendingClone>,
     pub(crate) lockdown: bool,
+    /// The service ends, so no session may begin any more.
+    pub(crate) is_ending: bool,
     pub(crate) triggers: crate::triggers::Registry,
     pub(crate) guarded_starts: GuardedStarts,
     /// What the driver was last asked to run the service at.
@@ -126,8 +128,8 @@ pub struct Service {
     pub(crate) last_instance: u64,
     pub(crate) last_flush: u64,
     last_buffer: u16,
-    pub(crate) chunks_discarded: u64,
-    pub(crate) patches_discarded: u64,
+    /// All ids of buffers were given out once.
+    buffer_ids_went_round: bool,
 
     /// What work is timed with that could take long.
     pub(crate) processor_clock: Option<ProcessorClock>,
@@ -154,6 +156,7 @@ impl Service {
             instances: HashMap::default(),
             clones: OrderedMap::new(),
             lockdown: false,
+            is_ending: false,
             triggers: crate::triggers::Registry::default(),
             guarded_starts: GuardedStarts::default(),
             boost: None,
@@ -168,8 +171,7 @@ impl Service {
             last_instance: 0,
             last_flush: 0,
             last_buffer: 0,
-            chunks_discarded: 0,
-            patches_discarded: 0,
+            buffer_ids_went_round: false,
             processor_clock: None,
             chunk: Vec::new(),
             moves: crate::commit::Moves::default(),
@@ -298,12 +300,20 @@ impl Service {
     /// does not meet its successor.
     pub(crate) fn allocate_buffer_id(&mut self) -> Option<BufferId> {
         for _ in 0..u16::MAX {
-            self.last_buffer = self.last_buffer.checked_add(1).unwrap_or(1);
+            self.last_buffer = self.last_buffer.checked_add(1).unwrap_or_else(|| {
+                self.buffer_ids_went_round = true;
+                1
+            });
             if !self.buffers.contains_key(&BufferId(self.last_buffer)) {
                 return Some(BufferId(self.last_buffer));
             }
         }
         None
+    }
+
+    /// Whether there is or was a buffer with this id.
+    pub(crate) fn was_given_out(&self, id: BufferId) -> bool {
+        id.0 != 0 && (id.0 <= self.last_buffer || self.buffer_ids_went_round)
     }
 
     /// Records for the consumer of a session, if it observes such things, that an instance changed its state.

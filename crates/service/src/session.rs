@@ -9,6 +9,7 @@ use std::time::Duration;
 use ferretto_proto::messages::{TraceConfig, trace_config, trace_stats};
 use ferretto_wire::Writer;
 
+use crate::absences::Absence;
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::clone::{BufferGroup, CloneTrigger};
@@ -19,11 +20,11 @@ use crate::instances::Instances;
 use crate::limits;
 use crate::machines::MachinesTold;
 use crate::ordered::{OrderedMap, OrderedSet};
-use crate::producer::{Owner, Producer, RegistrationId};
+use crate::producer::{Owner, RegistrationId};
 use crate::sequence_ids::SequenceIds;
 use crate::timers::Clock;
 use crate::trace_filter::SessionFilter;
-use crate::triggers::{Triggers, beginning};
+use crate::triggers::Triggers;
 use crate::wanted::Wanted;
 
 /// Where a session is in its life.
@@ -122,6 +123,8 @@ pub(crate) enum LifecycleEvent {
     TracingDisabled = 5,
     FlushStarted = 9,
     CloneStarted = 10,
+    /// Ours, see the schema.
+    ServiceEnded = 9903,
 }
 
 impl LifecycleEvent {
@@ -130,43 +133,6 @@ impl LifecycleEvent {
         match self {
             LifecycleEvent::AllDataSourcesFlushed | LifecycleEvent::FlushStarted => 64,
             _ => 1,
-        }
-    }
-}
-
-/// Data sources that did not do in time what they should, to be named in the trace.
-#[derive(Clone, Debug)]
-pub(crate) struct SlowDataSources {
-    pub(crate) at: u64,
-    pub(crate) kind: SlowKind,
-    /// Producer and data source names.
-    pub(crate) who: Vec<(String, String)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SlowKind {
-    Starting,
-    LastFlush,
-}
-
-impl SlowDataSources {
-    /// Names these instances, up to the limits.
-    pub(crate) fn new<'i>(
-        kind: SlowKind,
-        instances: impl Iterator<Item = &'i Instance>,
-        producers: &OrderedMap<ProducerId, Producer>,
-        now: &Now,
-    ) -> SlowDataSources {
-        let cut = |name: &str| beginning(name, limits::MAX_LISTED_NAME).to_owned();
-        let who = instances.take(limits::MAX_LISTED_DATA_SOURCES).map(|instance| {
-            let producer = producers.get(&instance.producer);
-            let producer = producer.map(|producer| cut(&producer.name));
-            (producer.unwrap_or_default(), cut(&instance.name))
-        });
-        SlowDataSources {
-            at: now.boot,
-            kind,
-            who: who.collect(),
         }
     }
 }
@@ -281,6 +247,9 @@ pub(crate) struct Session {
 
     pub(crate) sequence_ids: SequenceIds,
     pub(crate) invalid_packets: u64,
+    /// Chunks and patches of its producers that went nowhere.
+    pub(crate) chunks_discarded: u64,
+    pub(crate) patches_discarded: u64,
     /// What leaves the service goes through this. Only absent while a batch is put together.
     pub(crate) filter: Option<Box<SessionFilter>>,
 
@@ -290,7 +259,10 @@ pub(crate) struct Session {
     pub(crate) clock_snapshots: VecDeque<Now>,
     /// What happened and when, in boot time, as it happened: much of it within one turn, at the same time.
     pub(crate) lifecycle_events: VecDeque<(LifecycleEvent, u64)>,
-    pub(crate) slow_data_sources: Vec<SlowDataSources>,
+    /// Data sources that the trace still has to name, because some of their data may be missing.
+    pub(crate) absences: Vec<Absence>,
+    /// For each data source of the config, whether it had an instance since the start.
+    pub(crate) took_part: Vec<bool>,
     /// The log knows that not all was scraped that there was.
     pub(crate) scrape_told: bool,
     pub(crate) stats_due: bool,
@@ -335,7 +307,6 @@ impl Session {
             final_flush_outcome: trace_stats::FinalFlushOutcome::FINAL_FLUSH_UNSPECIFIED,
             all_started_notified: false,
             codec: Codec::of(&beginning.config),
-            config: beginning.config,
             compressor: None,
             triggers: beginning.triggers,
             file: beginning.file,
@@ -343,12 +314,15 @@ impl Session {
             free_when_drained: false,
             sequence_ids: SequenceIds::default(),
             invalid_packets: 0,
+            chunks_discarded: 0,
+            patches_discarded: 0,
             filter: beginning.filter,
             initial_clocks: None,
             start_realtime: None,
             clock_snapshots: VecDeque::new(),
             lifecycle_events: VecDeque::new(),
-            slow_data_sources: Vec::new(),
+            absences: Vec::new(),
+            took_part: vec![false; beginning.config.data_sources.len()],
             scrape_told: false,
             stats_due: false,
             sync_marker_due: false,
@@ -359,6 +333,7 @@ impl Session {
             boost: beginning.boost,
             buffers_cloned: Vec::new(),
             clone_trigger: None,
+            config: beginning.config,
         }
     }
 
@@ -386,11 +361,19 @@ impl Session {
             flushes_failed: original.flushes_failed,
             sequence_ids: original.sequence_ids.clone(),
             invalid_packets: original.invalid_packets,
+            chunks_discarded: original.chunks_discarded,
+            patches_discarded: original.patches_discarded,
             initial_clocks: original.initial_clocks,
             start_realtime: original.start_realtime,
             clock_snapshots: original.clock_snapshots.clone(),
-            lifecycle_events: original.lifecycle_events.clone(),
-            slow_data_sources: original.slow_data_sources.clone(),
+            // Who copies a session gets all that was asked for, however the original ends.
+            lifecycle_events: original
+                .lifecycle_events
+                .iter()
+                .filter(|(event, _)| *event != LifecycleEvent::ServiceEnded)
+                .copied()
+                .collect(),
+            absences: original.absences.clone(),
             scrape_told: false,
             stats_due: true,
             ..Session::new(beginning)
@@ -473,18 +456,6 @@ impl Session {
             events.remove(oldest);
         }
         events.push_back((event, at));
-    }
-
-    /// Notes which data sources were slow, to be written at the next read-back.
-    pub(crate) fn note_slow(&mut self, slow: SlowDataSources) {
-        let noted = &mut self.slow_data_sources;
-        let of_kind = |other: &SlowDataSources| other.kind == slow.kind;
-        if noted.iter().filter(|other| of_kind(other)).count() >= limits::MAX_SLOW_FLUSHES
-            && let Some(oldest) = noted.iter().position(of_kind)
-        {
-            noted.remove(oldest);
-        }
-        noted.push(slow);
     }
 
     /// Takes a clock snapshot for the next read-back, unless the last one still describes all clocks well.

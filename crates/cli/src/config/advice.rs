@@ -13,6 +13,7 @@ mod session;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod trace_filter;
 
 use std::fmt;
 
@@ -20,6 +21,7 @@ use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::text::{Place, Positions};
 
 use super::surroundings::Surroundings;
+pub(crate) use filters::nearest_event;
 
 /// How a config came to be, and so how a place in it is told.
 #[derive(Debug)]
@@ -114,6 +116,7 @@ pub(crate) fn advise(config: &TraceConfig, origin: &Origin, surroundings: &Surro
         sources::advise(&mut adviser);
         filters::advise(&mut adviser);
         buffers::advise(&mut adviser);
+        trace_filter::advise(&mut adviser);
         if !matches!(origin, Origin::Flags) {
             session::advise(&mut adviser);
         }

@@ -17,7 +17,7 @@ use super::advice::{Advice, Origin, Weight, advise};
 use super::surroundings::{Kernel, Machine, Offers, Surroundings};
 use super::{FAILURE, SUCCESS, parse};
 use crate::perfetto::config_source::WrittenConfig;
-use crate::perfetto::plan::check_config;
+use crate::perfetto::plan::{PlanError, check_config};
 use crate::perfetto::query::ask_within;
 
 /// How long a service is waited for.
@@ -44,7 +44,7 @@ pub(super) fn check(name: &str, bytes: &[u8]) -> Result<u8, String> {
 
 fn judged(name: &str, written: &WrittenConfig) -> (String, u8) {
     let machine = Machine::look();
-    let refusal = refusal(&written.config, &machine);
+    let refusal = refusal(name, written, &machine);
     let surroundings = look_around(&written.config, machine);
     let advice = advise(&written.config, &written.origin, &surroundings);
     (
@@ -56,10 +56,14 @@ fn judged(name: &str, written: &WrittenConfig) -> (String, u8) {
     )
 }
 
-/// Why it would be refused, by the command line or the service.
-fn refusal(config: &TraceConfig, machine: &Machine) -> Option<String> {
-    if let Err(error) = check_config(config) {
-        return Some(error.to_string());
+/// Why it would be refused, by the command line or the service, with the place in front.
+fn refusal(name: &str, written: &WrittenConfig, machine: &Machine) -> Option<String> {
+    let config = &written.config;
+    match check_config(config, &written.origin) {
+        // It knows where in the text it is.
+        Err(PlanError::KernelEvents(malformed)) => return Some(malformed.to_string()),
+        Err(error) => return Some(format!("{name}: error: {error}")),
+        Ok(()) => {}
     }
     if !config.activate_triggers.is_empty() {
         return None;
@@ -84,7 +88,9 @@ fn refusal(config: &TraceConfig, machine: &Machine) -> Option<String> {
     let input = ConfigInput { config, bytes };
     let refused = service.enable_tracing(consumer, input, &file, 0, &Now::default());
     let reason = refused.err()?;
-    Some(format!("the service would refuse this config: {reason}"))
+    Some(format!(
+        "{name}: error: the service would refuse this config: {reason}"
+    ))
 }
 
 /// Looks at whatever can be seen, and says on stderr what cannot.
@@ -125,7 +131,7 @@ fn report(name: &str, origin: &Origin, refusal: Option<&str>, advice: &[Advice])
     let mut out = String::new();
     // Writing to a string cannot fail.
     if let Some(refusal) = refusal {
-        let _ = writeln!(out, "{name}: error: {refusal}");
+        let _ = writeln!(out, "{refusal}");
     }
     for advice in advice {
         let _ = writeln!(out, "{}", advice.line(origin));

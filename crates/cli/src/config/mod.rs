@@ -1,4 +1,4 @@
-//! `ferretto config`: checks trace configs before they are used, and converts them between text and binary.
+//! `ferretto config`: has configs to begin with, checks them before they are used, and converts them between text and binary.
 //!
 //! Called by [`applet`](crate::applet). Findings and converted configs go to stdout, everything else to stderr. Exit codes: 0 when it was
 //! done, and for a config that is legal, whatever there is to be said of it; 1 for one that would be refused and for any other
@@ -6,16 +6,21 @@
 
 pub(crate) mod advice;
 mod check;
+pub(crate) mod event_names;
+mod new;
 pub(crate) mod surroundings;
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_proto::text::{self, Printer, TRACE_CONFIG};
 
+use crate::manual;
 use crate::perfetto::config_source::{ConfigSyntax, WrittenConfig, detect, parse_config, read_config};
+use crate::private_file;
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
@@ -40,10 +45,11 @@ pub(crate) fn command() -> Command {
     };
     Command::new("config")
         .bin_name("ferretto config")
-        .about("Checks trace configs before they are used, and converts them")
+        .about("Checks trace configs before they are used, converts them, and has some to begin with")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
+        .subcommand(new::command())
         .subcommand(
             Command::new("check")
                 .about("Says what is wrong with a config, and what will disappoint in the trace")
@@ -74,12 +80,13 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("config".into()).chain(words)) {
         Ok(matches) => matches,
         Err(message) => {
-            let _ = message.print();
+            manual::print("ferretto config", &message);
             return if message.use_stderr() { USAGE } else { SUCCESS };
         }
     };
     let done = match matches.subcommand() {
         Some(("check", matches)) => read(matches).and_then(|(name, bytes)| check::check(&name, &bytes)),
+        Some(("new", matches)) => new::run(matches).map(|()| SUCCESS),
         Some(("encode", matches)) => encode(matches).map(|()| SUCCESS),
         Some(("decode", matches)) => decode(matches).map(|()| SUCCESS),
         // There are no others.
@@ -143,7 +150,11 @@ fn decode(matches: &ArgMatches) -> Result<(), String> {
 fn write(out: Option<&PathBuf>, bytes: &[u8]) -> Result<(), String> {
     match out {
         Some(path) => {
-            std::fs::write(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))
+            let written = private_file::open(File::options().write(true), path).and_then(|(mut file, _)| {
+                private_file::empty(&file)?;
+                file.write_all(bytes)
+            });
+            written.map_err(|error| format!("cannot write {}: {error}", path.display()))
         }
         None => {
             let mut stdout = std::io::stdout().lock();

@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferretto_probes::ftrace::categories::events_of_category;
-use ferretto_probes::ftrace::tracefs::Tracefs;
+use ferretto_probes::ftrace::tracefs::{Tracefs, TracefsError};
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::{TraceConfig, TracingServiceState};
+
+use crate::glob::glob;
 
 /// All of it.
 #[derive(Debug)]
@@ -128,6 +130,10 @@ pub(crate) struct Kernel {
     pub(crate) events: BTreeMap<String, BTreeSet<String>>,
     /// How many events of this kernel each of the config's atrace categories stands for.
     pub(crate) atrace_categories: BTreeMap<String, usize>,
+    /// Its tracers; empty if that is not known.
+    pub(crate) tracers: BTreeSet<String>,
+    /// The tracefs instances that the config names, and whether they are there.
+    pub(crate) instances: BTreeMap<String, bool>,
 }
 
 impl Kernel {
@@ -141,31 +147,56 @@ impl Kernel {
             return Ok(None);
         }
         let tracefs = Tracefs::find().map_err(|error| error.to_string())?;
-        let listed = tracefs
-            .read("available_events")
-            .map_err(|error| error.to_string())?;
-        let mut kernel = Kernel::default();
-        for (group, name) in listed.lines().filter_map(|line| line.split_once(':')) {
-            kernel.add(group, name);
-        }
-        // The kernel's own events are in no list.
-        for name in tracefs.events_of("ftrace").unwrap_or_default() {
-            kernel.add("ftrace", &name);
-        }
+        let tracers = tracefs.read("available_tracers").unwrap_or_default();
+        let mut kernel = Kernel {
+            events: events_of_kernel(&tracefs).map_err(|error| error.to_string())?,
+            tracers: tracers.split_ascii_whitespace().map(str::to_owned).collect(),
+            ..Kernel::default()
+        };
         for source in &config.data_sources {
             for category in &source.config.ftrace_config.atrace_categories {
                 let count = events_of_category(category, &tracefs).len();
                 kernel.atrace_categories.insert(category.clone(), count);
             }
+            if let Some(name) = source
+                .config
+                .ftrace_config
+                .instance_name
+                .as_deref()
+                .filter(|name| !name.is_empty())
+            {
+                let is_there = tracefs.instance(name).is_ok();
+                kernel.instances.insert(name.to_owned(), is_there);
+            }
         }
         Ok(Some(kernel))
     }
 
-    fn add(&mut self, group: &str, name: &str) {
-        self.events
-            .entry(group.to_owned())
-            .or_default()
-            .insert(name.to_owned());
+    /// Looks at the events that the running kernel has.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub(crate) fn look_at_events() -> Result<Kernel, String> {
+        let events = Tracefs::find().and_then(|tracefs| events_of_kernel(&tracefs));
+        Ok(Kernel {
+            events: events.map_err(|error| error.to_string())?,
+            ..Kernel::default()
+        })
+    }
+
+    /// The groups with an event of this name.
+    pub(crate) fn groups_of(&self, name: &str) -> impl Iterator<Item = &str> {
+        let having = self.events.iter().filter(move |(_, names)| names.contains(name));
+        having.map(|(group, _)| group.as_str())
+    }
+
+    /// The events whose group and name match these patterns, in which `*` stands for anything.
+    pub(crate) fn matching(&self, group: &str, name: &str) -> impl Iterator<Item = String> {
+        let groups = self.events.iter().filter(move |(own, _)| glob(group, own));
+        groups.flat_map(move |(group, names)| {
+            let names = names.iter().filter(move |own| glob(name, own));
+            names.map(move |name| format!("{group}/{name}"))
+        })
     }
 
     /// Whether `group/name`, `group/*` or `name` is an event of it.
@@ -176,6 +207,29 @@ impl Kernel {
             None => self.events.values().any(|names| names.contains(event)),
         }
     }
+}
+
+/// The names of all events of the running kernel, by group.
+///
+/// # Errors
+/// If tracefs does not tell.
+pub(crate) fn events_of_kernel(
+    tracefs: &Tracefs,
+) -> Result<BTreeMap<String, BTreeSet<String>>, TracefsError> {
+    let listed = tracefs.read("available_events")?;
+    let mut events: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (group, name) in listed.lines().filter_map(|line| line.split_once(':')) {
+        events
+            .entry(group.to_owned())
+            .or_default()
+            .insert(name.to_owned());
+    }
+    // The kernel's own events are in no list.
+    let own = tracefs.events_of("ftrace").unwrap_or_default();
+    if !own.is_empty() {
+        events.entry("ftrace".to_owned()).or_default().extend(own);
+    }
+    Ok(events)
 }
 
 /// The machine that is recorded.

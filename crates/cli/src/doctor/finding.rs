@@ -4,6 +4,10 @@
 
 use std::fmt::Write;
 
+use serde_json::{Value, json};
+
+use crate::stdout::Style;
+
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mark {
@@ -87,13 +91,6 @@ impl Finding {
     }
 }
 
-/// Whether there are colours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
-    Coloured,
-    Plain,
-}
-
 /// Columns of the mark and of the topic, each with a space behind it.
 const MARK_COLUMN: usize = 8;
 const TOPIC_COLUMN: usize = 11;
@@ -139,6 +136,25 @@ pub(super) fn worst(findings: &[Finding]) -> Mark {
         .map(|finding| finding.mark)
         .max()
         .unwrap_or(Mark::Ok)
+}
+
+/// The same for scripts, as `docs/schema/doctor.json` describes it.
+pub(super) fn json(findings: &[Finding]) -> Value {
+    let worst = worst(findings);
+    let findings = findings.iter().map(|finding| {
+        json!({
+            "mark": finding.mark.word(),
+            "topic": finding.topic,
+            "what": finding.what,
+            "costs": finding.costs,
+            "mend": finding.mend,
+        })
+    });
+    json!({
+        "recording_works": worst != Mark::Problem,
+        "worst": worst.word(),
+        "findings": findings.collect::<Vec<_>>(),
+    })
 }
 
 fn judgement(findings: &[Finding]) -> &'static str {

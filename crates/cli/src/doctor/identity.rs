@@ -135,7 +135,7 @@ fn container(machine: &dyn Machine) -> Option<String> {
 }
 
 /// The name of a user, or its number.
-pub(super) fn user_name(machine: &dyn Machine, uid: u32) -> String {
+pub(crate) fn user_name(machine: &dyn Machine, uid: u32) -> String {
     name_in(machine, "/etc/passwd", uid).unwrap_or_else(|| format!("user {uid}"))
 }
 

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What this user may do with a file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(crate) enum Access {
     /// Read the file, list the folder.
     Read,
     /// Write to the file, make files in the folder, connect to the socket.
@@ -36,16 +36,16 @@ pub(super) enum Access {
 
 /// Whose a file is, and who may do what with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
     /// The lower twelve bits of the mode.
-    pub(super) mode: u32,
+    pub(crate) mode: u32,
 }
 
 /// What came of asking who is behind a consumer socket.
 #[derive(Debug, Clone)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// A service told its state.
     Service {
         state: Box<TracingServiceState>,
@@ -63,7 +63,7 @@ pub(super) enum Answer {
 }
 
 /// What the checks look at.
-pub(super) trait Machine {
+pub(crate) trait Machine {
     /// The text of a file, or as much of it as anybody needs.
     fn read(&self, path: &str) -> io::Result<String>;
     /// The names in a folder.
@@ -90,7 +90,7 @@ pub(super) trait Machine {
 
 /// The machine that this runs on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ThisMachine;
+pub(crate) struct ThisMachine;
 
 impl Machine for ThisMachine {
     fn read(&self, path: &str) -> io::Result<String> {

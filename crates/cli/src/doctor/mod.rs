@@ -9,6 +9,7 @@
 //! recorded, 2 for a command line that makes no sense.
 
 mod finding;
+mod ftrace_use;
 mod identity;
 mod kernel;
 mod machine;
@@ -25,33 +26,40 @@ mod fake;
 mod tests;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
 
-use clap::Command;
+use clap::{Arg, ArgAction, Command};
 use ferretto_proto::messages::TracingServiceState;
 
-use finding::{Finding, Mark, Style, report, worst};
+use finding::{Finding, Mark, json, report, worst};
+pub(crate) use ftrace_use::FtraceUse;
 use identity::Identity;
-use machine::{Machine, ThisMachine};
-pub(crate) use processes::Holder;
-use processes::named;
+pub(crate) use identity::user_name;
+pub(crate) use machine::{Answer, Machine, ThisMachine};
+pub(crate) use processes::{Holder, all, named};
+
+use crate::stdout::{self, Screen};
+
+use crate::manual;
 
 /// The name it speaks under.
 const NAME: &str = "ferretto doctor";
-/// Columns of what is no terminal.
-const USUAL_WIDTH: usize = 100;
-
 const RECORDING_WORKS: u8 = 0;
 const PROBLEMS: u8 = 1;
 const USAGE: u8 = 2;
 
-/// The definition of all flags: there are none.
+/// The definition of all flags.
 pub(crate) fn command() -> Command {
     Command::new("doctor")
         .about("Says what recording on this machine depends on, and how to mend what is missing")
         .long_about(
             "Looks at everything that recording on this machine depends on: kernel, tracefs, permissions, sockets and who listens, \
              memory, limits. For whatever is missing it says what that costs and which command mends it. It changes nothing.",
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print JSON, for scripts: see docs/json.md"),
         )
         .after_help(
             "Each line is marked ok, note (recording works, but something will be missing) or problem (nothing can be recorded).\n\
@@ -62,21 +70,27 @@ pub(crate) fn command() -> Command {
 /// Runs the applet with the words after its name; gives the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let words = std::iter::once(OsString::from(NAME)).chain(words);
-    if let Err(message) = command().bin_name(NAME).try_get_matches_from(words) {
-        let _ = message.print();
-        return if message.use_stderr() {
-            USAGE
-        } else {
-            RECORDING_WORKS
-        };
-    }
+    let matches = match command().bin_name(NAME).try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(message) => {
+            manual::print(NAME, &message);
+            return if message.use_stderr() {
+                USAGE
+            } else {
+                RECORDING_WORKS
+            };
+        }
+    };
     let findings = examine(&ThisMachine);
-    let (width, style) = terminal();
-    // A reader that has seen enough (`| head`) is no failure.
-    let mut stdout = io::stdout();
-    let _ = stdout
-        .write_all(report(&findings, width, style).as_bytes())
-        .and_then(|()| stdout.flush());
+    let text = match matches.get_flag("json") {
+        true => format!("{:#}\n", json(&findings)),
+        false => {
+            let screen = Screen::look();
+            report(&findings, screen.width(), screen.style())
+        }
+    };
+    // The exit code says what was found, also if it cannot be printed.
+    let _ = stdout::print(text.as_bytes());
     match worst(&findings) {
         Mark::Ok | Mark::Note => RECORDING_WORKS,
         Mark::Problem => PROBLEMS,
@@ -86,21 +100,6 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
 /// Who listens on this port of 127.0.0.1, if we may know.
 pub(crate) fn port_holder(port: u16) -> Option<Holder> {
     ports::holder(&ThisMachine, port)
-}
-
-fn terminal() -> (usize, Style) {
-    let stdout = io::stdout();
-    if !stdout.is_terminal() {
-        return (USUAL_WIDTH, Style::Plain);
-    }
-    let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let style = match (set("NO_COLOR"), set("TERM")) {
-        (Some(_), _) => Style::Plain,
-        (None, Some(term)) if term == "dumb" => Style::Plain,
-        (None, _) => Style::Coloured,
-    };
-    (if columns == 0 { USUAL_WIDTH } else { columns }, style)
 }
 
 /// The machine, with what the checks have to know of each other.

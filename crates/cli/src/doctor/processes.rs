@@ -9,8 +9,8 @@ use super::machine::Machine;
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holder {
-    pub(super) name: String,
-    pub(super) pid: i32,
+    pub(crate) name: String,
+    pub(crate) pid: i32,
 }
 
 impl fmt::Display for Holder {
@@ -20,13 +20,13 @@ impl fmt::Display for Holder {
 }
 
 /// All processes that there are to see.
-pub(super) fn all(machine: &dyn Machine) -> Vec<i32> {
+pub(crate) fn all(machine: &dyn Machine) -> Vec<i32> {
     let names = machine.list("/proc").unwrap_or_default();
     names.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// A process with its name: that of the applet, where one program is several.
-pub(super) fn named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
+pub(crate) fn named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
     let comm = machine.read(&format!("/proc/{pid}/comm")).ok()?;
     let comm = comm.trim_end();
     let name = match comm {
@@ -42,23 +42,30 @@ pub(super) fn named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
     Some(Holder { name, pid })
 }
 
-/// The first process that has something open whose name in `/proc/PID/fd` is wanted.
-pub(super) fn with_open(machine: &dyn Machine, wanted: impl Fn(&str) -> bool) -> Option<Holder> {
-    all(machine).into_iter().find_map(|pid| {
+/// The processes that have something open whose name in `/proc/PID/fd` is `wanted`, with what that makes of the name; a process comes
+/// once for each thing.
+pub(super) fn opened<T>(
+    machine: &dyn Machine,
+    wanted: impl Fn(&str) -> Option<T>,
+) -> impl Iterator<Item = (Holder, T)> {
+    all(machine).into_iter().flat_map(move |pid| {
         let folder = format!("/proc/{pid}/fd");
-        let fds = machine.list(&folder).ok()?;
-        fds.iter()
-            .any(|fd| {
-                machine
-                    .link(&format!("{folder}/{fd}"))
-                    .is_ok_and(|to| wanted(&to))
-            })
-            .then(|| named(machine, pid))?
+        let fds = machine.list(&folder).unwrap_or_default();
+        let links = fds
+            .iter()
+            .filter_map(|fd| machine.link(&format!("{folder}/{fd}")).ok());
+        let found: Vec<T> = links.filter_map(|to| wanted(&to)).collect();
+        let holder = (!found.is_empty()).then(|| named(machine, pid)).flatten();
+        found
+            .into_iter()
+            .filter_map(move |what| Some((holder.clone()?, what)))
     })
 }
 
 /// The process that has the socket of this inode.
 pub(super) fn with_socket(machine: &dyn Machine, inode: u64) -> Option<Holder> {
     let name = format!("socket:[{inode}]");
-    with_open(machine, |open| open == name)
+    opened(machine, |open| (open == name).then_some(()))
+        .map(|(holder, ())| holder)
+        .next()
 }

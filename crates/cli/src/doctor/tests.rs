@@ -8,6 +8,7 @@ use super::fake::{Fake, PROBES};
 use super::finding::{Finding, Mark, worst};
 use super::machine::Answer;
 use super::*;
+use crate::stdout::Style;
 
 /// The one finding on this topic.
 fn found(fake: &Fake, topic: &str) -> Finding {

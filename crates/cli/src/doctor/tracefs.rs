@@ -1,13 +1,13 @@
 //! Tracefs: whether kernel events can be recorded, by whom, and who else does.
 
 use ferretto_probes::ftrace::restore::JournalDir;
-use ferretto_probes::ftrace::tracefs::{EventName, MOUNT_POINTS};
+use ferretto_probes::ftrace::tracefs::MOUNT_POINTS;
 
 use super::System;
 use super::finding::Finding;
+use super::ftrace_use::{FtraceUse, Reader};
 use super::identity::{Namespace, user_name};
 use super::machine::{Access, Owner};
-use super::processes::with_open;
 
 /// What is missing without tracefs.
 const NO_KERNEL_EVENTS: &str = "no kernel events (scheduling, system calls, frequencies); linux.process_stats and linux.sys_stats still work";
@@ -231,13 +231,10 @@ fn usable(system: &System<'_>, root: &str) -> Finding {
         .mend(command)
 }
 
-/// The first word of a file.
-fn word(system: &System<'_>, root: &str, file: &str) -> String {
-    let text = system.machine.read(&format!("{root}/{file}")).unwrap_or_default();
-    text.split_ascii_whitespace()
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+/// Whether the kernel writes nothing, whatever is enabled.
+fn is_off(system: &System<'_>, root: &str) -> bool {
+    let control = system.machine.read(&format!("{root}/tracing_on"));
+    control.is_ok_and(|control| control.trim() == "0")
 }
 
 /// Others who use ftrace, of which there is one for all.
@@ -247,8 +244,13 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
     let recording = system.is_recording() && probes.is_some();
     let mut findings = Vec::new();
 
-    let tracer = word(system, root, "current_tracer");
-    if !recording && !tracer.is_empty() && tracer != "nop" {
+    let FtraceUse {
+        tracer,
+        events: on,
+        readers,
+        instances,
+    } = FtraceUse::look(system.machine, root);
+    if let Some(tracer) = tracer.filter(|_| !recording) {
         findings.push(
             Finding::note("ftrace", format!("somebody uses it: the tracer `{tracer}` is on"))
                 .costs("no kernel events as long as it is")
@@ -259,15 +261,6 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
                 ),
         );
     }
-    let set = system
-        .machine
-        .read(&format!("{root}/set_event"))
-        .unwrap_or_default();
-    let on: Vec<String> = set
-        .lines()
-        .filter_map(EventName::from_set_event)
-        .map(|event| event.to_string())
-        .collect();
     if !recording && !on.is_empty() {
         findings.push(
             Finding::note(
@@ -282,12 +275,23 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
             ),
         );
     }
-    let buffers = |open: &str| {
-        open.strip_prefix(root)
-            .and_then(|file| file.strip_prefix('/'))
-            .is_some_and(|file| !file.starts_with("instances/") && file.contains("trace_pipe"))
-    };
-    if let Some(reader) = with_open(system.machine, buffers).filter(|reader| Some(reader.pid) != ours) {
+    // The probes turn it on when they enable events; without a recording it may well be off.
+    if let (true, Some(probes)) = (recording && !on.is_empty(), &probes)
+        && is_off(system, root)
+    {
+        findings.push(
+            Finding::note(
+                "ftrace",
+                format!("somebody turned it off while {probes} records: tracing_on is 0"),
+            )
+            .costs("no kernel events for recordings until it is on again")
+            .mend(system.identity.write_as_root("1", &format!("{root}/tracing_on"))),
+        );
+    }
+    let others = readers
+        .into_iter()
+        .find(|reader| reader.instance.is_none() && Some(reader.process.pid) != ours);
+    if let Some(Reader { process: reader, .. }) = others {
         findings.push(
             Finding::note("ftrace", format!("{reader} reads the kernel's buffers"))
                 .costs("what it takes out of them is missing from recordings")
@@ -299,10 +303,6 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
             (true, Some(probes)) => format!("in use by {probes}, for a recording"),
             _ => "free".to_owned(),
         };
-        let instances = system
-            .machine
-            .list(&format!("{root}/instances"))
-            .unwrap_or_default();
         let what = match instances.is_empty() {
             true => what,
             false => format!(

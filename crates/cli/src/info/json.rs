@@ -1,16 +1,17 @@
 //! The same for scripts: one JSON object.
 //!
-//! Called by [`run`](super::run) for `--json`. Names and units are a promise: sizes are in bytes, times since boot and
-//! durations in ns (`_ns`), wall-clock times as RFC 3339. What the trace does not tell is `null` or an empty list. Nothing is cut.
+//! Called by [`run`](super::run) for `--json`. Names and units are the promise of `docs/json.md`, and `docs/schema/info.json` is what tests
+//! hold this against: a new field is described there. What the trace does not tell is `null` or an empty list. Nothing is cut.
 
 use ferretto_proto::messages::{Enumeration, TraceConfig};
 use serde_json::{Value, json};
 
 use super::Trace;
-use super::findings::{Finding, Severity};
 use super::report::{event_name, kind_name, local_time, uuid};
 use super::sequences::OTHERS;
 use super::summary::Summary;
+use crate::account::{Finding, Severity};
+use crate::trace_reader::Compression;
 
 /// All that is known.
 pub(super) fn json(trace: &Trace<'_>, findings: &[Finding]) -> Value {
@@ -25,6 +26,8 @@ pub(super) fn json(trace: &Trace<'_>, findings: &[Finding]) -> Value {
         .map(|(start, length)| start.saturating_add(length));
     json!({
         "file": trace.name,
+        "file_size": trace.file_size,
+        "compression": trace.compression.map(Compression::name),
         "size": trace.end.size,
         "is_cut": trace.end.cut.is_some(),
         "packets": summary.all.packets,
@@ -51,7 +54,12 @@ pub(super) fn json(trace: &Trace<'_>, findings: &[Finding]) -> Value {
             "event": event_name(summary, *field), "field": field, "count": count,
         })).collect::<Vec<_>>(),
         "sequences": sequences(summary),
+        "damaged_places": summary.damaged,
+        "damages": summary.damages.iter().map(|damage| json!({
+            "offset": damage.offset, "skipped": damage.skipped, "reason": damage.reason.to_string(),
+        })).collect::<Vec<_>>(),
         "losses": listed(findings, Severity::Loss),
+        "not_recorded": listed(findings, Severity::Missing),
         "notes": listed(findings, Severity::Note),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! Called by [`applet`](crate::applet). The path of a file: [`trace_reader`] → [`summary`] (with [`sequences`] and [`timeline`]) →
 //! [`findings`] → [`report`] or [`json`]. Exit codes: 0 when the file was read to its end, whatever the trace has lost, and also if the file
-//! ends inside a packet (it may still be growing); 1 if it is damaged, no trace, or cannot be read; 2 for a wrong command line.
+//! ends inside a packet (it may still be growing); 3 with `--strict`, if it lost something or lacks something; 1 if it is damaged, no trace, or cannot be read; 2 for a wrong command line.
 
 mod findings;
 mod json;
@@ -17,7 +17,9 @@ use std::ops::ControlFlow;
 
 use clap::{CommandFactory, Parser};
 
-use crate::trace_reader::{self, End, Input, foreign_format};
+use crate::manual;
+use crate::perfetto::INCOMPLETE;
+use crate::trace_reader::{self, Compression, End, Input, nothing_read};
 use summary::Summary;
 
 const NAME: &str = "ferretto info";
@@ -28,19 +30,23 @@ const NAME: &str = "ferretto info";
 /// everything that was lost, by cause, with what to change in the config about it.
 ///
 /// Exits with 0 whatever the trace has lost, also if the file ends inside a packet, as one that is still being written does;
-/// with 1 if the file is damaged or no trace.
+/// with 1 if the file is damaged or no trace; with --strict, with 3 if anything is lost or was not recorded, or if the trace does
+/// not tell.
 #[derive(Debug, Parser)]
 #[command(name = "info", bin_name = NAME, disable_version_flag = true)]
 struct Args {
-    /// The trace; - is stdin
+    /// The trace, also compressed with gzip, zstd or xz; - is stdin
     #[arg(value_name = "TRACE")]
     trace: OsString,
-    /// Print JSON, for scripts: sizes in bytes, times in ns
+    /// Print JSON, for scripts: see docs/json.md
     #[arg(long)]
     json: bool,
     /// List all rows of each table
     #[arg(long)]
     all: bool,
+    /// Exit with 3 unless all that was asked for was recorded and nothing lost
+    #[arg(long)]
+    strict: bool,
 }
 
 /// The definition of all flags.
@@ -59,6 +65,10 @@ enum Detail {
 /// A trace that was read.
 struct Trace<'a> {
     name: &'a str,
+    /// How the file is compressed, if it is.
+    compression: Option<Compression>,
+    /// The size of the file in bytes, unless it is a stream.
+    file_size: Option<u64>,
     summary: &'a Summary,
     end: End,
 }
@@ -70,7 +80,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Ok(arguments) => arguments,
         Err(message) => {
             // A reader that is gone is no failure.
-            let _ = message.print();
+            manual::print(NAME, &message);
             return message.exit_code() as u8;
         }
     };
@@ -81,6 +91,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
             return 1;
         }
     };
+    let file_size = input.file_size();
     let mut summary = Summary::default();
     let (end, unread) = match gather(input.source, &mut summary) {
         Ok(end) => (end, None),
@@ -92,9 +103,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
     if summary.all.packets == 0 && unread.is_none() {
         let explanation = match summary.damages.first() {
-            Some(first) => foreign_format(first).map_or("is no Perfetto trace".to_owned(), |explanation| {
-                format!("is no Perfetto trace: {explanation}")
-            }),
+            Some(first) => nothing_read(first),
             None if end.size == 0 => "is empty".to_owned(),
             None => end.cut.map(|cut| cut.to_string()).unwrap_or_default(),
         };
@@ -103,6 +112,8 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
     let trace = Trace {
         name: &input.name,
+        compression: input.compression,
+        file_size,
         summary: &summary,
         end,
     };
@@ -123,7 +134,9 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
             eprintln!("{NAME}: cannot write: {error}");
             1
         }
-        _ => u8::from(unread.is_some() || summary.damaged > 0),
+        _ if unread.is_some() || summary.damaged > 0 => 1,
+        _ if arguments.strict && !findings::is_whole(&summary, &findings) => INCOMPLETE,
+        _ => 0,
     }
 }
 
@@ -145,6 +158,8 @@ pub(crate) fn describe(trace: &[u8]) -> Description {
     let findings = findings::findings(&summary, &end);
     let trace = Trace {
         name: "trace",
+        compression: None,
+        file_size: None,
         summary: &summary,
         end,
     };

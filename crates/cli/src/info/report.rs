@@ -10,10 +10,10 @@ use chrono::{DateTime, FixedOffset, Utc};
 use ferretto_proto::messages::Enumeration;
 use ferretto_proto::text::Printer;
 
-use super::findings::{Finding, Severity};
 use super::sequences::OTHERS;
 use super::summary::Summary;
 use super::{Detail, Trace};
+use crate::account::{Finding, Severity};
 use crate::perfetto::figures::{Bytes, Count, Counted, Elapsed};
 
 #[cfg(test)]
@@ -57,8 +57,9 @@ impl Report<'_> {
     fn facts(&self, out: &mut String) -> fmt::Result {
         let summary = self.summary;
         let size = format!(
-            "{}, {}{}",
+            "{}{}, {}{}",
             Bytes(self.trace.end.size),
+            self.container(),
             Counted(summary.all.packets, "packet"),
             self.compression()
         );
@@ -79,6 +80,17 @@ impl Report<'_> {
             writeln!(out, "{label:<9} {value}")?;
         }
         Ok(())
+    }
+
+    /// What the file is compressed with as a whole.
+    fn container(&self) -> String {
+        match (self.trace.compression, self.trace.file_size) {
+            (Some(compression), Some(bytes)) => {
+                format!(" ({} compressed with {})", Bytes(bytes), compression.name())
+            }
+            (Some(compression), None) => format!(" (compressed with {})", compression.name()),
+            (None, _) => String::new(),
+        }
     }
 
     fn compression(&self) -> String {
@@ -427,34 +439,28 @@ impl Column {
 }
 
 fn print_findings(findings: &[Finding], out: &mut String) -> fmt::Result {
-    let (losses, notes): (Vec<_>, Vec<_>) = findings
-        .iter()
-        .partition(|finding| finding.severity == Severity::Loss);
-    out.push('\n');
-    if losses.is_empty() {
-        writeln!(out, "NOTHING LOST, as far as the trace tells")?;
-    } else {
-        writeln!(out, "LOST")?;
+    if findings.iter().all(|finding| finding.severity == Severity::Note) {
+        writeln!(out, "\nNOTHING LOST, as far as the trace tells")?;
     }
-    for finding in losses {
-        print_finding(finding, out)?;
-    }
-    if !notes.is_empty() {
-        writeln!(out, "\nNOTE")?;
-    }
-    for finding in notes {
-        print_finding(finding, out)?;
+    for (severity, title) in [
+        (Severity::Loss, "LOST"),
+        (Severity::Missing, "NOT RECORDED"),
+        (Severity::Note, "NOTE"),
+    ] {
+        let mut those = findings
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .peekable();
+        if those.peek().is_some() {
+            writeln!(out, "\n{title}")?;
+        }
+        those.try_for_each(|finding| print_finding(finding, out))?;
     }
     Ok(())
 }
 
 fn print_finding(finding: &Finding, out: &mut String) -> fmt::Result {
-    let why = if finding.why.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", finding.why)
-    };
-    writeln!(out, "  {}", clean(&format!("{}{why}", finding.what)))?;
+    writeln!(out, "  {}", clean(&finding.sentence()))?;
     match &finding.advice {
         Some(advice) => writeln!(out, "    -> {}", clean(advice)),
         None => Ok(()),

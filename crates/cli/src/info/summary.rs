@@ -16,7 +16,7 @@ use ferretto_wire::{Reader, Value, take_varint};
 
 use super::sequences::{Header, Sequences, Use};
 use super::timeline::Timeline;
-use crate::perfetto::kernel_report::KernelReport;
+use crate::account::evidence::Evidence;
 use crate::trace_reader::{Damage, Piece};
 
 #[cfg(test)]
@@ -26,7 +26,7 @@ mod tests;
 const MAX_PROCESSES: usize = 1 << 16;
 /// Longer names are cut.
 const MAX_NAME: usize = 64;
-/// More damaged places, triggers, late data sources and kinds of packets are counted at most.
+/// More damaged places, triggers and kinds of packets are counted at most.
 const MAX_LISTED: usize = 1 << 10;
 /// Bytes of a name that is kept. The kernel's are shorter.
 const MAX_EVENT_NAME: usize = 256;
@@ -76,13 +76,6 @@ pub(super) struct Life {
     pub(super) disabled: Option<u64>,
 }
 
-/// A data source that others waited for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Late {
-    pub(super) source: String,
-    pub(super) producer: String,
-}
-
 /// All that is known of a trace.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
@@ -116,13 +109,7 @@ pub(super) struct Summary {
     /// Names of triggers that were activated, and of the one that made the trace if it is a clone.
     pub(super) triggers: Vec<String>,
     pub(super) cloned_by: Option<String>,
-    pub(super) late_to_start: Vec<Late>,
-    pub(super) late_to_flush: Vec<Late>,
-    pub(super) kernel: KernelReport,
-    /// Bundles of kernel events that say that events before them are lost.
-    pub(super) bundles_after_a_loss: u64,
-    /// Pages of the kernel's buffer that could not be read whole.
-    pub(super) kernel_page_errors: u64,
+    pub(super) evidence: Evidence,
     pub(super) damages: Vec<Damage>,
     /// All of them, listed or not.
     pub(super) damaged: u64,
@@ -193,7 +180,9 @@ impl Summary {
         }
         let clock = clock.or(sequence.default_clock);
         if let Some(content) = content {
-            self.content(&header, content, packet);
+            let sequence = header.sequence.into();
+            self.evidence.take(header.kind, sequence, timestamp, content);
+            self.content(&header, content);
         }
         // Of a clock that counts from its last value nothing is known after a loss.
         if let (Some(timestamp), Use::Whole) = (timestamp, usable) {
@@ -219,10 +208,9 @@ impl Summary {
     }
 
     /// Looks into what a packet is about, where there is something to learn from it.
-    fn content(&mut self, header: &Header, content: &[u8], packet: &[u8]) {
+    fn content(&mut self, header: &Header, content: &[u8]) {
         match header.kind {
             TracePacket::FTRACE_EVENTS => self.bundle(content),
-            TracePacket::FTRACE_STATS => self.kernel.observe(packet),
             TracePacket::CLOCK_SNAPSHOT => {
                 if let Ok(snapshot) = ClockSnapshot::decode_from_slice(content) {
                     self.timeline.snapshot(header.sequence, &snapshot);
@@ -259,7 +247,6 @@ impl Summary {
             TracePacket::CLONE_SNAPSHOT_TRIGGER => {
                 self.cloned_by = decoded::<Trigger>(content).and_then(|trigger| trigger.trigger_name);
             }
-            TracePacket::SERVICE_EVENT => self.service_event(content),
             TracePacket::PROCESS_TREE => self.process_tree(content),
             TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content),
             TracePacket::TRACK_DESCRIPTOR => {
@@ -286,22 +273,6 @@ impl Summary {
                 }
             }
         }
-    }
-
-    fn service_event(&mut self, content: &[u8]) {
-        let Some(event) = decoded::<TracingServiceEvent>(content) else {
-            return;
-        };
-        let (late, sources) = match event.event_type {
-            Some(EventType::SlowStartingDataSources(sources)) => (&mut self.late_to_start, sources),
-            Some(EventType::LastFlushSlowDataSources(sources)) => (&mut self.late_to_flush, sources),
-            _ => return,
-        };
-        let room = MAX_LISTED.saturating_sub(late.len());
-        late.extend(sources.data_source.into_iter().take(room).map(|source| Late {
-            source: source.data_source_name.unwrap_or_default(),
-            producer: source.producer_name.unwrap_or_default(),
-        }));
     }
 
     fn process_tree(&mut self, content: &[u8]) {
@@ -353,8 +324,6 @@ impl Summary {
                 (FtraceEventBundle::FTRACE_CLOCK, Value::Varint(value)) => clock.id = value,
                 (FtraceEventBundle::FTRACE_TIMESTAMP, Value::Varint(value)) => clock.kernel = Some(value),
                 (FtraceEventBundle::BOOT_TIMESTAMP, Value::Varint(value)) => clock.boot = Some(value),
-                (FtraceEventBundle::LOST_EVENTS, Value::Varint(1..)) => self.bundles_after_a_loss += 1,
-                (FtraceEventBundle::ERROR, _) => self.kernel_page_errors += 1,
                 (FtraceEventBundle::GENERIC_EVENT_DESCRIPTORS, Value::Bytes(described)) => {
                     self.describe_event(described)
                 }

@@ -39,7 +39,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("help".into()).chain(words)) {
         Ok(matches) => matches,
         Err(message) => {
-            let _ = message.print();
+            super::print("ferretto help", &message);
             return u8::from(message.use_stderr());
         }
     };

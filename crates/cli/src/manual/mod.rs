@@ -12,6 +12,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod help;
+mod mistakes;
 mod overview;
 mod spelling;
 
@@ -22,8 +23,9 @@ mod tests;
 
 use clap::{Arg, Command, ValueHint};
 
+pub(crate) use mistakes::{print, usage_error};
 pub(crate) use overview::overview;
-pub(crate) use spelling::misspelling;
+pub(crate) use spelling::{is_category, misspelling, nearest_category, nearest_subcommand};
 
 use crate::applet::{DEFAULT, subcommands};
 
@@ -38,7 +40,7 @@ pub(crate) fn tree() -> Command {
         .collect();
     let subcommands = subcommands().map(|applet| {
         let called = format!("{} {}", DEFAULT.name(), applet.name());
-        with_value_hints(applet.command().bin_name(called))
+        with_value_hints(called_as(applet.command(), called))
     });
     let tree = Command::new(DEFAULT.name())
         .about("Records what a Linux machine does, for the Perfetto UI (https://ui.perfetto.dev).")
@@ -47,12 +49,23 @@ pub(crate) fn tree() -> Command {
         .disable_version_flag(true)
         .disable_help_subcommand(true)
         .override_usage(format!(
-            "{0} [OPTIONS] -o FILE EVENT...\n       {0} [OPTIONS] -o FILE --txt -c CONFIG\n       {0} SUBCOMMAND [ARGUMENTS]",
+            "{0} [OPTIONS] [-o FILE] EVENT...\n       {0} [OPTIONS] [-o FILE] --txt -c CONFIG\n       {0} [OPTIONS] [-o FILE] \
+             [EVENT...] -- COMMAND [ARGUMENT...]\n       {0} SUBCOMMAND [ARGUMENTS]",
             DEFAULT.name()
         ))
         .args(flags)
         .subcommands(subcommands);
     with_value_hints(tree)
+}
+
+/// A command under another name than its own, and so its subcommands; `clap_complete` finds them by these names.
+fn called_as(command: Command, name: String) -> Command {
+    command
+        .mut_subcommands(|subcommand| {
+            let name = format!("{name} {}", subcommand.get_name());
+            called_as(subcommand, name)
+        })
+        .bin_name(name)
 }
 
 /// Lets shells complete names of files where a value is one, and nowhere else. Values are named for what they are.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue};
+use ferretto_proto::text::nearest_within;
 
 use crate::applet::subcommands;
 use crate::perfetto::figures::Word;
@@ -63,11 +64,21 @@ const CATEGORIES: &[&str] = &[
     "workq",
 ];
 
+/// Whether atrace has a category of that name.
+pub(crate) fn is_category(word: &str) -> bool {
+    CATEGORIES.contains(&word)
+}
+
+/// The category whose name is most like `word`, if any is much like it. Of short words nearly all are like some.
+pub(crate) fn nearest_category(word: &str) -> Option<&'static str> {
+    nearest_within(word, word.len() / 4, CATEGORIES.iter().copied())
+}
+
 /// What was probably meant by a first word that is no subcommand; `None` for flags, events and everything else that begins a
 /// recording.
 pub(crate) fn misspelling(word: &OsStr) -> Option<String> {
     let text = word.to_str()?;
-    if text.starts_with('-') || text.is_empty() || CATEGORIES.contains(&text) {
+    if text.starts_with('-') || text.is_empty() || is_category(text) {
         return None;
     }
     if Path::new(word).is_file() {
@@ -81,7 +92,7 @@ pub(crate) fn misspelling(word: &OsStr) -> Option<String> {
             ),
         });
     }
-    let meant = nearest(text)?;
+    let meant = nearest_subcommand(text)?;
     Some(format!(
         "there is no subcommand {text:?}; did you mean `ferretto {meant}`? `ferretto help` lists them all, and events to record \
          are named GROUP/NAME, like sched/sched_switch"
@@ -99,7 +110,7 @@ fn begins_as_text(file: &Path) -> bool {
 }
 
 /// The subcommand whose name is most like `word`, if any is much like it.
-fn nearest(word: &str) -> Option<String> {
+pub(crate) fn nearest_subcommand(word: &str) -> Option<String> {
     // The parser of flags has a measure for that, and tells its result in an error.
     let known = Command::new("ferretto")
         .disable_help_subcommand(true)
@@ -130,7 +141,7 @@ mod tests {
             ("hlep", "help"),
             ("completion", "completions"),
         ] {
-            assert_eq!(nearest(typed).as_deref(), Some(meant), "{typed}");
+            assert_eq!(nearest_subcommand(typed).as_deref(), Some(meant), "{typed}");
         }
     }
 

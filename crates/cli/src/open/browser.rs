@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// What came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Start {
     /// A browser was asked for.
     Started,
@@ -17,15 +17,20 @@ pub(super) enum Start {
     NoDisplay,
     /// There is no `xdg-open`.
     NoOpener,
+    /// What it should show first cannot be reached; this is why.
+    OutOfReach(String),
 }
 
-/// Has the user's browser visit `address`.
-pub(super) fn start(address: &str) -> Start {
+/// Has the user's browser visit `address`, if there is one and `look` finds what it should show.
+pub(super) fn start(address: &str, look: impl FnOnce() -> Result<(), String>) -> Start {
     let display = ["DISPLAY", "WAYLAND_DISPLAY"]
         .iter()
         .any(|variable| std::env::var_os(variable).is_some_and(|value| value.as_os_str() != OsStr::new("")));
     if !display {
         return Start::NoDisplay;
+    }
+    if let Err(reason) = look() {
+        return Start::OutOfReach(reason);
     }
     let opener = Command::new("xdg-open")
         .arg(address)

@@ -5,6 +5,8 @@
 use std::fmt::Write;
 use std::str::FromStr;
 
+use super::request::TRACE_FOLDER;
+
 /// Where the Perfetto UI is for everybody.
 pub(super) const PUBLIC_UI: &str = "https://ui.perfetto.dev";
 
@@ -71,6 +73,18 @@ impl Ui {
         self.origin == PUBLIC_UI
     }
 
+    /// Where it is, as one connects there.
+    pub(super) fn host_and_port(&self) -> (String, u16) {
+        let (scheme, authority) = self.origin.split_once("://").unwrap_or_default();
+        let implied = if scheme == "http" { 80 } else { 443 };
+        let (host, port) = match authority.rsplit_once(':') {
+            // In an address of IPv6 there are colons as well, within brackets.
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().unwrap_or(implied)),
+            _ => (authority, implied),
+        };
+        (host.trim_matches(['[', ']']).to_owned(), port)
+    }
+
     /// What to visit, so that it fetches the file of this name from this port of the browser's machine. For plain names the
     /// same as upstream's tools say, which encode nothing.
     pub(super) fn address(&self, port: u16, file_name: &[u8]) -> String {
@@ -80,6 +94,14 @@ impl Ui {
             encoded_twice_where_needed(file_name)
         )
     }
+}
+
+/// What to visit, so that a copy of the UI on this port of the browser's machine fetches the file of this name beside it.
+pub(super) fn address_of_copy(port: u16, file_name: &[u8]) -> String {
+    format!(
+        "http://127.0.0.1:{port}/#!/?url=http://127.0.0.1:{port}{TRACE_FOLDER}{}&referrer=open_trace_in_ui",
+        encoded_twice_where_needed(file_name)
+    )
 }
 
 /// A file name as a part of the UI's argument `url`. The UI decodes the argument, shows what is behind the last slash as the

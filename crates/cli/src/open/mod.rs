@@ -2,32 +2,38 @@
 //!
 //! Called by [`applet`](crate::applet). What upstream's `open_trace_in_ui` and `record_android_trace` do: the file is served on
 //! 127.0.0.1:9001, the one port that the content security policy of ui.perfetto.dev lets its pages fetch from, and the process ends
-//! once the file was fetched. [`link`] knows the address to visit, [`request`] who may have the file, [`server`] has the sockets,
-//! [`browser`] starts a browser.
+//! once the file was fetched. With a copy of the UI ([`site`]) that is served there as well, for as long as the process is let live.
+//! [`subject`] is the trace, [`link`] knows the address to visit, [`request`] who may have what, [`server`] has the sockets and [`body`]
+//! what goes through them, [`browser`] starts a browser if what it shows first can be reached ([`reach`]).
 //!
 //! The address to visit is the one line on stdout; everything else is said on stderr. Exit codes: 0 when the trace was fetched, 1
 //! when it was not, 2 for a command line that makes no sense.
 
+mod body;
 mod browser;
 mod link;
+mod reach;
 mod request;
 mod server;
+mod site;
+mod subject;
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_ipc::reactor::Signal;
 
 use crate::doctor;
+use crate::manual;
 use crate::perfetto::figures::{Bytes, Elapsed};
 use link::{SshLogin, Ui};
-use request::{Policy, Refusal};
-use server::{BindError, Incident, Outcome, Server};
+use request::{Audience, Policy, Refusal};
+use server::{BindError, Exhibition, Fetched, Incident, Outcome, Port, Server};
+use site::{NoSite, Site};
+use subject::{Check, NoSubject, Subject};
 
 /// The name it speaks under.
 const NAME: &str = "ferretto open";
@@ -47,7 +53,8 @@ pub(crate) fn command() -> Command {
         .about("Shows a trace in the Perfetto UI")
         .long_about(
             "Shows a trace in the Perfetto UI: serves the file to this machine's browsers only, and to the UI's pages only, says which \
-             address to visit, and ends once the UI has fetched the file. The trace goes from here into the browser and nowhere else.",
+             address to visit, and ends once the UI has fetched the file. The trace goes from here into the browser and nowhere else. \
+             What gzip, zstd and xz compressed is expanded; other formats that the UI reads are shown as they are.",
         )
         .after_help("Exits with 0 when the trace was fetched, 1 when it was not, 2 when a flag makes no sense.")
         .arg(
@@ -55,7 +62,7 @@ pub(crate) fn command() -> Command {
                 .value_name("TRACE")
                 .value_parser(value_parser!(PathBuf))
                 .required_unless_present("input")
-                .help("The trace to show"),
+                .help("The trace to show; - is stdin"),
         )
         .arg(
             Arg::new("input")
@@ -82,6 +89,25 @@ pub(crate) fn command() -> Command {
                 .help("The UI to show it in: another address where the same pages are"),
         )
         .arg(
+            Arg::new("ui")
+                .long("ui")
+                .value_name("DIR|ZIP")
+                .value_parser(value_parser!(PathBuf))
+                .conflicts_with("origin")
+                .help("Serve this copy of the UI as well, until Ctrl-C")
+                .long_help(
+                    "Serve this copy of the UI as well, for machines that do not reach ui.perfetto.dev: perfetto-ui.zip of a release \
+                     (https://github.com/google/perfetto/releases), or the folder it was unpacked into. Goes on until Ctrl-C, as the \
+                     UI loads parts of itself later.",
+                ),
+        )
+        .arg(
+            Arg::new("force")
+                .long("force")
+                .action(ArgAction::SetTrue)
+                .help("Show it even if it does not look like a trace"),
+        )
+        .arg(
             Arg::new("port")
                 .short('p')
                 .long("port")
@@ -102,24 +128,21 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().bin_name(NAME).try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(message) => {
-            let _ = message.print();
+            manual::print(NAME, &message);
             return if message.use_stderr() { USAGE } else { FETCHED };
         }
     };
     match open(&matches) {
-        Ok(Outcome::Fetched { bytes, took }) => {
-            say(format_args!(
-                "fetched, {} in {}; the browser has the trace now",
-                Bytes(bytes),
-                Elapsed(took)
-            ));
+        Ok(Outcome::Fetched(fetched)) => {
+            tell_fetched(fetched);
             FETCHED
         }
-        Ok(Outcome::Interrupted(Signal::Interrupt)) => {
+        Ok(Outcome::Interrupted(_, Some(_))) => FETCHED,
+        Ok(Outcome::Interrupted(Signal::Interrupt, None)) => {
             say("ended by Ctrl-C before the trace was fetched");
             FAILURE
         }
-        Ok(Outcome::Interrupted(_)) => {
+        Ok(Outcome::Interrupted(_, None)) => {
             say("told to end before the trace was fetched");
             FAILURE
         }
@@ -130,15 +153,23 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
 }
 
+fn tell_fetched(Fetched { bytes, took }: Fetched) {
+    say(format_args!(
+        "fetched, {} in {}; the browser has the trace now",
+        Bytes(bytes),
+        Elapsed(took)
+    ));
+}
+
 /// Why a trace cannot be shown.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
-    #[error("cannot open {}: {source}", path.display())]
-    Trace { path: PathBuf, source: io::Error },
-    #[error("{} is not a file that can be served: a trace that comes out of a pipe has to be saved first", .0.display())]
-    NotAFile(PathBuf),
-    #[error("{} is empty: there is nothing to show (yet?)", .0.display())]
-    Empty(PathBuf),
+    #[error(transparent)]
+    Subject(#[from] NoSubject),
+    #[error(transparent)]
+    Site(#[from] NoSite),
+    #[error("cannot read the trace: {0}")]
+    Unreadable(io::Error),
     #[error(
         "port {port} is taken{by}: the UI fetches from there, so end that program, or wait until it is done",
         by = holder.as_ref().map_or(String::new(), |holder| format!(" by {holder}"))
@@ -157,44 +188,60 @@ enum OpenError {
 
 fn open(matches: &ArgMatches) -> Result<Outcome, OpenError> {
     let given = matches.get_one::<PathBuf>("trace").or(matches.get_one("input"));
+    let check = match matches.get_flag("force") {
+        true => Check::Nothing,
+        false => Check::Beginning,
+    };
     // One of them is there, clap has seen to that; without, the empty name cannot be opened.
-    let (file, name) = open_trace(given.map_or(Path::new(""), PathBuf::as_path))?;
-    let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+    let subject = Subject::open(given.map_or(Path::new(""), PathBuf::as_path), check)?;
+    let bytes = subject.size().map_err(OpenError::Unreadable)?;
+    let site = matches.get_one::<PathBuf>("ui").map(|path| Site::open(path));
+    let site = site.transpose()?;
     let ui = matches.get_one::<Ui>("origin").cloned().unwrap_or_default();
-    let wanted_port = matches.get_one::<u16>("port").copied().unwrap_or(PORT);
-    let server =
-        Server::bind(wanted_port, file, Policy::new(ui.origin(), &name)).map_err(|error| match error {
-            BindError::Taken => OpenError::PortTaken {
-                port: wanted_port,
-                holder: doctor::port_holder(wanted_port),
-            },
-            BindError::Reactor(error) => OpenError::Serve(error.into()),
-            BindError::Refused(source) => OpenError::Listen {
-                port: wanted_port,
-                source,
-            },
-        })?;
-    let port = server.port();
+    let audience = match site {
+        None => Audience::PagesOf(ui.origin().to_owned()),
+        Some(_) => Audience::OwnPages,
+    };
+    let own_ui = site.is_some();
+    let bound = bind(matches, site.as_ref())?;
+    let port = bound.number();
     let ssh = SshLogin::of_this_process();
     // The tunnel begins at the port that the UI's pages may fetch from, wherever it ends.
-    let near_port = if ssh.is_some() && ui.is_public() {
+    let near_port = if ssh.is_some() && (own_ui || ui.is_public()) {
         PORT
     } else {
         port
     };
-    let address = ui.address(near_port, &name);
+    let address = match own_ui {
+        true => link::address_of_copy(near_port, &subject.name),
+        false => ui.address(near_port, &subject.name),
+    };
 
+    if let Some(what) = subject.remark {
+        say(format_args!(
+            "this is no Perfetto trace: {what}; the UI may read it"
+        ));
+    }
+    let compression = subject.compression;
     say(format_args!(
-        "serving {} ({}) on 127.0.0.1:{port} until it was fetched once; Ctrl-C ends it",
-        String::from_utf8_lossy(&name).escape_debug(),
-        Bytes(bytes)
+        "serving {} ({}{}) on 127.0.0.1:{port} until {}Ctrl-C ends it",
+        String::from_utf8_lossy(&subject.name).escape_debug(),
+        Bytes(bytes),
+        compression.map_or(String::new(), |compression| format!(
+            ", expanding {}",
+            compression.name()
+        )),
+        match own_ui {
+            true => "",
+            false => "it was fetched once; ",
+        }
     ));
-    if let Some(ssh) = ssh {
+    if let Some(ssh) = &ssh {
         say(format_args!(
             "for a browser on the other end of this ssh connection, first type there\n    {}",
             ssh.tunnel(near_port, port)
         ));
-    } else if ui.is_public() && port != PORT {
+    } else if !own_ui && ui.is_public() && port != PORT {
         say(format_args!(
             "ui.perfetto.dev may fetch from port {PORT} only: nothing will come of this without a tunnel from there to {port}"
         ));
@@ -202,35 +249,59 @@ fn open(matches: &ArgMatches) -> Result<Outcome, OpenError> {
     let browser = if matches.get_flag("no-open-browser") {
         browser::Start::NotWanted
     } else {
-        browser::start(&address)
+        // The copy is here, and who comes through ssh has another way to the UI.
+        let look = || match own_ui || ssh.is_some() {
+            true => Ok(()),
+            false => reach::look(&ui),
+        };
+        browser::start(&address, look)
     };
     say(match browser {
-        browser::Start::Started => "a browser should show it in a moment; if none does, visit",
-        browser::Start::NotWanted => "to see it, visit",
-        browser::Start::NoDisplay => "there is no display here to start a browser on; to see it, visit",
-        browser::Start::NoOpener => "there is no xdg-open here to start a browser with; to see it, visit",
+        browser::Start::Started => "a browser should show it in a moment; if none does, visit".to_owned(),
+        browser::Start::NotWanted => "to see it, visit".to_owned(),
+        browser::Start::NoDisplay => {
+            "there is no display here to start a browser on; to see it, visit".to_owned()
+        }
+        browser::Start::NoOpener => {
+            "there is no xdg-open here to start a browser with; to see it, visit".to_owned()
+        }
+        browser::Start::OutOfReach(reason) => format!(
+            "the UI at {} cannot be reached from here ({reason}), so no browser is started; get perfetto-ui.zip of a release from {} \
+             and name it with --ui, or visit with a browser that gets there or has the UI already",
+            ui.origin(),
+            site::RELEASES
+        ),
     });
     let mut stdout = io::stdout();
     writeln!(stdout, "{address}")
         .and_then(|()| stdout.flush())
         .map_err(OpenError::Stdout)?;
-    Ok(serve(server, &ui)?)
+    let exhibition = Exhibition {
+        policy: Policy::new(audience, &subject.name),
+        subject,
+        site,
+    };
+    Ok(serve(Server::new(bound, exhibition), &ui)?)
 }
 
-/// The trace, and the name that it is served under.
-fn open_trace(path: &Path) -> Result<(File, Vec<u8>), OpenError> {
-    let failed = |source| OpenError::Trace {
-        path: path.to_owned(),
-        source,
+/// Listens where it was asked to. A copy of the UI can do with any port, but settings in browsers belong to a port: it takes another one
+/// only if the usual one is taken.
+fn bind(matches: &ArgMatches, copy: Option<&Site>) -> Result<Port, OpenError> {
+    let wanted = matches.get_one::<u16>("port").copied().unwrap_or(PORT);
+    let any_will_do =
+        copy.is_some() && matches.value_source("port") != Some(clap::parser::ValueSource::CommandLine);
+    let bound = match Port::bind(wanted) {
+        Err(BindError::Taken) if any_will_do => Port::bind(0),
+        bound => bound,
     };
-    // Looked at first: opening a pipe would wait for its writer.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    let name = path.file_name().map(|name| name.as_bytes().to_vec());
-    match (metadata.is_file(), metadata.len(), name) {
-        (true, 0, _) => Err(OpenError::Empty(path.to_owned())),
-        (true, _, Some(name)) => Ok((File::open(path).map_err(failed)?, name)),
-        _ => Err(OpenError::NotAFile(path.to_owned())),
-    }
+    bound.map_err(|error| match error {
+        BindError::Taken => OpenError::PortTaken {
+            port: wanted,
+            holder: doctor::port_holder(wanted),
+        },
+        BindError::Reactor(error) => OpenError::Serve(error.into()),
+        BindError::Refused(source) => OpenError::Listen { port: wanted, source },
+    })
 }
 
 /// Serves, and says what happens meanwhile.
@@ -247,17 +318,28 @@ fn serve(mut server: Server, ui: &Ui) -> Result<Outcome, server::ServeError> {
 
 fn tell(incident: &Incident, ui: &Ui) {
     match incident {
-        Incident::CutOff { sent, of } => say(format_args!(
+        Incident::Fetched { bytes, took } => tell_fetched(Fetched {
+            bytes: *bytes,
+            took: *took,
+        }),
+        Incident::CutOff { sent, of: Some(of) } => say(format_args!(
             "the browser hung up after {} of {}; still serving",
             Bytes(*sent),
             Bytes(*of)
         )),
+        Incident::CutOff { sent, of: None } => say(format_args!(
+            "the browser hung up after {}; still serving",
+            Bytes(*sent)
+        )),
+        Incident::Broken(reason) => say(format_args!("{reason}; the browser gets what comes before")),
         Incident::Shrunk { sent, of } => say(format_args!(
             "the file became shorter while it was fetched ({} of {}): was it written anew? Reload the UI's page to try again",
             Bytes(*sent),
             Bytes(*of)
         )),
-        Incident::Unreadable(reason) => say(format_args!("cannot read the trace: {reason}; still serving")),
+        Incident::Unreadable(what, reason) => {
+            say(format_args!("cannot read {what}: {reason}; still serving"))
+        }
         Incident::Refused(Refusal::ForeignOrigin(Some(origin))) => say(format_args!(
             "refused a page of {origin}: only those of {} may have the trace (see --origin)",
             ui.origin()

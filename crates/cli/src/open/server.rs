@@ -1,22 +1,21 @@
-//! The sockets of `ferretto open`: one file over HTTP on 127.0.0.1, until it was fetched.
+//! The sockets of `ferretto open`: a trace, and perhaps a copy of the UI, over HTTP on 127.0.0.1.
 //!
-//! Called by [`run`](super::run); what is answered to whom, [`request`](super::request) decides. One event loop, since a browser
-//! opens connections that it may never use, and each must be able to wait. Guarantees: a bounded number of connections, each with a
-//! bounded head and no other memory, because the kernel moves the file's bytes (`sendfile`); each connection gets one answer; the
-//! file is as long as it was when it was asked for, or the answer is cut off.
+//! Called by [`run`](super::run); what is answered to whom, [`request`](super::request) decides, and [`body`](super::body) sends it. One event
+//! loop, since a browser opens connections that it may never use, and each must be able to wait. Guarantees: a bounded number of
+//! connections, each with a bounded head and body; each connection gets one answer.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use ferretto_ipc::Reactor;
 use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Signal, Token, monotonic_now};
-use rustix::io::Errno;
 
-use super::request::{Answer, LONGEST_HEAD, Policy, Refusal};
+use super::body::{Body, Sent};
+use super::request::{Answer, LONGEST_HEAD, Part, Policy, Refusal};
+use super::site::Site;
+use super::subject::Subject;
 
 /// Connections at a time. Browsers open six at most to one server.
 const MOST_CONNECTIONS: usize = 32;
@@ -55,75 +54,108 @@ pub(super) enum ServeError {
     Accept(io::Error),
 }
 
+/// What is served, and to whom.
+#[derive(Debug)]
+pub(super) struct Exhibition {
+    pub(super) policy: Policy,
+    pub(super) subject: Subject,
+    /// The copy of the UI that shows it. With one, serving goes on after the trace was fetched: the UI loads parts of itself later.
+    pub(super) site: Option<Site>,
+}
+
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The whole file was fetched.
-    Fetched {
-        /// Its size.
-        bytes: u64,
-        /// From request to end.
-        took: Duration,
-    },
-    /// A signal came first.
-    Interrupted(Signal),
+    /// The whole trace was fetched.
+    Fetched(Fetched),
+    /// A signal came; whether the trace was fetched before.
+    Interrupted(Signal, Option<Fetched>),
+}
+
+/// The trace has been fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fetched {
+    /// What was sent of it.
+    pub(super) bytes: u64,
+    /// From request to end.
+    pub(super) took: Duration,
 }
 
 /// Something that the user may want to know, while serving goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Incident {
-    /// The browser hung up in the middle, after `sent` bytes of `of`.
-    CutOff { sent: u64, of: u64 },
+    /// The trace was fetched, and serving goes on.
+    Fetched { bytes: u64, took: Duration },
+    /// The browser hung up in the middle, after `sent` bytes of `of`, if that is known.
+    CutOff { sent: u64, of: Option<u64> },
     /// The file ended in the middle, after `sent` bytes of `of`.
     Shrunk { sent: u64, of: u64 },
-    /// The file could not be read.
-    Unreadable(String),
+    /// The trace could not be expanded to its end. What comes before was sent.
+    Broken(String),
+    /// Something could not be read: what, and why.
+    Unreadable(String, String),
     /// Somebody was refused.
     Refused(Refusal),
 }
 
+/// A port that is listened on.
+pub(super) struct Port {
+    reactor: Reactor,
+    listener: TcpListener,
+    number: u16,
+}
+
+impl Port {
+    /// Listens on this port of 127.0.0.1, or on any that is free for 0. From now on signals are for [`Server::serve`].
+    pub(super) fn bind(number: u16) -> Result<Port, BindError> {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, number)).map_err(|error| match error.kind() {
+                ErrorKind::AddrInUse => BindError::Taken,
+                _ => BindError::Refused(error),
+            })?;
+        listener.set_nonblocking(true).map_err(BindError::Refused)?;
+        let number = listener.local_addr().map_err(BindError::Refused)?.port();
+        let mut reactor = Reactor::new()?;
+        reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate, Signal::HangUp])?;
+        reactor.register(&listener, LISTENER, Interest::Readable)?;
+        Ok(Port {
+            reactor,
+            listener,
+            number,
+        })
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+}
+
 /// The socket and what is served on it.
-#[derive(Debug)]
 pub(super) struct Server {
     reactor: Reactor,
     listener: TcpListener,
-    port: u16,
-    file: File,
-    policy: Policy,
+    exhibition: Exhibition,
+    /// The last time that all of the trace was.
+    fetched: Option<Fetched>,
     connections: BTreeMap<u64, Connection>,
     last_token: u64,
 }
 
 impl Server {
-    /// Listens on this port of 127.0.0.1, or on any that is free for 0. From now on signals are for [`Server::serve`].
-    pub(super) fn bind(port: u16, file: File, policy: Policy) -> Result<Server, BindError> {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| match error.kind() {
-                ErrorKind::AddrInUse => BindError::Taken,
-                _ => BindError::Refused(error),
-            })?;
-        listener.set_nonblocking(true).map_err(BindError::Refused)?;
-        let port = listener.local_addr().map_err(BindError::Refused)?.port();
-        let mut reactor = Reactor::new()?;
-        reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate, Signal::HangUp])?;
-        reactor.register(&listener, LISTENER, Interest::Readable)?;
-        Ok(Server {
-            reactor,
-            listener,
-            port,
-            file,
-            policy,
+    /// Serves this there.
+    pub(super) fn new(port: Port, exhibition: Exhibition) -> Server {
+        Server {
+            reactor: port.reactor,
+            listener: port.listener,
+            exhibition,
+            fetched: None,
             connections: BTreeMap::new(),
             last_token: LISTENER.0,
-        })
+        }
     }
 
-    /// The port.
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Serves until the file was fetched once, or a signal comes.
+    /// Serves until a signal comes or, without a copy of the UI, until the trace was fetched once.
     pub(super) fn serve(&mut self, tell: &mut dyn FnMut(Incident)) -> Result<Outcome, ServeError> {
         let mut events = Events::new();
         loop {
@@ -131,7 +163,7 @@ impl Server {
             self.reactor
                 .wait(&mut events, deadline.map(Deadline::Monotonic))?;
             if let Some(signal) = events.signals().first() {
-                return Ok(Outcome::Interrupted(*signal));
+                return Ok(Outcome::Interrupted(*signal, self.fetched));
             }
             let now = monotonic_now();
             let overdue: Vec<u64> = self
@@ -206,7 +238,7 @@ impl Server {
             return Ok(None);
         };
         let before = connection.interest();
-        match connection.turn(&self.policy, &self.file, now, tell) {
+        match connection.turn(&self.exhibition, now, tell) {
             Turn::Wait => {
                 let interest = connection.interest();
                 if interest != before {
@@ -217,20 +249,25 @@ impl Server {
             }
             Turn::Over(fetched) => {
                 self.hang_up(token)?;
-                Ok(fetched.map(|Fetched { bytes, took }| Outcome::Fetched { bytes, took }))
+                let Some(fetched) = fetched else { return Ok(None) };
+                self.fetched = Some(fetched);
+                if self.exhibition.site.is_none() {
+                    return Ok(Some(Outcome::Fetched(fetched)));
+                }
+                let Fetched { bytes, took } = fetched;
+                tell(Incident::Fetched { bytes, took });
+                Ok(None)
             }
         }
     }
 }
 
 /// One browser's connection.
-#[derive(Debug)]
 struct Connection {
     stream: TcpStream,
     state: State,
 }
 
-#[derive(Debug)]
 enum State {
     /// These bytes of a request have come.
     Asking(Vec<u8>),
@@ -243,22 +280,23 @@ enum State {
 }
 
 /// An answer on its way.
-#[derive(Debug)]
 struct Transfer {
     head: Vec<u8>,
     head_sent: usize,
-    /// What has still to be sent of the file.
-    body: Range<u64>,
-    /// The file's size, if it is what is fetched.
-    fetching: Option<u64>,
+    body: Body,
+    /// What was sent of the body's contents.
+    sent: u64,
+    /// What it is about.
+    about: About,
     began: Instant,
 }
 
-/// The file has been fetched.
-#[derive(Debug, Clone, Copy)]
-struct Fetched {
-    bytes: u64,
-    took: Duration,
+/// What an answer is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum About {
+    /// All of the trace, of this size if that is known.
+    Trace(Option<u64>),
+    Other,
 }
 
 /// What comes of a turn.
@@ -267,13 +305,6 @@ enum Turn {
     Wait,
     /// It is done with.
     Over(Option<Fetched>),
-}
-
-/// What comes of sending.
-enum Sending {
-    Paused,
-    Done,
-    Failed(Incident),
 }
 
 impl Connection {
@@ -298,20 +329,20 @@ impl Connection {
         }
     }
 
-    fn turn(&mut self, policy: &Policy, file: &File, now: u64, tell: &mut dyn FnMut(Incident)) -> Turn {
+    fn turn(&mut self, exhibition: &Exhibition, now: u64, tell: &mut dyn FnMut(Incident)) -> Turn {
         if let State::Asking(bytes) = &mut self.state {
             let Ok(more) = read_some(&self.stream, bytes) else {
                 return Turn::Over(None);
             };
-            let answer = match (policy.judge(bytes), more) {
+            let answer = match (exhibition.policy.judge(bytes), more) {
                 (Some(answer), _) => answer,
                 (None, More::MayCome) => return Turn::Wait,
                 (None, More::Ended) => return Turn::Over(None),
             };
-            match Transfer::new(&answer, policy, file) {
+            match Transfer::new(&answer, exhibition) {
                 Ok(transfer) => self.state = State::Answering(transfer),
-                Err(error) => {
-                    tell(Incident::Unreadable(error.to_string()));
+                Err(incident) => {
+                    tell(incident);
                     return Turn::Over(None);
                 }
             }
@@ -320,25 +351,47 @@ impl Connection {
             }
         }
         if let State::Answering(transfer) = &mut self.state {
-            match transfer.send(&self.stream, file) {
-                Sending::Paused => return Turn::Wait,
-                Sending::Failed(incident) => {
-                    // Nobody misses an answer without the file.
-                    if transfer.fetching.is_some() {
-                        tell(incident);
-                    }
+            match (transfer.send(&self.stream), transfer.about) {
+                (Sent::Paused, _) => return Turn::Wait,
+                (Sent::All, _) => {}
+                (Sent::Broken(reason), _) => tell(Incident::Broken(reason)),
+                (Sent::HungUp, About::Trace(of)) => {
+                    let sent = transfer.sent;
+                    tell(Incident::CutOff { sent, of });
                     return Turn::Over(None);
                 }
-                Sending::Done => {}
+                // Nobody misses an answer without the trace.
+                (Sent::HungUp, About::Other) => return Turn::Over(None),
+                (Sent::Shrunk, About::Trace(of)) => {
+                    let sent = transfer.sent;
+                    let of = of.unwrap_or(sent);
+                    tell(Incident::Shrunk { sent, of });
+                    return Turn::Over(None);
+                }
+                (Sent::Shrunk, About::Other) => {
+                    tell(unreadable_ui("a file of it is shorter than it should be"));
+                    return Turn::Over(None);
+                }
+                (Sent::Unreadable(reason), About::Trace(_)) => {
+                    tell(unreadable_trace(reason));
+                    return Turn::Over(None);
+                }
+                (Sent::Unreadable(reason), About::Other) => {
+                    tell(unreadable_ui(reason));
+                    return Turn::Over(None);
+                }
             }
             if self.stream.shutdown(Shutdown::Write).is_err() {
                 return Turn::Over(None);
             }
             self.state = State::Leaving {
-                fetched: transfer.fetching.map(|bytes| Fetched {
-                    bytes,
-                    took: transfer.began.elapsed(),
-                }),
+                fetched: match transfer.about {
+                    About::Trace(_) => Some(Fetched {
+                        bytes: transfer.sent,
+                        took: transfer.began.elapsed(),
+                    }),
+                    About::Other => None,
+                },
                 until: now.saturating_add(FAREWELL.as_nanos() as u64),
             };
         }
@@ -352,7 +405,7 @@ impl Connection {
                     if let Some(Fetched { bytes, .. }) = fetched {
                         tell(Incident::CutOff {
                             sent: bytes,
-                            of: bytes,
+                            of: Some(bytes),
                         });
                     }
                     Turn::Over(None)
@@ -387,60 +440,76 @@ fn read_some(mut stream: &TcpStream, bytes: &mut Vec<u8>) -> io::Result<More> {
     Ok(More::MayCome)
 }
 
+fn unreadable_trace(reason: impl ToString) -> Incident {
+    Incident::Unreadable("the trace".to_owned(), reason.to_string())
+}
+
+fn unreadable_ui(reason: impl ToString) -> Incident {
+    Incident::Unreadable("the copy of the UI".to_owned(), reason.to_string())
+}
+
 impl Transfer {
-    fn new(answer: &Answer, policy: &Policy, file: &File) -> io::Result<Transfer> {
-        let size = file.metadata()?.len();
-        let fetching = (*answer == Answer::File).then_some(size);
+    fn new(answer: &Answer, exhibition: &Exhibition) -> Result<Transfer, Incident> {
+        let Exhibition {
+            policy,
+            subject,
+            site,
+        } = exhibition;
+        let (resource, part) = match answer {
+            Answer::File | Answer::Head => {
+                let part = match answer {
+                    Answer::File => Part::All,
+                    _ => Part::Head,
+                };
+                (subject.resource().map(Some).map_err(unreadable_trace)?, part)
+            }
+            Answer::Page { path, part } => {
+                let found = site.as_ref().map(|site| site.find(path)).transpose();
+                (found.map_err(unreadable_ui)?.flatten(), *part)
+            }
+            Answer::Permission { .. } | Answer::Refused(_) => (None, Part::Head),
+        };
+        let missing = Answer::Refused(Refusal::NoSuchFile);
+        let answer = match (answer, &resource) {
+            (Answer::Page { .. }, None) => &missing,
+            (answer, _) => answer,
+        };
+        let (media_type, size) = resource
+            .as_ref()
+            .map_or(("", None), |resource| (resource.media_type, resource.size));
+        let about = match answer {
+            Answer::File => About::Trace(size),
+            _ => About::Other,
+        };
+        let body = match (&resource, part) {
+            (Some(resource), Part::All) => resource.body().map_err(|error| match about {
+                About::Trace(_) => unreadable_trace(error),
+                About::Other => unreadable_ui(error),
+            })?,
+            _ => Body::Nothing,
+        };
         Ok(Transfer {
-            head: policy.head(answer, size),
+            head: policy.head(answer, media_type, size),
             head_sent: 0,
-            body: 0..fetching.unwrap_or(0),
-            fetching,
+            body,
+            sent: 0,
+            about,
             began: Instant::now(),
         })
     }
 
-    /// Sends as much as the socket takes, and at most [`TURN`] of the file.
-    fn send(&mut self, mut stream: &TcpStream, file: &File) -> Sending {
+    /// Sends as much as the socket takes, and at most about [`TURN`] of the body.
+    fn send(&mut self, mut stream: &TcpStream) -> Sent {
         while self.head_sent < self.head.len() {
             match stream.write(&self.head[self.head_sent..]) {
                 Ok(count) => self.head_sent += count,
                 Err(error) => match error.kind() {
-                    ErrorKind::WouldBlock => return Sending::Paused,
+                    ErrorKind::WouldBlock => return Sent::Paused,
                     ErrorKind::Interrupted => {}
-                    _ => return Sending::Failed(self.cut_off()),
+                    _ => return Sent::HungUp,
                 },
             }
         }
-        let mut left_of_turn = TURN;
-        while !self.body.is_empty() {
-            if left_of_turn == 0 {
-                return Sending::Paused;
-            }
-            let left = usize::try_from(self.body.end - self.body.start).unwrap_or(usize::MAX);
-            match rustix::fs::sendfile(stream, file, Some(&mut self.body.start), left.min(left_of_turn)) {
-                Ok(0) => {
-                    return Sending::Failed(Incident::Shrunk {
-                        sent: self.body.start,
-                        of: self.body.end,
-                    });
-                }
-                Ok(count) => left_of_turn -= count,
-                Err(Errno::AGAIN) => return Sending::Paused,
-                Err(Errno::INTR) => {}
-                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::TIMEDOUT) => {
-                    return Sending::Failed(self.cut_off());
-                }
-                Err(error) => return Sending::Failed(Incident::Unreadable(error.to_string())),
-            }
-        }
-        Sending::Done
-    }
-
-    fn cut_off(&self) -> Incident {
-        Incident::CutOff {
-            sent: self.body.start,
-            of: self.body.end,
-        }
+        self.body.send(stream, TURN, &mut self.sent)
     }
 }

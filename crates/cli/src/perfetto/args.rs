@@ -12,6 +12,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::Program;
 use super::console::Loudness;
 use super::light_config::LightFlags;
+use super::plan::Strictness;
+use super::workload::CommandLine;
 
 /// The flags as typed.
 #[derive(Debug, Default)]
@@ -38,6 +40,8 @@ pub(crate) struct Arguments {
     pub(crate) query: bool,
     /// `--query-raw`.
     pub(crate) query_raw: bool,
+    /// `--json`, which `ferretto` alone has.
+    pub(crate) json: bool,
     /// `--long`.
     pub(crate) long: bool,
     /// `--add-attribute` or `--add-note`, each `key` or `key=value`.
@@ -68,6 +72,10 @@ pub(crate) struct Arguments {
     pub(crate) save_all_for_bugreport: bool,
     /// `-q`.
     pub(crate) loudness: Loudness,
+    /// `--strict`.
+    pub(crate) strictness: Strictness,
+    /// What stands behind `--`.
+    pub(crate) command: Option<CommandLine>,
 }
 
 /// What statsd wants to find again in the trace.
@@ -89,10 +97,10 @@ pub(crate) fn parse(
 ) -> Result<Arguments, clap::Error> {
     let name = OsString::from(program.name());
     let matches = command(program).try_get_matches_from(std::iter::once(name).chain(words))?;
-    Ok(arguments(&matches))
+    Ok(arguments(program, &matches))
 }
 
-fn arguments(matches: &ArgMatches) -> Arguments {
+fn arguments(program: Program, matches: &ArgMatches) -> Arguments {
     let strings = |id: &str| {
         matches
             .get_many::<String>(id)
@@ -126,12 +134,17 @@ fn arguments(matches: &ArgMatches) -> Arguments {
             size: string("size"),
             apps: strings("app"),
             events: strings("events"),
+            event_flags: match program {
+                Program::Perfetto => Vec::new(),
+                Program::Ferretto => strings("event"),
+            },
         },
         background: matches.get_flag("background") || background_wait,
         background_wait,
         notify_fd: matches.get_one("notify-fd").copied(),
         query: matches.get_flag("query") || query_raw,
         query_raw,
+        json: matches!(matches.try_get_one::<bool>("json"), Ok(Some(true))),
         long: matches.get_flag("long"),
         attributes: strings("add-attribute"),
         statsd: StatsdFlags {
@@ -151,10 +164,22 @@ fn arguments(matches: &ArgMatches) -> Arguments {
         android_only: ANDROID_ONLY.iter().find(given).copied(),
         save_for_bugreport: matches.get_flag("save-for-bugreport"),
         save_all_for_bugreport: matches.get_flag("save-all-for-bugreport"),
+        // Ours alone.
+        strictness: match matches.try_get_one::<bool>("strict") {
+            Ok(Some(true)) => Strictness::Strict,
+            _ => Strictness::Lenient,
+        },
         loudness: if matches.get_flag("quiet") {
             Loudness::Quiet
         } else {
             Loudness::Usual
+        },
+        command: match program {
+            Program::Perfetto => None,
+            Program::Ferretto => {
+                let words = matches.get_many::<OsString>("command").into_iter().flatten();
+                CommandLine::of(words.cloned())
+            }
         },
     }
 }
@@ -180,27 +205,58 @@ fn option(
         .help(help)
 }
 
+fn usage(program: Program) -> &'static str {
+    match program {
+        Program::Perfetto => {
+            "perfetto [-t TIME] [-b SIZE] [-s SIZE] -o FILE EVENT...\n       perfetto -c CONFIG [--txt] -o FILE\n       perfetto --query"
+        }
+        Program::Ferretto => {
+            "ferretto [-t TIME] [-b SIZE] [-s SIZE] [-o FILE] EVENT...\n       ferretto -c CONFIG [--txt] [-o FILE]\n       ferretto \
+             [EVENT... | -c CONFIG] [-o FILE] -- COMMAND [ARGUMENT...]\n       ferretto --query"
+        }
+    }
+}
+
 fn examples(program: Program) -> String {
+    let of_command = match program {
+        Program::Perfetto => "",
+        Program::Ferretto => "  ferretto -o trace.pftrace -e sched:sched_switch -- make -j4\n",
+    };
     format!(
         "Examples:\n  {name} -t 5s -o trace.pftrace sched/sched_switch sched/sched_waking\n  {name} --txt -c trace.cfg -o \
-         trace.pftrace\n  ferretto open trace.pftrace",
+         trace.pftrace\n{of_command}  ferretto open trace.pftrace",
         name = program.name()
     )
 }
 
-const OUTCOMES: &str = "\
+fn outcomes(program: Program) -> String {
+    let of_command = match program {
+        Program::Perfetto => "",
+        Program::Ferretto => {
+            "  of COMMAND, if there is one and it was recorded: 128 and the signal's
+     number if one ended it; 127 if there is none, 126 if it cannot be run\n"
+        }
+    };
+    format!(
+        "\
 Exit status:
   0  it was done
-  1  it failed, and stderr says why
+  1  it failed, and stderr says why; of `ferretto` also if nothing of what was
+     asked for was recorded
   2  with -D, if not all data sources have started within 30 s;
      with --attach and --is_detached, if there is no such session
+  3  with --strict of `ferretto`, if something was lost or not recorded
+     (docs/exit-status.md has the details)
 
+{of_command}
 Environment:
   PERFETTO_CONSUMER_SOCK_NAME  where the service listens for those who record
   PERFETTO_PRODUCER_SOCK_NAME  where it listens for producers and triggers
   NO_COLOR                     if not empty, losses are not red on a terminal
   TERM                         if `dumb`, the terminal gets plain lines
-  TMPDIR                       the folder of traces for bug reports";
+  TMPDIR                       the folder of traces for bug reports"
+    )
+}
 
 /// The definition of all flags.
 pub(crate) fn command(program: Program) -> Command {
@@ -212,20 +268,25 @@ pub(crate) fn command(program: Program) -> Command {
                  the recording."
             }
         })
-        .override_usage(format!(
-            "{name} [-t TIME] [-b SIZE] [-s SIZE] -o FILE EVENT...\n       {name} -c CONFIG [--txt] -o FILE\n       {name} \
-             --query",
-            name = program.name()
-        ))
+        .override_usage(usage(program))
         .after_help(examples(program))
-        .after_long_help(format!("{}\n\n{OUTCOMES}", examples(program)))
+        .after_long_help(format!("{}\n\n{}", examples(program), outcomes(program)))
         .infer_long_args(true)
         .args_override_self(true)
         .disable_help_flag(true)
         .disable_version_flag(true)
         .version(crate::VERSION);
-    let command = recording_flags(command);
-    let command = light_flags(command);
+    let command = match program {
+        Program::Perfetto => recording_flags(command),
+        Program::Ferretto => recording_flags(command).arg(strict_flag()),
+    };
+    let command = light_flags(program, command);
+    let command = match program {
+        Program::Perfetto => command,
+        Program::Ferretto => command.arg(
+            switch("json", "With --query: print JSON, for scripts: see docs/json.md").help_heading("Other"),
+        ),
+    };
     let command = service_flags(command);
     let command = detached_and_clone_flags(command);
     android_flags(command)
@@ -250,7 +311,8 @@ fn recording_flags(command: Command) -> Command {
                 .short('o')
                 .long_help(
                     "Writes the trace to FILE, or to stdout when FILE is -. An existing file is replaced once the \
-                     recording starts; a recording that fails leaves no half-written file behind.",
+                     recording starts; a recording that fails leaves no half-written file behind. `ferretto` chooses a name \
+                     that nothing has (trace-YYYYMMDD-HHMMSS.pftrace) if none is given; `perfetto` refuses.",
                 ),
         )
         .arg(switch("no-clobber", "Do not overwrite an existing output file"))
@@ -304,8 +366,16 @@ fn recording_flags(command: Command) -> Command {
         )
 }
 
-fn light_flags(command: Command) -> Command {
-    command
+fn strict_flag() -> Arg {
+    switch("strict", "Exit with 3 unless all was recorded and nothing lost").long_help(
+        "Exits with 3 if any part of what was asked for was not recorded, if anything was lost, or if nobody knows. A ring buffer \
+         that keeps the newest data has lost nothing, unless the recording was to last for a given time. Goes with neither \
+         --background nor --detach, which exit before that is known.",
+    )
+}
+
+fn light_flags(program: Program, command: Command) -> Command {
+    let command = command
         .next_help_heading("Without a config")
         .arg(
             option("time", "TIME", value_parser!(String), "How long to record: a number and ms, s, m or h [default: 10s]")
@@ -334,15 +404,49 @@ fn light_flags(command: Command) -> Command {
             option("app", "NAME", value_parser!(String), "Record the atrace events of this Android app")
                 .short('a')
                 .action(ArgAction::Append),
-        )
-        .arg(
-            Arg::new("events")
-                .value_name("EVENT")
-                .num_args(0..)
-                .value_parser(value_parser!(String))
-                .action(ArgAction::Append)
-                .help("Kernel events like sched/sched_switch or 'irq/*', or atrace categories like gfx"),
-        )
+        );
+    let events = Arg::new("events")
+        .value_name("EVENT")
+        .num_args(0..)
+        .value_parser(value_parser!(String))
+        .action(ArgAction::Append);
+    match program {
+        Program::Perfetto => command
+            .arg(events.help("Kernel events like sched/sched_switch or 'irq/*', or atrace categories like gfx")),
+        Program::Ferretto => command
+            .arg(
+                events
+                    .help("Kernel events like sched/sched_switch or 'irq/*', or atrace categories like gfx")
+                    .long_help(
+                        "Kernel events: GROUP/NAME or GROUP:NAME, NAME alone, and patterns like 'irq/*' or 'sched:*wak*'; \
+                         several with commas between. Atrace categories like gfx; a name that is both is a category.",
+                    ),
+            )
+            .arg(
+                option("event", "EVENT", value_parser!(String), "The same, as perf, trace-cmd and strace take them")
+                    .short('e')
+                    .action(ArgAction::Append)
+                    .long_help(
+                        "Kernel events as with perf record and trace-cmd record: GROUP:NAME, several with commas between, a \
+                         GROUP alone for all of it. As with strace, trace=openat,read are system calls.",
+                    ),
+            )
+            .arg(
+                Arg::new("command")
+                    .value_name("COMMAND")
+                    .last(true)
+                    .num_args(1..)
+                    .value_parser(value_parser!(OsString))
+                    .help("Record while this command runs, and exit with its status")
+                    .long_help(
+                        "Starts COMMAND with its arguments once all data sources have started, records until it has ended, and \
+                         exits with its status: 128 and the number of the signal that ended it; 127 if there is no such \
+                         command, 126 if it cannot be run. With -t the recording ends by then, and the command goes on. Ctrl-C is \
+                         for the command; a second one ends the recording at once. COMMAND runs as the user who runs ferretto: \
+                         under sudo, as root. Without events or a config, scheduling is recorded.",
+                    ),
+            ),
+    }
 }
 
 fn service_flags(command: Command) -> Command {

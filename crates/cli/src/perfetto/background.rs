@@ -16,8 +16,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::plan::Process;
 use crate::background::{self, Forked};
 
-/// How long `-D` waits for all data sources to have started.
-const START_WAIT: Duration = Duration::from_secs(30);
+/// How long `-D` waits for all data sources to have started. The recorder tells when that is over, since it knows what has not.
+pub(super) const START_WAIT: Duration = Duration::from_secs(30);
+/// How much longer its word may take.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How a start went. The numbers are what `--notify-fd` receives and what `-D` exits with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +56,11 @@ enum Reader {
 }
 
 impl StartReport {
+    /// Whether it is for somebody who waits no longer than [`START_WAIT`].
+    pub(crate) fn has_a_deadline(&self) -> bool {
+        self.reader == Reader::Parent
+    }
+
     /// Tells the outcome, and why it failed.
     pub(crate) fn send(mut self, status: StartStatus, reason: &str) {
         let mut message = vec![status as u8];
@@ -154,7 +161,7 @@ pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<De
 
 /// Waits for what the recorder reports.
 fn await_start(started: OwnedFd) -> Detached {
-    let deadline = Instant::now() + START_WAIT;
+    let deadline = Instant::now() + START_WAIT + GRACE;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec {
@@ -180,8 +187,11 @@ fn await_start(started: OwnedFd) -> Detached {
         Some((status, _)) if *status == StartStatus::Started as u8 => {
             Detached::Parent(StartStatus::Started, None)
         }
-        Some((_, reason)) => Detached::Parent(
-            StartStatus::Failed,
+        Some((status, reason)) => Detached::Parent(
+            match *status == StartStatus::TimedOut as u8 {
+                true => StartStatus::TimedOut,
+                false => StartStatus::Failed,
+            },
             Some(String::from_utf8_lossy(reason).into_owned()),
         ),
         None => {

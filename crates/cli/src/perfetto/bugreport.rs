@@ -12,7 +12,8 @@ use ferretto_proto::messages::tracing_service_state::TracingSession;
 use super::background::{self, Detached};
 use super::console::{Console, Voice};
 use super::plan::{
-    CloneOf, DEFAULT_BUGREPORT_FILE, ExistingFile, Job, Original, Process, Recording, Sink, TraceFilter,
+    CloneOf, DEFAULT_BUGREPORT_FILE, ExistingFile, Job, Original, Process, Recording, Sink, Strictness,
+    TraceFilter,
 };
 use super::query::ask;
 use super::service::running_service;
@@ -51,7 +52,9 @@ fn find_and_save(folder: &Path, console: &mut Console) -> Result<u8, String> {
     let (state, _) = ask(&service, StateScope::SessionsOnly)?;
     let wanted = wanted(&state.tracing_sessions);
     if wanted.is_empty() {
-        console.say("no running session has a bugreport_score above 0, so there is none for a bug report");
+        console.say(
+            "No tracing sessions eligible for bugreport were found: none that runs has a bugreport_score above 0",
+        );
         return Ok(SUCCESS);
     }
     let socket = &service.consumer_socket;
@@ -102,6 +105,8 @@ fn save(voice: Voice, wanted: Wanted, folder: &Path, socket: &Address) -> (Vec<S
                 existing: ExistingFile::Refuse,
                 process: Process::Foreground,
                 notify_fd: None,
+                strictness: Strictness::Lenient,
+                command: None,
             };
             save_clone(recording, socket, Signals::LeftAlone, &mut console)
         }

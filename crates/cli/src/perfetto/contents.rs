@@ -1,4 +1,4 @@
-//! What is in a trace, packet by packet: how many there are, and what the [`KernelReport`] makes of them. Packets inside
+//! What is in a trace, packet by packet: how many there are, and the [`Evidence`] that they are. Packets inside
 //! compressed ones count as if they stood in their place.
 //!
 //! Called by the recording, for each packet that it writes or that it finds in the file that the service wrote.
@@ -6,16 +6,14 @@
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
-use ferretto_proto::messages::TraceConfig;
-
-use super::kernel_report::KernelReport;
+use crate::account::evidence::Evidence;
 use crate::trace_reader::{Piece, look_inside};
 
-/// A count of packets, and a report on what they are.
-#[derive(Debug)]
+/// A count of packets, and what they say.
+#[derive(Debug, Default)]
 pub(super) struct Contents {
     packets: u64,
-    kernel: KernelReport,
+    evidence: Evidence,
     /// A packet could not be looked into: what is known of the trace is not all there is to know.
     opaque: bool,
     /// For what is in compressed packets.
@@ -23,16 +21,6 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Those of an empty trace of this config.
-    pub(super) fn of(config: &TraceConfig) -> Contents {
-        Contents {
-            packets: 0,
-            kernel: KernelReport::of(config),
-            opaque: false,
-            spare: Vec::new(),
-        }
-    }
-
     /// Looks at the next packet.
     pub(super) fn observe(&mut self, packet: &[u8]) {
         let mut spare = std::mem::take(&mut self.spare);
@@ -40,7 +28,7 @@ impl Contents {
             match piece {
                 Piece::Packet(packet) => {
                     self.packets += 1;
-                    self.kernel.observe(packet);
+                    self.evidence.observe(packet);
                 }
                 Piece::Damage(_) => self.opaque = true,
                 Piece::CompressedStart(_) | Piece::CompressedEnd => {}
@@ -55,22 +43,21 @@ impl Contents {
         (!self.opaque).then_some(self.packets)
     }
 
-    /// The report, if it is one on the whole trace.
-    pub(super) fn kernel(&self) -> Option<&KernelReport> {
-        (!self.opaque).then_some(&self.kernel)
+    /// What they say, if all of them could be looked into.
+    pub(super) fn evidence(&self) -> Option<&Evidence> {
+        (!self.opaque).then_some(&self.evidence)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ferretto_proto::messages::{DataSourceConfig, trace_config};
     use ferretto_service::compression::{Codec, Compressor};
     use ferretto_wire::Writer;
 
     use super::*;
     use crate::trace_reader::MAX_PACKET;
 
-    const FTRACE_STATS: u32 = 34;
+    const SYS_STATS: u32 = 7;
 
     fn compressed(codec: Codec, packets: &[Vec<u8>]) -> Vec<u8> {
         let mut trace = Writer::new();
@@ -81,34 +68,25 @@ mod tests {
 
     #[test]
     fn packets_inside_compressed_ones_count_like_others() {
-        let config = TraceConfig {
-            data_sources: vec![trace_config::DataSource {
-                config: DataSourceConfig {
-                    name: Some("linux.ftrace".into()),
-                    ..Default::default()
-                }
-                .into(),
-                ..Default::default()
-            }],
-            ..Default::default()
-        };
         let mut stats = Writer::new();
-        stats.nested(FTRACE_STATS, |_| {});
+        stats.nested(SYS_STATS, |_| {});
         let stats = stats.as_slice().to_vec();
         let mut other = Writer::new();
         other.varint_field(8, 1);
         let other = other.as_slice().to_vec();
         for codec in [Codec::Deflate, Codec::Zstd { level: 3 }] {
-            let mut contents = Contents::of(&config);
+            let mut contents = Contents::default();
             contents.observe(&other);
-            assert_eq!(
-                contents.kernel().expect("all seen").notes().len(),
-                1,
-                "none answered"
-            );
+            let has_stats = |contents: &Contents| {
+                contents
+                    .evidence()
+                    .expect("all seen")
+                    .has_packets_of("linux.sys_stats")
+            };
+            assert_eq!(has_stats(&contents), Some(false));
             contents.observe(&compressed(codec, &[other.clone(), stats.clone(), other.clone()]));
             assert_eq!(contents.packets(), Some(4));
-            assert!(contents.kernel().expect("all seen").notes().is_empty());
+            assert_eq!(has_stats(&contents), Some(true));
         }
     }
 
@@ -118,10 +96,10 @@ mod tests {
         damaged.bytes_field(50, b"nonsense");
         let bomb = compressed(Codec::Zstd { level: 3 }, &[vec![0; MAX_PACKET]]);
         for packet in [damaged.as_slice(), &bomb] {
-            let mut contents = Contents::of(&TraceConfig::default());
+            let mut contents = Contents::default();
             contents.observe(packet);
             assert_eq!(contents.packets(), None);
-            assert!(contents.kernel().is_none());
+            assert!(contents.evidence().is_none());
         }
     }
 }

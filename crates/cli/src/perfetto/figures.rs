@@ -69,7 +69,7 @@ impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = match self.1 {
             _ if self.0 == 1 => "",
-            noun if noun.ends_with("ch") || noun.ends_with("sh") => "es",
+            noun if ["ch", "sh", "s"].iter().any(|end| noun.ends_with(end)) => "es",
             _ => "s",
         };
         write!(f, "{} {}{plural}", Count(self.0), self.1)
@@ -102,6 +102,7 @@ mod tests {
         assert_eq!(Counted(1, "chunk").to_string(), "1 chunk");
         assert_eq!(Counted(2000, "chunk").to_string(), "2,000 chunks");
         assert_eq!(Counted(2, "patch").to_string(), "2 patches");
+        assert_eq!(Counted(2, "process").to_string(), "2 processes");
     }
 
     #[test]

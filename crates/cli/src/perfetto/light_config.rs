@@ -40,8 +40,31 @@ pub(crate) struct LightFlags {
     pub(crate) size: Option<String>,
     /// `-a`: apps whose atrace events are wanted.
     pub(crate) apps: Vec<String>,
-    /// Ftrace events (`group/name`) and atrace categories.
+    /// Words by themselves: ftrace events (`group/name`) and atrace categories.
     pub(crate) events: Vec<String>,
+    /// `-e`: events as other tools take them.
+    pub(crate) event_flags: Vec<String>,
+}
+
+/// What a word asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// An event of the kernel, for `ftrace_events`.
+    Event(String),
+    /// For `atrace_categories`.
+    Category(String),
+    /// For `syscall_events`.
+    SystemCall(String),
+}
+
+impl Wanted {
+    /// What a word means to upstream's command line.
+    pub(crate) fn of_perfetto(word: &str) -> Wanted {
+        match word.contains('/') {
+            true => Wanted::Event(word.to_owned()),
+            false => Wanted::Category(word.to_owned()),
+        }
+    }
 }
 
 impl LightFlags {
@@ -72,8 +95,8 @@ enum QuantityError {
     TooLarge { most: &'static str },
 }
 
-/// Makes the config.
-pub(crate) fn light_config(flags: &LightFlags) -> Result<TraceConfig, LightFlagError> {
+/// Makes the config of the flags, for what their words ask for.
+pub(crate) fn light_config(flags: &LightFlags, wanted: &[Wanted]) -> Result<TraceConfig, LightFlagError> {
     let time = flags.time.as_deref().unwrap_or(DEFAULT_TIME);
     let duration_ms = quantity(
         "--time",
@@ -101,14 +124,24 @@ pub(crate) fn light_config(flags: &LightFlags) -> Result<TraceConfig, LightFlagE
         ..Default::default()
     };
     let mut hypervisor = None;
-    for event in &flags.events {
-        match event.as_str() {
-            name if name.contains('/') => ftrace.ftrace_events.push(name.to_owned()),
+    for wanted in wanted {
+        let category = match wanted {
+            Wanted::Event(name) => {
+                ftrace.ftrace_events.push(name.clone());
+                continue;
+            }
+            Wanted::SystemCall(name) => {
+                ftrace.syscall_events.push(name.clone());
+                continue;
+            }
+            Wanted::Category(name) => name.as_str(),
+        };
+        match category {
             name @ ("hyp" | "hypervisor") => hypervisor = Some(name),
             name => ftrace.atrace_categories.push(name.to_owned()),
         }
         // Two categories stand for a source beside their atrace events.
-        match event.as_str() {
+        match category {
             "gfx" => data_sources.push(named("android.surfaceflinger.frametimeline")),
             "disk" => data_sources.push(DataSourceConfig {
                 sys_stats_config: MessageField::some(SysStatsConfig {
@@ -121,6 +154,7 @@ pub(crate) fn light_config(flags: &LightFlags) -> Result<TraceConfig, LightFlagE
         }
     }
     if !(ftrace.ftrace_events.is_empty()
+        && ftrace.syscall_events.is_empty()
         && ftrace.atrace_categories.is_empty()
         && ftrace.atrace_apps.is_empty())
     {
@@ -211,11 +245,11 @@ pub(crate) fn test_config() -> Result<TraceConfig, LightFlagError> {
         "power/cpu_frequency",
         "power/gpu_frequency",
     ];
-    light_config(&LightFlags {
+    let flags = LightFlags {
         time: Some("2s".to_owned()),
-        events: events.map(str::to_owned).to_vec(),
         ..Default::default()
-    })
+    };
+    light_config(&flags, &events.map(Wanted::of_perfetto))
 }
 
 fn named(name: &str) -> DataSourceConfig {
@@ -285,12 +319,8 @@ mod tests {
     }
 
     fn with_events(events: &[&str]) -> TraceConfig {
-        let events = events.iter().map(|event| event.to_string()).collect();
-        light_config(&LightFlags {
-            events,
-            ..Default::default()
-        })
-        .unwrap()
+        let wanted: Vec<Wanted> = events.iter().map(|event| Wanted::of_perfetto(event)).collect();
+        light_config(&LightFlags::default(), &wanted).unwrap()
     }
 
     fn sources(config: &TraceConfig) -> Vec<&str> {
@@ -303,7 +333,7 @@ mod tests {
 
     #[test]
     fn without_flags_it_is_ten_seconds_in_a_ring_buffer_of_32_mib() {
-        let config = light_config(&LightFlags::default()).unwrap();
+        let config = light_config(&LightFlags::default(), &[]).unwrap();
         assert_eq!(config.duration_ms, Some(10_000));
         assert_eq!(config.buffers[0].size_kb, Some(32 * 1024));
         assert_eq!(config.flush_period_ms, Some(30_000));
@@ -330,7 +360,7 @@ mod tests {
             ("", 0),
         ] {
             assert_eq!(
-                light_config(&flags(typed, "", "")).unwrap().duration_ms,
+                light_config(&flags(typed, "", ""), &[]).unwrap().duration_ms,
                 Some(ms),
                 "{typed:?}"
             );
@@ -344,7 +374,7 @@ mod tests {
             ("2g", 2 << 20),
         ];
         for (typed, kb) in sizes {
-            let config = light_config(&flags("1s", typed, typed)).unwrap();
+            let config = light_config(&flags("1s", typed, typed), &[]).unwrap();
             assert_eq!(config.buffers[0].size_kb, Some(kb), "{typed:?}");
             assert_eq!(
                 config.max_file_size_bytes,
@@ -357,7 +387,7 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_the_flag_and_the_reason() {
-        let problem = |flags: LightFlags| light_config(&flags).unwrap_err().to_string();
+        let problem = |flags: LightFlags| light_config(&flags, &[]).unwrap_err().to_string();
         assert!(
             problem(flags("2mb", "", ""))
                 .contains("--time \"2mb\" is invalid: \"mb\" is none of the units ms")
@@ -376,9 +406,8 @@ mod tests {
     #[test]
     fn events_and_categories_share_one_ftrace_source() {
         let mut flags = flags("1h", "100mb", "1gb");
-        flags.events = ["sw", "sched/sched_switch"].map(str::to_owned).to_vec();
         flags.apps = vec!["com.android.chrome".to_owned()];
-        let config = light_config(&flags).unwrap();
+        let config = light_config(&flags, &["sw", "sched/sched_switch"].map(Wanted::of_perfetto)).unwrap();
         assert_eq!(
             sources(&config),
             ["linux.ftrace", "linux.process_stats", "linux.system_info"]

@@ -14,10 +14,9 @@ mod bugreport;
 pub(crate) mod config_source;
 mod console;
 mod contents;
+mod event_words;
 pub(crate) mod figures;
-pub(crate) mod kernel_report;
 mod light_config;
-mod losses;
 mod output;
 mod pipe;
 pub(crate) mod plan;
@@ -25,13 +24,14 @@ mod progress;
 pub(crate) mod query;
 mod record;
 mod service;
-mod service_state;
+pub(crate) mod service_state;
 mod session;
 mod signals;
 mod snapshots;
 mod suspension;
 mod triggers;
 mod warnings;
+mod workload;
 
 pub(crate) use args::command;
 use background::Detached;
@@ -42,11 +42,16 @@ use output::Output;
 use plan::Plan;
 pub use service::{FindService, FindServiceError, Service, StartedService, running_service};
 use signals::Signals;
+use workload::CommandLine;
+
+use crate::manual;
 
 /// Exit code of a command that was done.
 const SUCCESS: u8 = 0;
 /// Exit code of any failure.
 const FAILURE: u8 = 1;
+/// Exit code of `--strict` when not all that was asked for was recorded, or something was lost.
+pub(crate) const INCOMPLETE: u8 = 3;
 /// Exit code of `--attach` and `--is_detached` when there is no such session.
 const NOT_ATTACHED: u8 = 2;
 
@@ -117,8 +122,12 @@ fn explain(program: Program, message: &clap::Error) -> u8 {
             let _ = message.print();
             SUCCESS
         }
-        _ => {
+        (ErrorKind::DisplayHelp, Program::Perfetto) => {
             tell(&message.render().to_string());
+            FAILURE
+        }
+        _ => {
+            tell(&manual::usage_error(program.name(), message));
             FAILURE
         }
     }
@@ -134,6 +143,14 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
         && let Some(written) = recording.written.take()
     {
         warnings::warn_before_fork(console.voice().program, &written, console);
+        // Nobody hears the end of it.
+        if let (Program::Ferretto, plan::Sink::File(path)) = (console.voice().program, &recording.sink) {
+            console.notice(format_args!("the trace goes into {}", path.display()));
+        }
+    }
+    if let Some(Err(error)) = recording.command.as_ref().map(CommandLine::check) {
+        console.say(&error);
+        return error.status;
     }
     let opened = Output::open(&recording.sink, recording.existing);
     let output = match opened {

@@ -6,22 +6,19 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ferretto_ipc::reactor::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::session::Writer;
+use super::signals::{Interrupted, Wish};
 
 /// As much as a pipe takes without waiting once it is ready: `PIPE_BUF`.
 const PIECE: usize = 4096;
 /// How often a wait looks for signals, and for a reader that is not there yet.
 const SLICE: Duration = Duration::from_millis(100);
-
-/// A signal that asks to stop came. Whoever looks takes it back.
-pub(super) type Interrupted = Arc<AtomicBool>;
 
 /// A pipe to write into, see the [module](self).
 #[derive(Debug)]
@@ -29,17 +26,17 @@ pub(super) struct Pipe {
     file: File,
     reader: Reader,
     interrupted: Interrupted,
+    /// Signals that came.
+    heard: Vec<Signal>,
     patience: Patience,
 }
 
 /// How much of a wait for the reader there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// Until two signals.
+    /// Until the same signal comes twice.
     Usual,
-    /// The recording was asked to end: one more signal gives the rest up.
-    Asked,
-    /// The rest was given up. Nothing is waited for, lest the buffer before this one do so when it is dropped.
+    /// The rest was given up: nothing is waited for any more.
     None,
 }
 
@@ -61,6 +58,7 @@ impl Pipe {
             file,
             reader: Reader::Came,
             interrupted: Interrupted::default(),
+            heard: Vec::new(),
             patience: Patience::Usual,
         }
     }
@@ -135,7 +133,7 @@ impl Pipe {
     /// Waits until it takes something, or fails.
     fn await_room(&mut self) -> io::Result<()> {
         // What came before is answered by the recording.
-        self.note_signal();
+        self.hear();
         loop {
             let events = self.events(SLICE)?;
             let absent = events.contains(PollFlags::ERR) && self.reader == Reader::Awaited;
@@ -143,8 +141,7 @@ impl Pipe {
                 self.reader = Reader::Came;
                 return Ok(());
             }
-            let before = self.patience;
-            if before == Patience::None || self.note_signal() && before == Patience::Asked {
+            if self.patience == Patience::None || self.hear() == Wish::Again {
                 self.patience = Patience::None;
                 return Err(io::Error::other(
                     "nobody takes the rest, and a signal ended the wait",
@@ -156,13 +153,16 @@ impl Pipe {
         }
     }
 
-    /// Whether a signal came since this was last asked.
-    fn note_signal(&mut self) -> bool {
-        let came = self.interrupted.swap(false, Ordering::Relaxed);
-        if came && self.patience == Patience::Usual {
-            self.patience = Patience::Asked;
+    /// What the signals mean that came since this was last asked. Each of them counts once for as long as a wait may look.
+    fn hear(&mut self) -> Wish {
+        let mut wish = Wish::Known;
+        for signal in self.interrupted.take() {
+            match self.heard.contains(&signal) {
+                true => wish = Wish::Again,
+                false => self.heard.push(signal),
+            }
         }
-        came
+        wish
     }
 }
 

@@ -3,21 +3,30 @@
 //! Called by [`run`](super::run) between parsing the flags and touching the world: nothing here opens the output or a
 //! socket, only configs are read. The combinations that are refused are those upstream's `perfetto_cmd.cc` refuses.
 
+mod requested;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use ferretto_proto::messages::{Message, TraceAttributes, TraceConfig, trace_attributes, trace_config};
+use ferretto_proto::messages::{TraceAttributes, TraceConfig, trace_attributes, trace_config};
 
 use super::Program;
 use super::args::{Arguments, StatsdFlags};
-use super::config_source::{ConfigError, ConfigSyntax, WrittenConfig, parse_config, read_config};
-use super::light_config::{LightFlagError, add_overview, light_config, test_config};
+use super::config_source::{ConfigError, WrittenConfig};
+use super::event_words::WordError;
+use super::light_config::LightFlagError;
+use super::workload::CommandLine;
 use crate::config::advice::Origin;
+use crate::config::event_names::{Malformed, malformed};
+use requested::requested_config;
 
 /// The id by which services know the session that a bug report wants: all bits set.
 const BUGREPORT_SESSION: u64 = u64::MAX;
 /// The file of a recording that has no `bugreport_filename`.
 pub(crate) const DEFAULT_BUGREPORT_FILE: &str = "systrace.pftrace";
+
+/// How what stands behind `--` is told of.
+const COMMAND: &str = "-- COMMAND";
 
 /// What to do.
 #[derive(Debug)]
@@ -53,6 +62,8 @@ pub(crate) enum QueryFormat {
     LongTable,
     /// The encoded `TracingServiceState`.
     Raw,
+    /// For scripts.
+    Json,
 }
 
 /// A recording to be made.
@@ -72,6 +83,17 @@ pub(crate) struct Recording {
     pub(crate) process: Process,
     /// A descriptor that is told when all data sources have started.
     pub(crate) notify_fd: Option<i32>,
+    pub(crate) strictness: Strictness,
+    /// What runs meanwhile; the recording ends with it.
+    pub(crate) command: Option<CommandLine>,
+}
+
+/// Whether a recording that is not complete is a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Strictness {
+    #[default]
+    Lenient,
+    Strict,
 }
 
 /// Which session it is, and what is done with it.
@@ -176,13 +198,20 @@ pub(crate) enum Process {
 pub(crate) enum PlanError {
     #[error("{0} cannot be combined with {1}")]
     Conflict(&'static str, &'static str),
-    #[error("{0} only works together with {1}")]
+    // The sentences that begin with a capital letter are upstream's, and those of `Needs`: tests and scripts look for them.
+    #[error("Cannot specify a trace config with {0}: leave out {1}")]
+    NoConfigWanted(&'static str, &'static str),
+    #[error(
+        "Cannot specify both -c/--config and any of --time, --buffer, --size, --app or events: write those into the config"
+    )]
+    TwoConfigs,
+    #[error("{0} is supported only in combination with {1}")]
     Needs(&'static str, &'static str),
     #[error("--{0} only works on Android")]
     AndroidOnly(&'static str),
     #[error("--add-attribute needs a key: write --add-attribute KEY=VALUE")]
     AttributeWithoutKey,
-    #[error("there is nothing to record: name events (like sched/sched_switch), or a config with -c FILE")]
+    #[error("The TraceConfig is empty: name events (like sched/sched_switch), or a config with -c FILE")]
     NoConfig,
     #[error("{0} needs a key that is not empty")]
     EmptyKey(&'static str),
@@ -190,12 +219,16 @@ pub(crate) enum PlanError {
         "--detach needs write_into_file: true in the trace config (or -s): this process will be gone at the end"
     )]
     DetachWithoutFile,
-    #[error("the trace config {0} is empty")]
+    #[error("The TraceConfig is empty: there is nothing in {0}")]
     EmptyConfig(String),
     #[error("{0}")]
     Light(#[from] LightFlagError),
     #[error(transparent)]
+    Word(#[from] WordError),
+    #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error("{0}")]
+    KernelEvents(Malformed),
     #[error(
         "the trace config sets only one of cmd_trace_start_delay.min_delay_ms and max_delay_ms; set both"
     )]
@@ -219,7 +252,9 @@ pub(crate) enum PlanError {
         "the trace config takes snapshots (trigger_mode: CLONE_SNAPSHOT), which go into FILE.0, FILE.1, …: add -o FILE"
     )]
     SnapshotsWithoutFile,
-    #[error("where should the trace go? Add -o FILE (or -o - for stdout)")]
+    #[error(
+        "Either --out or --upload is required: add -o FILE (or -o - for stdout); --upload is for Android"
+    )]
     NoOutput,
     #[error("--notify-fd 2 is stderr, where what goes wrong is said; pass another descriptor")]
     NotifyStderr,
@@ -246,6 +281,7 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
     check_keys(&arguments)?;
     let attach = arguments.attach.is_some() || arguments.is_detached.is_some();
     let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
+    let strict = arguments.strictness == Strictness::Strict;
     let conflicts = [
         (arguments.query && arguments.background, "--query", "--background"),
         (
@@ -262,6 +298,9 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
             "--detach",
             "--background",
         ),
+        // Their exit code tells nobody what became of the recording.
+        (strict && arguments.background, "--strict", "--background"),
+        (strict && arguments.detach.is_some(), "--strict", "--detach"),
         (
             arguments.clone.is_some() && arguments.clone_by_name.is_some(),
             "--clone",
@@ -279,6 +318,7 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
             "--out -",
         ),
     ];
+    check_command(&arguments)?;
     if let Some((_, one, other)) = conflicts.into_iter().find(|(both, ..)| *both) {
         return Err(PlanError::Conflict(one, other));
     }
@@ -294,6 +334,9 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
     if arguments.long && !arguments.query {
         return Err(PlanError::Needs("--long", "--query"));
     }
+    if arguments.json && !arguments.query {
+        return Err(PlanError::Needs("--json", "--query"));
+    }
     if arguments.text && arguments.lossy_text {
         return Err(PlanError::Conflict("--txt", "--txt-lossy"));
     }
@@ -307,6 +350,26 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
         return reattach(arguments);
     }
     record(program, arguments)
+}
+
+/// A command runs beside a recording of this process, and has its standard streams.
+fn check_command(arguments: &Arguments) -> Result<(), PlanError> {
+    let attach = arguments.attach.is_some() || arguments.is_detached.is_some();
+    let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
+    let bugreport = arguments.save_for_bugreport || arguments.save_all_for_bugreport;
+    let conflicts = [
+        (arguments.background, "--background"),
+        (arguments.detach.is_some(), "--detach"),
+        (attach, "--attach"),
+        (clone, "--clone"),
+        (bugreport, "--save-for-bugreport"),
+        (arguments.query, "--query"),
+        (arguments.out.as_deref() == Some("-".as_ref()), "--out -"),
+    ];
+    match conflicts.into_iter().find(|(given, _)| *given) {
+        Some((_, flag)) if arguments.command.is_some() => Err(PlanError::Conflict(COMMAND, flag)),
+        _ => Ok(()),
+    }
 }
 
 /// Upstream's aborts on an empty key.
@@ -368,7 +431,8 @@ pub(crate) fn bugreport_folder() -> PathBuf {
 /// A session that was detached: there is nothing to configure any more.
 fn reattach(arguments: Arguments) -> Result<Plan, PlanError> {
     if !arguments.configs.is_empty() || arguments.light.any() {
-        return Err(PlanError::Conflict("--attach", "a trace config"));
+        let given = config_flag(&arguments);
+        return Err(PlanError::NoConfigWanted("--attach", given));
     }
     if arguments.out.is_some() {
         return Err(PlanError::Conflict("--attach", "--out"));
@@ -386,7 +450,17 @@ fn reattach(arguments: Arguments) -> Result<Plan, PlanError> {
         existing: ExistingFile::Replace,
         process: process(arguments.background, arguments.background_wait),
         notify_fd: arguments.notify_fd,
+        strictness: arguments.strictness,
+        command: None,
     })))
+}
+
+/// What of a command line gives a config.
+fn config_flag(arguments: &Arguments) -> &'static str {
+    match arguments.configs.is_empty() {
+        true => "--time, --buffer, --size, --app and events",
+        false => "-c",
+    }
 }
 
 fn process(background: bool, wait: bool) -> Process {
@@ -399,36 +473,48 @@ fn process(background: bool, wait: bool) -> Process {
 
 fn query(arguments: &Arguments) -> Result<Plan, PlanError> {
     if !arguments.configs.is_empty() || arguments.light.any() {
-        return Err(PlanError::Conflict("--query", "a trace config"));
+        return Err(PlanError::NoConfigWanted("--query", config_flag(arguments)));
     }
     if arguments.out.is_some() {
         return Err(PlanError::Conflict("--query", "--out"));
     }
-    Ok(Plan::Query(match (arguments.query_raw, arguments.long) {
-        (true, _) => QueryFormat::Raw,
-        (false, true) => QueryFormat::LongTable,
-        (false, false) => QueryFormat::Table,
-    }))
+    Ok(Plan::Query(
+        match (arguments.query_raw, arguments.json, arguments.long) {
+            (true, true, _) => return Err(PlanError::Conflict("--query-raw", "--json")),
+            (true, false, _) => QueryFormat::Raw,
+            (false, true, _) => QueryFormat::Json,
+            (false, false, true) => QueryFormat::LongTable,
+            (false, false, false) => QueryFormat::Table,
+        },
+    ))
 }
 
 fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
     let written = requested_config(program, &arguments)?;
     let mut config = written.config.clone();
-    check_config(&config)?;
+    check_config(&config, &written.origin)?;
     add_command_line_metadata(&mut config, &arguments)?;
     check_output_path(&config, arguments.out.as_ref())?;
     // The rest of such a config means nothing.
     if !config.activate_triggers.is_empty() {
+        if arguments.command.is_some() {
+            return Err(PlanError::Conflict(COMMAND, "activate_triggers"));
+        }
         return Ok(Plan::Activate(Activation {
             triggers: std::mem::take(&mut config.activate_triggers),
             process: process(arguments.background, arguments.background_wait),
             notify_fd: arguments.notify_fd,
         }));
     }
+    let (sink, existing) = match (sink(&config, arguments.out), program) {
+        // Whoever gives no name loses no earlier trace.
+        (Err(PlanError::NoOutput), Program::Ferretto) => (Sink::File(unused_name()), ExistingFile::Refuse),
+        (sink, _) if arguments.no_clobber => (sink?, ExistingFile::Refuse),
+        (sink, _) => (sink?, ExistingFile::Replace),
+    };
     if arguments.detach.is_some() && config.write_into_file != Some(true) {
         return Err(PlanError::DetachWithoutFile);
     }
-    let sink = sink(&config, arguments.out)?;
     let original = arguments
         .clone
         .map(|id| Original::Id(id as u64))
@@ -455,13 +541,11 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
         job,
         config,
         sink,
-        existing: if arguments.no_clobber {
-            ExistingFile::Refuse
-        } else {
-            ExistingFile::Replace
-        },
+        existing,
         process: process(arguments.background, arguments.background_wait),
         notify_fd: arguments.notify_fd,
+        strictness: arguments.strictness,
+        command: arguments.command,
     })))
 }
 
@@ -472,100 +556,12 @@ pub(crate) fn takes_snapshots(config: &TraceConfig) -> bool {
     triggers.trigger_mode == Some(clone_snapshot) || triggers.use_clone_snapshot_if_available == Some(true)
 }
 
-/// The configs of all `-c` put together, or that of the light flags. As upstream, empty files beside light flags are ignored.
-fn requested_config(program: Program, arguments: &Arguments) -> Result<WrittenConfig, PlanError> {
-    let mut given: Vec<(&OsString, Vec<u8>)> = Vec::new();
-    for name in &arguments.configs {
-        // Upstream appends what it reads, but what comes from here takes the place of all before.
-        if name == "-" || name == ":test" {
-            given.clear();
-        }
-        let bytes = if name == ":test" {
-            test_config()?.encode_to_vec()
-        } else {
-            read_config(name)?
-        };
-        given.push((name, bytes));
-    }
-    let last = given.last().map(|(name, _)| display(name));
-    given.retain(|(_, bytes)| !bytes.is_empty());
-    if arguments.light.any() {
-        if !given.is_empty() {
-            return Err(PlanError::Conflict(
-                "-c",
-                "--time, --buffer, --size, --app or events",
-            ));
-        }
-        let mut config = light_config(&arguments.light)?;
-        if program == Program::Ferretto {
-            add_overview(&mut config);
-        }
-        let origin = Origin::Flags;
-        return Ok(WrittenConfig { config, origin });
-    }
-    // A clone has the config of the original.
-    let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
-    match (last, given.is_empty()) {
-        (None, _) if !clone => Err(PlanError::NoConfig),
-        (Some(name), true) if !clone => Err(PlanError::EmptyConfig(name)),
-        _ => together(&given, config_syntax(arguments)),
-    }
-}
-
-fn config_syntax(arguments: &Arguments) -> ConfigSyntax {
-    match (arguments.text, arguments.lossy_text) {
-        (true, _) => ConfigSyntax::Text,
-        (false, true) => ConfigSyntax::LossyText,
-        (false, false) => ConfigSyntax::Encoded,
-    }
-}
-
-/// Puts configs together as protobuf does: lists are joined, messages merged, of single values the last one counts. Each is
-/// parsed by itself, so that a mistake is shown in the file that has it.
-fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<WrittenConfig, PlanError> {
-    let mut parsed = Vec::new();
-    for (name, bytes) in configs {
-        parsed.push(if *name == ":test" {
-            WrittenConfig {
-                config: test_config()?,
-                origin: Origin::Flags,
-            }
-        } else {
-            parse_config(&display(name), bytes, syntax)?
-        });
-    }
-    if parsed.len() == 1
-        && let Some(written) = parsed.pop()
-    {
-        return Ok(written);
-    }
-    let encoded: Vec<u8> = parsed
-        .iter()
-        .flat_map(|written| written.config.encode_to_vec())
-        .collect();
-    let names: Vec<String> = configs.iter().map(|(name, _)| display(name)).collect();
-    let name = names.join(" with ");
-    match TraceConfig::decode_from_slice(&encoded) {
-        Ok(config) => Ok(WrittenConfig {
-            config,
-            // Indices of fields are those of the whole: no single text has them.
-            origin: Origin::Encoded { name },
-        }),
-        Err(source) => Err(ConfigError::Encoded { name, source }.into()),
-    }
-}
-
-fn display(name: &OsString) -> String {
-    if name == "-" {
-        "<stdin>".to_owned()
-    } else {
-        name.to_string_lossy().into_owned()
-    }
-}
-
 /// Looks for what the command line itself, and not the service, refuses in a config.
-pub(crate) fn check_config(config: &TraceConfig) -> Result<(), PlanError> {
+pub(crate) fn check_config(config: &TraceConfig, origin: &Origin) -> Result<(), PlanError> {
     check_reports(config)?;
+    if let Some(malformed) = malformed(config, origin) {
+        return Err(PlanError::KernelEvents(malformed));
+    }
     let delay = &config.cmd_trace_start_delay;
     match (delay.min_delay_ms, delay.max_delay_ms) {
         (None, None) => Ok(()),
@@ -653,6 +649,19 @@ fn check_output_path(config: &TraceConfig, out: Option<&OsString>) -> Result<(),
         (Some(path), None) if path.exists() => Err(PlanError::OutputPathExists(path)),
         _ => Ok(()),
     }
+}
+
+/// A name for a trace that was given none: when it was begun, with a number if there is one of that second.
+fn unused_name() -> PathBuf {
+    let time = chrono::Local::now().format("%Y%m%d-%H%M%S");
+    let first = PathBuf::from(format!("trace-{time}.pftrace"));
+    let others = (2..).map(|number| PathBuf::from(format!("trace-{time}-{number}.pftrace")));
+    // A link that leads nowhere is taken, too.
+    let is_taken = |name: &PathBuf| name.symlink_metadata().is_ok();
+    std::iter::once(first)
+        .chain(others)
+        .find(|name| !is_taken(name))
+        .unwrap_or_default()
 }
 
 /// Of a config whose `output_path` was checked.

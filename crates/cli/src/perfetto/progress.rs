@@ -9,8 +9,8 @@ use ferretto_proto::messages::TraceStats;
 
 use super::console::{Line, Tone};
 use super::figures::{Bytes, Counted, Elapsed, Word};
-use super::kernel_report::KernelReport;
-use super::losses::{Loss, LossKind, bytes_written, fill, losses};
+use crate::account::counters::{bytes_written, fill};
+use crate::account::{Account, Severity};
 
 /// The rate is that of this time.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
@@ -34,6 +34,8 @@ pub(crate) struct Moment<'a> {
     /// How long it is going to, if it ends by itself.
     pub(crate) duration: Option<Duration>,
     pub(crate) stats: &'a TraceStats,
+    /// What is known to be lost by now.
+    pub(crate) account: &'a Account,
 }
 
 /// Makes the line that changes while recording, from one moment after the other.
@@ -58,6 +60,7 @@ impl Progress {
             recorded,
             duration,
             stats,
+            account,
         } = moment;
         let rate = self.rate(recorded, bytes_written(stats));
         let left = duration.map(|duration| duration.saturating_sub(recorded));
@@ -85,16 +88,22 @@ impl Progress {
         if let Some(rate) = rate {
             line.push(4, Tone::Usual, format_args!(", {}/s", Bytes(rate)));
         }
-        let (oldest, holes): (Vec<Loss>, Vec<Loss>) = losses(stats)
+        // Of a buffer that is written into a file meanwhile nothing is to be overwritten; of others that is told in the end.
+        let (oldest, holes): (Vec<_>, Vec<_>) = account
+            .findings
+            .iter()
+            .partition(|finding| finding.cause == "buffer_overwritten" && !finding.why.contains("the file"));
+        let with = |severity| holes.iter().filter(move |hole| hole.severity == severity);
+        let alarm = [(Severity::Loss, "LOST"), (Severity::Missing, "NOT RECORDED:")]
             .into_iter()
-            .partition(|loss| loss.kind == LossKind::Oldest);
-        match (holes.as_slice(), oldest.as_slice()) {
-            ([], []) => line.push(5, Tone::Usual, ", nothing lost"),
-            ([], _) => line.push(3, Tone::Usual, ", the newest data are kept"),
-            ([first, rest @ ..], _) => {
-                line.push(1, Tone::Alarm, format_args!(", LOST {}", first.what));
-                if !rest.is_empty() {
-                    line.push(2, Tone::Alarm, format_args!(" and {} more", rest.len()));
+            .find_map(|(severity, title)| Some((title, with(severity).next()?, with(severity).count() - 1)));
+        match (alarm, oldest.as_slice()) {
+            (None, []) => line.push(5, Tone::Usual, ", nothing lost"),
+            (None, _) => line.push(3, Tone::Usual, ", the newest data are kept"),
+            (Some((title, first, more)), _) => {
+                line.push(1, Tone::Alarm, format_args!(", {title} {}", first.what));
+                if more > 0 {
+                    line.push(2, Tone::Alarm, format_args!(" and {more} more"));
                 }
             }
         }
@@ -128,9 +137,25 @@ pub(crate) struct Summary<'a> {
     pub(crate) packets: Option<u64>,
     /// How long, unless it is a copy of something that goes on.
     pub(crate) recorded: Option<Duration>,
-    pub(crate) stats: Option<&'a TraceStats>,
-    /// From the packets, if they were looked at.
-    pub(crate) kernel: Option<&'a KernelReport>,
+    pub(crate) account: &'a Account,
+    pub(crate) known: Known,
+}
+
+/// How much of its losses the account can rest on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// The service told nothing.
+    Nothing,
+    /// What the service lost; the packets, which say what the kernel lost, were not looked at.
+    ByTheService,
+    ByTheKernelToo,
+}
+
+/// Whether a line of the summary stands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LineKind {
+    Alarm,
+    Aside,
 }
 
 impl Summary<'_> {
@@ -146,24 +171,39 @@ impl Summary<'_> {
         if let Some(packets) = self.packets {
             facts.push_str(&format!(", {}", Counted(packets, "packet")));
         }
-        facts.push_str(match (self.alarms().is_empty(), self.stats, self.kernel) {
-            (false, ..) => ", not complete:",
-            (true, Some(_), Some(_)) => ", nothing lost",
+        let wrapped = self
+            .account
+            .findings
+            .iter()
+            .any(|finding| finding.cause == "buffer_overwritten");
+        facts.push_str(match (self.account.is_whole(), self.known) {
+            (false, _) => ", not complete:",
+            (true, Known::Nothing) => " (the service gave no statistics of losses)",
             // What was not looked at is not vouched for.
-            (true, Some(_), None) => ", nothing lost after the kernel",
-            (true, None, _) => " (the service gave no statistics of losses)",
+            (true, Known::ByTheService) => ", nothing lost after the kernel",
+            (true, Known::ByTheKernelToo) if wrapped => ", the newest data are kept",
+            (true, Known::ByTheKernelToo) => ", nothing lost",
         });
         facts
     }
 
-    /// A line for each loss, and each thing that is not there: what, why, and what to do about it.
-    pub(crate) fn alarms(&self) -> Vec<String> {
-        let losses = self.losses().into_iter();
-        let notes = self.kernel.into_iter().flat_map(KernelReport::notes);
-        losses
-            .map(|loss| format!("  lost: {}, {}", loss.what, loss.why))
-            .chain(notes.map(|note| format!("  {note}")))
-            .collect()
+    /// What is lost, what is missing, and what else is worth knowing: why, and what to do about it.
+    pub(crate) fn lines(&self) -> Vec<(LineKind, String)> {
+        let mut lines = Vec::new();
+        for finding in &self.account.findings {
+            let (kind, title) = match finding.severity {
+                Severity::Loss => (LineKind::Alarm, "lost: "),
+                Severity::Missing => (LineKind::Alarm, "not recorded: "),
+                Severity::Note => (LineKind::Aside, ""),
+            };
+            lines.push((kind, format!("  {title}{}", finding.sentence())));
+            let advice = finding
+                .advice
+                .iter()
+                .map(|advice| (LineKind::Aside, format!("    -> {advice}")));
+            lines.extend(advice);
+        }
+        lines
     }
 
     /// How to look at it, if there is anything to look at.
@@ -173,12 +213,6 @@ impl Summary<'_> {
             "  to see it: ferretto open {} (or load it at https://ui.perfetto.dev)",
             Word(file)
         ))
-    }
-
-    fn losses(&self) -> Vec<Loss> {
-        let mut losses: Vec<Loss> = self.stats.map(losses).unwrap_or_default();
-        losses.extend(self.kernel.and_then(KernelReport::losses));
-        losses
     }
 }
 

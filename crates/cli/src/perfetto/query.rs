@@ -13,7 +13,7 @@ use ferretto_proto::messages::TracingServiceState;
 use super::console::Console;
 use super::plan::QueryFormat;
 use super::service::{FindService, Service, unreachable};
-use super::service_state::{Palette, Viewer, table};
+use super::service_state::{Palette, Viewer, json, table};
 use super::{FAILURE, SUCCESS};
 
 /// How long an answer is waited for.
@@ -54,6 +54,7 @@ fn printed(format: QueryFormat, find_service: FindService<'_>) -> Result<(Vec<u8
     let (state, encoded) = ask(&service, StateScope::Everything)?;
     let output = match format {
         QueryFormat::Raw => encoded,
+        QueryFormat::Json => format!("{:#}\n", json(&state)).into_bytes(),
         QueryFormat::Table | QueryFormat::LongTable => {
             table(&state, format, viewer(), palette()).into_bytes()
         }

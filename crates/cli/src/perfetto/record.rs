@@ -3,7 +3,13 @@
 //! Called by [`run`](super::run), in the process that records. It decides nothing about the recording; it moves bytes, counts
 //! and tells. What it does decide is what becomes of the output in the end: data are kept, a file without any is removed.
 
+mod accounting;
+mod calls;
+mod command;
 mod conclusion;
+mod replies;
+mod snapshotting;
+mod telling;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,21 +19,20 @@ use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, 
 use ferretto_ipc::client::{CallError, InvokeError, More};
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::{
-    Deadline, Events, Interest, Reactor, ReactorError, Signal, Token, monotonic_now,
+    Deadline, Event, Events, Interest, Reactor, ReactorError, Signal, Token, monotonic_now,
 };
 use ferretto_proto::messages::observable_events::{CloneTriggerHit, Type as ObservableEventType};
 use ferretto_proto::messages::{
     CloneSessionRequest, CloneSessionResponse, Message, TraceConfig, clone_session_request,
 };
 
-use super::background::{StartReport, StartStatus};
+use super::background::{START_WAIT, StartReport, StartStatus};
 use super::config_source::WrittenConfig;
 use super::console::{Console, Kind, Line, Loudness, Tone};
 use super::contents::Contents;
 use super::figures::{Bytes, Elapsed};
-use super::losses::bytes_written;
 use super::output::Output;
-use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, TraceFilter};
+use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, Strictness, TraceFilter};
 use super::progress::{Activity, Moment, Progress, Summary};
 use super::service::{FindService, Service, unreachable};
 use super::session::{
@@ -36,7 +41,10 @@ use super::session::{
 };
 use super::signals::Signals;
 use super::snapshots::{SnapshotPlan, Snapshots};
-use super::{FAILURE, NOT_ATTACHED, Program, SUCCESS, signals, triggers, warnings};
+use super::workload::Workload;
+use super::{FAILURE, INCOMPLETE, NOT_ATTACHED, Program, SUCCESS, signals, triggers, warnings};
+use crate::account::counters::bytes_written;
+use accounting::Knowledge;
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
 const FLUSH_FLAGS: u64 = 2 << 4 | 2;
@@ -47,7 +55,11 @@ const TERMINAL_PERIOD: Duration = Duration::from_millis(500);
 /// How often there is a line on a pipe.
 const PLAIN_PERIOD: Duration = Duration::from_secs(10);
 
+/// How long data sources may take to start before somebody would want to know which.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 const SERVICE: Token = Token(0);
+const COMMAND: Token = Token(1);
 
 /// How long snapshots that are given up have to say so.
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
@@ -65,16 +77,16 @@ pub(super) fn record(
     let snapshots = SnapshotPlan::of(&recording, output.as_ref(), console.voice());
     // Nobody reads the lines of a background process.
     let period = match (recording.process, console.voice().loudness, console.kind()) {
+        // The terminal is the command's.
+        _ if recording.command.is_some() => None,
         (Process::Background | Process::BackgroundOnceStarted, ..) | (_, Loudness::Quiet, _) => None,
         (Process::Foreground, Loudness::Usual, Kind::Terminal) => Some(TERMINAL_PERIOD),
         (Process::Foreground, Loudness::Usual, Kind::Plain) => Some(PLAIN_PERIOD),
     };
-    // Whoever watches the line on a terminal is told when the recording has started, too.
-    let watched = console.kind() == Kind::Terminal && period.is_some();
-    let observer = if reports.is_empty() && snapshots.is_none() && !watched {
-        Observer::Absent
-    } else {
-        Observer::Present
+    let observer = match recording.job {
+        // Whoever goes hears of nothing more, but for the start.
+        Job::StartAndDetach(_) if reports.is_empty() => Observer::Absent,
+        _ => Observer::Present,
     };
     let delay = start_delay(&recording.config);
     let purpose = match &recording.job {
@@ -94,10 +106,13 @@ pub(super) fn record(
         // Others have started it, or nobody tells when it has.
         _ => Activity::Recording,
     };
+    let starts_at_once = recording.job == Job::Record && activity != Activity::AwaitingTrigger;
     let acceptance = match awaited {
         Some(_) => Acceptance::Awaited,
         None => Acceptance::Assumed,
     };
+    let knowledge = Knowledge::of(&recording);
+    let waits_for_start = reports.iter().any(StartReport::has_a_deadline);
     let config = &recording.config;
     let parameters = Parameters::from_config(purpose, config, delay, observer, period, acceptance);
     let mut recorder = Recorder {
@@ -110,16 +125,24 @@ pub(super) fn record(
         activity,
         progress: Progress::new(),
         output,
+        output_failure: None,
         reports,
         console,
         endpoint: None,
         service: None,
         trouble: None,
-        contents: Contents::of(&recording.config),
+        contents: Contents::default(),
+        knowledge,
+        patience_ends: starts_at_once.then(|| now() + delay + PATIENCE),
+        start_due: waits_for_start.then(|| now() + START_WAIT),
+        strictness: recording.strictness,
         signals,
         write_shown_at: Duration::ZERO,
         newest_may_be_missing: false,
         snapshots: None,
+        workload: recording.command.map(Workload::new),
+        command_is_due: false,
+        command_failed: None,
     };
     let ending = match recorder.run(snapshots, find_service) {
         Ok(ending) => ending,
@@ -128,7 +151,11 @@ pub(super) fn record(
             Ending::Disconnected(Stage::Connecting)
         }
     };
-    recorder.conclude(ending)
+    let failed = recorder.command_failed;
+    match recorder.conclude(ending) {
+        (code, None) => code,
+        (code, Some(workload)) => command::exit_code(code, workload, failed, console),
+    }
 }
 
 struct Recorder<'a> {
@@ -146,6 +173,8 @@ struct Recorder<'a> {
     progress: Progress,
     /// `None` when the service opens the file.
     output: Option<Output>,
+    /// Why it has not all of the trace.
+    output_failure: Option<String>,
     /// Who still waits for the start.
     reports: Vec<StartReport>,
     console: &'a mut Console,
@@ -154,12 +183,24 @@ struct Recorder<'a> {
     /// Why the connection ended, or never was.
     trouble: Option<String>,
     contents: Contents,
+    knowledge: Knowledge,
+    /// When it is said what has not started yet.
+    patience_ends: Option<Duration>,
+    /// When those who wait for the start are told that it took too long.
+    start_due: Option<Duration>,
+    strictness: Strictness,
     signals: Signals,
     write_shown_at: Duration,
     /// Producers were asked for their newest data at the end, and some did not answer.
     newest_may_be_missing: bool,
     /// If triggers have the session cloned.
     snapshots: Option<Snapshots>,
+    /// What runs meanwhile.
+    workload: Option<Workload>,
+    /// All data sources have started, or a trigger is to start them.
+    command_is_due: bool,
+    /// What a shell would exit with that could not start it either.
+    command_failed: Option<u8>,
 }
 
 impl Recorder<'_> {
@@ -204,13 +245,20 @@ impl Recorder<'_> {
                 }
                 watched = Some(interest);
             }
-            if self.take_events() {
+            if self.take_events() || self.attend_to_command(&reactor)? {
                 continue;
             }
-            let deadline = self
-                .session
-                .next_deadline()
-                .map(|at| Deadline::Monotonic(nanoseconds(at)));
+            let command = self.workload.as_ref().and_then(Workload::next_deadline);
+            let deadline = [
+                self.session.next_deadline(),
+                self.patience_ends,
+                self.start_due,
+                command,
+            ]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| Deadline::Monotonic(nanoseconds(at)));
             if let Signals::Relayed(relay) = &self.signals
                 && let Some(signal) = relay.signal()
             {
@@ -219,9 +267,10 @@ impl Recorder<'_> {
             }
             reactor.wait(&mut events, deadline)?;
             for signal in events.signals() {
-                self.session.interrupted(*signal, now());
+                self.signalled(*signal);
             }
-            if events.ready().iter().any(|event| event.readable || event.hung_up)
+            let of_service = |event: &&Event| event.token == SERVICE && (event.readable || event.hung_up);
+            if events.ready().iter().any(|event| of_service(&event))
                 && let Some(endpoint) = &mut self.endpoint
             {
                 endpoint.on_readable();
@@ -229,66 +278,7 @@ impl Recorder<'_> {
             }
             self.show_snapshots();
             self.session.handle_timeout(now());
-        }
-    }
-
-    /// Waits for the snapshots that are under way: they are of a session that ends with our connection. A signal has them given
-    /// up, and so has one that gave up the recording; it is what this gives.
-    fn await_snapshots(
-        &mut self,
-        ending: &Ending,
-        reactor: &mut Reactor,
-        events: &mut Events,
-    ) -> Result<Option<Signal>, ReactorError> {
-        let Some(snapshots) = self.snapshots.as_ref().filter(|all| all.under_way()) else {
-            return Ok(None);
-        };
-        if let Some(endpoint) = &self.endpoint {
-            // What the service says does not matter any more.
-            reactor.deregister(endpoint, SERVICE)?;
-        }
-        let mut given_up = None;
-        if let Ending::Abandoned(signal) = ending {
-            snapshots.give_up(*signal);
-            given_up = Some((*signal, now() + GIVE_UP_PATIENCE));
-        }
-        while self.snapshots.as_ref().is_some_and(Snapshots::under_way) {
-            let deadline = given_up.map(|(_, until)| Deadline::Monotonic(nanoseconds(until)));
-            reactor.wait(events, deadline)?;
-            self.show_snapshots();
-            let signal = events.signals().first().filter(|_| !self.session.is_echo(now()));
-            match (given_up, signal) {
-                (None, Some(signal)) => {
-                    self.snapshots
-                        .iter()
-                        .for_each(|snapshots| snapshots.give_up(*signal));
-                    given_up = Some((*signal, now() + GIVE_UP_PATIENCE));
-                }
-                (Some(_), Some(_)) => break,
-                (Some((_, until)), None) if now() >= until => break,
-                _ => {}
-            }
-        }
-        for file in self.snapshots.iter().flat_map(Snapshots::unfinished) {
-            self.console
-                .say(format_args!("{} is given up in the middle", file.display()));
-        }
-        Ok(given_up.map(|(signal, _)| signal))
-    }
-
-    /// Says what became of snapshots since.
-    fn show_snapshots(&mut self) {
-        for line in self.snapshots.iter_mut().flat_map(Snapshots::take_lines) {
-            self.console.pass_on(line);
-        }
-    }
-
-    /// A trigger was hit that wants a snapshot.
-    fn take_snapshot(&mut self, hit: &CloneTriggerHit) {
-        if let (Some(snapshots), Some(service)) = (&mut self.snapshots, &self.service)
-            && let Err(error) = snapshots.take(hit, &service.consumer_socket)
-        {
-            self.console.say(format_args!("cannot take a snapshot: {error}"));
+            self.start_may_be_late();
         }
     }
 
@@ -296,32 +286,12 @@ impl Recorder<'_> {
         match step {
             Step::Connect => self.connect(find_service),
             Step::Call(call) => self.call(call),
-            Step::ReportStarted => self.report(StartStatus::Started, ""),
+            Step::ReportStarted => self.report_start(),
             Step::Tell(notice) => self.tell(notice),
             Step::ShowProgress => self.show_progress(),
             // Taken out by the loop.
             Step::Finish(_) => {}
         }
-    }
-
-    fn show_progress(&mut self) {
-        let Some(stats) = self.session.stats() else {
-            return;
-        };
-        // Services that are older do not tell that all has started.
-        if bytes_written(stats) > 0 {
-            self.activity = Activity::Recording;
-        }
-        let mut line = self.progress.line(&Moment {
-            activity: self.activity,
-            recorded: self.session.recorded(now()),
-            duration: self.session.duration(),
-            stats,
-        });
-        if self.console.kind() == Kind::Terminal {
-            line.push(6, Tone::Usual, " (Ctrl-C ends it)");
-        }
-        self.console.progress(line);
     }
 
     fn connect(&mut self, find_service: FindService<'_>) {
@@ -345,249 +315,9 @@ impl Recorder<'_> {
         }
     }
 
-    fn call(&mut self, call: Call) {
-        let file = match self.open_for(call) {
-            Ok(file) => file,
-            Err(error) => return self.session.output_failed(why(&error)),
-        };
-        if call == Call::ReadBuffers
-            && let Some(output) = self.output.as_ref().filter(|output| output.awaits_reader())
-        {
-            self.console
-                .say(format_args!("waiting for somebody to read {}", output.name()));
-        }
-        let Some(endpoint) = &mut self.endpoint else {
-            return;
-        };
-        let called: Result<_, InvokeError> = match call {
-            Call::Observe => {
-                let start_awaited = !self.reports.is_empty() || self.activity != Activity::Recording;
-                let start = start_awaited.then_some(ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED);
-                let triggers = self
-                    .snapshots
-                    .is_some()
-                    .then_some(ObservableEventType::TYPE_CLONE_TRIGGER_HIT);
-                let kinds: Vec<ObservableEventType> = start.into_iter().chain(triggers).collect();
-                endpoint.observe_events(&kinds)
-            }
-            Call::EnableTracing => {
-                // First, so that the answer is about what is there when the recording begins. One that cannot be asked is
-                // found out by the next call.
-                if self.written.is_some() {
-                    let _ = endpoint.query_service_state(StateScope::Everything);
-                }
-                endpoint.enable_tracing(&self.config, file)
-            }
-            Call::Flush => endpoint.flush_producers(DEFAULT_FLUSH_TIMEOUT, FLUSH_FLAGS),
-            Call::DisableTracing => endpoint.disable_tracing(),
-            Call::ReadBuffers => endpoint.read_buffers(),
-            Call::GetTraceStats => endpoint.trace_stats(),
-            Call::Detach => endpoint.detach(key(&self.job)),
-            Call::Attach => endpoint.attach(key(&self.job)),
-            Call::CloneSession => endpoint.clone_session(&clone_request(&self.job), file),
-        };
-        if let Err(error) = called {
-            match call {
-                Call::EnableTracing => {
-                    let error = format!("the trace config cannot be sent: {error}");
-                    self.session.tracing_disabled(Some(error), now());
-                }
-                // The service reads nothing any more.
-                _ => {
-                    self.trouble = Some(error.to_string());
-                    self.session.disconnected();
-                }
-            }
-        }
-    }
-
-    /// Begins the output before the call that has data written into it, and gives what goes along with that call.
-    fn open_for(&mut self, call: Call) -> io::Result<Option<OwnedFd>> {
-        let Some(output) = &mut self.output else {
-            return Ok(None);
-        };
-        let writer = match call {
-            Call::EnableTracing => self.session.writer(),
-            // Only the service knows whether the original writes into a file. Until it tells, the clone may as well.
-            Call::CloneSession => Writer::Service,
-            Call::ReadBuffers => Writer::Us,
-            _ => return Ok(None),
-        };
-        output.begin(writer)?;
-        match writer {
-            Writer::Service => output.descriptor().map(Some),
-            Writer::Us => Ok(None),
-        }
-    }
-
-    /// Passes on what the service said. Whether it said anything.
-    fn take_events(&mut self) -> bool {
-        let mut any = false;
-        while let Some(event) = self.endpoint.as_mut().and_then(ConsumerEndpoint::next_event) {
-            any = true;
-            match event {
-                ConsumerEvent::Connected => self.session.connected(now()),
-                // What follows is the end of the connection, which says why.
-                ConsumerEvent::Reply {
-                    reply: Err(CallError::ConnectionLost),
-                    ..
-                } => {}
-                ConsumerEvent::Reply { method, reply, .. } => self.take_reply(method, reply),
-                ConsumerEvent::Disconnected(reason) => {
-                    self.trouble.get_or_insert(reason.to_string());
-                    self.session.disconnected();
-                }
-            }
-        }
-        any
-    }
-
-    fn take_reply(&mut self, method: ConsumerMethod, reply: Result<ConsumerReply, CallError>) {
-        match (method, reply) {
-            (_, Ok(ConsumerReply::TracingDisabled { error })) => self.session.tracing_disabled(error, now()),
-            (_, Ok(ConsumerReply::TraceData { packets, more })) => {
-                let written = packets.iter().try_for_each(|packet| self.write_packet(packet));
-                let written = match more {
-                    More::Last => written.and_then(|()| self.output.as_mut().map_or(Ok(()), Output::finish)),
-                    More::Follows => written,
-                };
-                match (written, more) {
-                    (Err(error), _) => self.session.output_failed(why(&error)),
-                    (Ok(()), More::Follows) => {
-                        self.session.packets_read(now());
-                        self.show_writing();
-                    }
-                    (Ok(()), More::Last) => self.session.all_packets_read(now()),
-                }
-            }
-            (_, Ok(ConsumerReply::TraceStats(stats))) => {
-                // A service without a session for us answers with nothing in it.
-                let stats = (!stats.buffer_stats.is_empty()).then_some(*stats);
-                self.session.trace_stats(stats, now());
-            }
-            (_, Ok(ConsumerReply::Observed(events))) => {
-                if events.all_data_sources_started == Some(true) {
-                    self.activity = Activity::Recording;
-                    self.session.all_data_sources_started();
-                }
-                if let Some(hit) = events.clone_trigger_hit.as_option() {
-                    self.take_snapshot(hit);
-                }
-            }
-            (_, Ok(ConsumerReply::Attached { trace_config })) => {
-                let config = TraceConfig::decode_from_slice(&trace_config).map_err(drop);
-                self.session.attached(config, now());
-            }
-            (_, Ok(ConsumerReply::SessionCloned(response))) => {
-                self.session.cloned(cloned(&self.job, &response), now());
-            }
-            (ConsumerMethod::QueryServiceState, state) => {
-                if let Some(written) = self.written.take() {
-                    let state = match &state {
-                        Ok(ConsumerReply::ServiceState { state, .. }) => Some(&**state),
-                        _ => None,
-                    };
-                    warnings::warn(&written, state, self.console);
-                }
-            }
-            (ConsumerMethod::Attach, Err(_)) => self.session.attached(Err(()), now()),
-            (ConsumerMethod::Detach, outcome) => self.session.detached(outcome.map(drop).map_err(drop)),
-            (ConsumerMethod::CloneSession, Err(error)) => {
-                self.session.cloned(Err(format!("cannot clone: {error}")), now());
-            }
-            (ConsumerMethod::EnableTracing, Err(error)) => {
-                self.session.tracing_disabled(Some(error.to_string()), now());
-            }
-            (ConsumerMethod::ReadBuffers, Err(error)) => self.session.read_failed(error.to_string()),
-            (ConsumerMethod::GetTraceStats, Err(_)) => self.session.trace_stats(None, now()),
-            (ConsumerMethod::Flush, outcome) => self.session.flushed(outcome.map(drop).map_err(drop)),
-            _ => {}
-        }
-    }
-
-    fn write_packet(&mut self, packet: &[u8]) -> io::Result<()> {
-        self.contents.observe(packet);
-        self.output
-            .as_mut()
-            .map_or(Ok(()), |output| output.write_packet(packet))
-    }
-
-    fn show_writing(&mut self) {
-        if self.console.kind() == Kind::Terminal
-            && now().saturating_sub(self.write_shown_at) >= TERMINAL_PERIOD
-            && let Some(output) = &mut self.output
-        {
-            self.write_shown_at = now();
-            let bytes = Bytes(output.size().unwrap_or(0));
-            let line = Line::new(format_args!("writing {}: {bytes}", output.name()));
-            self.console.live(line);
-        }
-    }
-
     fn report(&mut self, status: StartStatus, reason: &str) {
         for report in self.reports.drain(..) {
             report.send(status, reason);
-        }
-    }
-
-    /// The sentences about the connection and the line "Wrote … bytes into …" are upstream's: scripts wait for them.
-    fn tell(&mut self, notice: Notice) {
-        match notice {
-            Notice::Recording(duration) => self.tell_of_the_start(duration),
-            Notice::Accepted => {
-                if let Some(awaited) = &self.awaited {
-                    self.console.notice(awaited);
-                }
-                if let Some(started) = self.service.as_ref().and_then(|service| service.started.as_ref()) {
-                    self.console.notice(format_args!(
-                        "to activate one: PERFETTO_PRODUCER_SOCK_NAME={} ferretto trigger_perfetto NAME",
-                        started.producer_socket
-                    ));
-                }
-            }
-            Notice::Stopping(signal) => {
-                self.console.key_pressed();
-                let signal = signals::name(signal);
-                self.console.notice(format_args!(
-                    "{signal}: ending the recording (again to give it up)"
-                ));
-                self.console.live(Line::new("waiting for the newest data"));
-            }
-            // Said with the summary: a recording that still waits for its trigger has nothing to miss.
-            Notice::FlushFailed => self.newest_may_be_missing = true,
-            Notice::AlreadyReadingBack => {
-                self.console.key_pressed();
-                self.console
-                    .notice("the recording is over and being written (again to give it up)");
-            }
-        }
-    }
-
-    fn tell_of_the_start(&mut self, duration: Option<Duration>) {
-        let upstreams = match duration {
-            Some(duration) => {
-                let seconds = duration.as_millis().div_ceil(1000);
-                format!("Connected to the Perfetto traced service, TTL: {seconds}s")
-            }
-            None => "Connected to the Perfetto traced service, starting tracing".to_owned(),
-        };
-        match (self.console.voice().program, duration, &self.awaited) {
-            (Program::Perfetto, Some(_), _) => self.console.notice(upstreams),
-            (Program::Perfetto, None, _) => {
-                self.console.notice(upstreams);
-                self.console
-                    .notice("Ctrl-C ends the recording and keeps the data");
-            }
-            // What it waits for is said next.
-            (Program::Ferretto, _, Some(_)) => {}
-            (Program::Ferretto, Some(duration), None) => self.console.notice(format_args!(
-                "recording for {}; Ctrl-C ends it earlier and keeps the data",
-                Elapsed(duration)
-            )),
-            (Program::Ferretto, None, None) => {
-                self.console
-                    .notice("recording until Ctrl-C, which keeps the data");
-            }
         }
     }
 }
@@ -598,54 +328,6 @@ fn key(job: &Job) -> &str {
         Job::StartAndDetach(key) | Job::Attach(key, _) => key,
         Job::Record | Job::Clone(..) => "",
     }
-}
-
-fn clone_request(job: &Job) -> CloneSessionRequest {
-    let Job::Clone(clone) = job else {
-        return CloneSessionRequest::default();
-    };
-    let for_bugreport = clone.filter == TraceFilter::Skipped;
-    let request = CloneSessionRequest {
-        selector: Some(match &clone.original {
-            Original::Id(id) => clone_session_request::Selector::SessionId(*id),
-            Original::Name(name) => clone_session_request::Selector::UniqueSessionName(name.clone()),
-        }),
-        skip_trace_filter: Some(for_bugreport),
-        for_bugreport: Some(for_bugreport),
-        ..Default::default()
-    };
-    let Some(trigger) = &clone.trigger else {
-        return request;
-    };
-    CloneSessionRequest {
-        clone_trigger_name: Some(trigger.name.clone()),
-        clone_trigger_producer_name: Some(trigger.producer_name.clone()),
-        clone_trigger_trusted_producer_uid: Some(trigger.producer_uid as i32),
-        clone_trigger_boot_time_ns: Some(trigger.boot_time_ns),
-        clone_trigger_delay_ms: Some(trigger.delay_ms),
-        ..request
-    }
-}
-
-/// Who fills the clone's output, or why there is none.
-fn cloned(job: &Job, response: &CloneSessionResponse) -> Result<Writer, String> {
-    if response.success == Some(true) {
-        return Ok(if response.was_write_into_file == Some(true) {
-            Writer::Service
-        } else {
-            Writer::Us
-        });
-    }
-    let original = match job {
-        Job::Clone(clone) => match &clone.original {
-            &Original::BUGREPORT => "for a bug report".to_owned(),
-            Original::Id(id) => id.to_string(),
-            Original::Name(name) => format!("{name:?}"),
-        },
-        Job::Record | Job::StartAndDetach(_) | Job::Attach(..) => String::new(),
-    };
-    let reason = response.error.as_deref().unwrap_or_default();
-    Err(format!("cannot clone the session {original}: {reason}"))
 }
 
 /// Why the output cannot be written, and what to do about it.

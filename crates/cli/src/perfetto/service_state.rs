@@ -1,13 +1,17 @@
-//! The service's state as a table for people: `perfetto --query`.
+//! The service's state as a table for people, `perfetto --query`, and for scripts, `ferretto --query --json` ([`json`]).
 //!
 //! Called by [`query`](super::query). Columns, widths and headings are those of upstream's `PrintServiceState`, which people
-//! know and, against its own advice, scripts cut into pieces. Scripts should take `--query-raw`.
+//! know and, against its own advice, scripts cut into pieces. Scripts should take `--json` or `--query-raw`.
 
 use std::fmt::{self, Write};
 
 use ferretto_proto::messages::{DataSourceDescriptor, TracingServiceState, tracing_service_state::Producer};
 
 use super::plan::QueryFormat;
+
+pub(crate) mod json;
+
+pub(crate) use json::json;
 
 /// Longer lists of categories are cut, unless all is asked for.
 const SHORT_CATEGORIES: usize = 40;
@@ -162,23 +166,8 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// What a source says it can record: categories of track events or of atrace.
     fn categories(&self, descriptor: &DataSourceDescriptor) -> String {
-        let names: Vec<&str> = if let Some(track_event) = descriptor.track_event_descriptor.as_option() {
-            track_event
-                .available_categories
-                .iter()
-                .filter_map(|category| category.name.as_deref())
-                .collect()
-        } else {
-            let ftrace = &descriptor.ftrace_descriptor;
-            ftrace
-                .atrace_categories
-                .iter()
-                .filter_map(|category| category.name.as_deref())
-                .collect()
-        };
-        let mut categories = names.join(",");
+        let mut categories = categories(descriptor).join(",");
         if self.format != QueryFormat::LongTable && categories.len() > SHORT_CATEGORIES {
             truncate(&mut categories, SHORT_CATEGORIES);
             categories.push_str("... (use --long to expand)");
@@ -222,6 +211,21 @@ impl Table<'_> {
             );
         }
         Ok(())
+    }
+}
+
+/// What a source says it can record: categories of track events or of atrace.
+fn categories(descriptor: &DataSourceDescriptor) -> Vec<&str> {
+    if let Some(track_event) = descriptor.track_event_descriptor.as_option() {
+        let categories = track_event.available_categories.iter();
+        categories
+            .filter_map(|category| category.name.as_deref())
+            .collect()
+    } else {
+        let categories = descriptor.ftrace_descriptor.atrace_categories.iter();
+        categories
+            .filter_map(|category| category.name.as_deref())
+            .collect()
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! connect → `EnableTracing` → (the service answers it when the recording is over) → `ReadBuffers` until the last packet, unless
 //! the service wrote the file → stats for the summary. A signal before the end asks for a `Flush`, then `DisableTracing`, and
-//! goes on as above, so that the data are kept; a second one gives up at once, which upstream's does too.
+//! goes on as above, so that the data are kept; the same signal once more gives up at once, which upstream's does too.
 //!
 //! Times are since any fixed moment of a clock that the caller chooses.
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 use ferretto_ipc::reactor::Signal;
 use ferretto_proto::messages::{TraceConfig, TraceStats};
 
-/// Signals so close to the first one are the same wish.
-const SAME_INTERRUPT: Duration = Duration::from_millis(300);
+use super::signals::{Wish, Wishes};
+use crate::account::Baseline;
 
 /// Added to everything else that a recording may take, before the service counts as hung.
 const SERVICE_GRACE: Duration = Duration::from_secs(60);
@@ -98,6 +98,8 @@ pub(crate) enum Ending {
     ReadTimedOut,
     /// The output could not be written.
     OutputFailed(String),
+    /// The command that was to run meanwhile could not.
+    NothingToRecord(String),
     /// A signal ended the wait for a recording that had not begun or had not ended.
     Abandoned(Signal),
 }
@@ -247,12 +249,14 @@ pub(crate) struct Session {
     parameters: Parameters,
     phase: Phase,
     steps: VecDeque<Step>,
-    /// When the user first asked for the end.
-    interrupted_at: Option<Duration>,
+    /// The user's, to end it.
+    wishes: Wishes,
     /// When the service counts as hung.
     give_up_at: Option<Duration>,
     next_stats_at: Option<Duration>,
     stats: Option<TraceStats>,
+    /// What the first stats of a session that began here said.
+    baseline: Option<Baseline>,
     started_at: Option<Duration>,
     stopped_at: Option<Duration>,
 }
@@ -266,10 +270,11 @@ impl Session {
             },
             parameters,
             steps: VecDeque::new(),
-            interrupted_at: None,
+            wishes: Wishes::default(),
             give_up_at: None,
             next_stats_at: None,
             stats: None,
+            baseline: None,
             started_at: None,
             stopped_at: None,
         };
@@ -305,6 +310,16 @@ impl Session {
     /// The latest stats.
     pub(crate) fn stats(&self) -> Option<&TraceStats> {
         self.stats.as_ref()
+    }
+
+    /// What the service's counters showed when the session began; `None` if that is not known.
+    pub(crate) fn baseline(&self) -> Option<Baseline> {
+        self.baseline
+    }
+
+    /// Whether data are being recorded, and nobody has asked for the end.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.phase == Phase::Recording
     }
 
     /// How long it has been recording, or did. What the data sources take to stop is not counted.
@@ -357,7 +372,9 @@ impl Session {
         self.steps
             .push_back(Step::Tell(Notice::Recording(self.parameters.duration)));
         self.call(Call::EnableTracing);
-        if self.parameters.acceptance == Acceptance::Awaited {
+        // Some counters are those of the whole service, so what they show at first is none of ours. And there is an answer only if
+        // the config was accepted.
+        if self.parameters.purpose == Purpose::Record || self.parameters.acceptance == Acceptance::Awaited {
             self.call(Call::GetTraceStats);
         }
         self.phase = Phase::Recording;
@@ -386,6 +403,9 @@ impl Session {
             }
             Purpose::AttachAndStop => self.stop(now),
             Purpose::Record | Purpose::StartAndDetach | Purpose::Attach | Purpose::Clone => {
+                if self.parameters.observer == Observer::Present {
+                    self.call(Call::Observe);
+                }
                 self.phase = Phase::Recording;
                 self.next_stats_at = self.parameters.progress_period.map(|period| now + period);
             }
@@ -486,15 +506,16 @@ impl Session {
     /// Stats came; `None` when the service has none.
     pub(crate) fn trace_stats(&mut self, stats: Option<TraceStats>, now: Duration) {
         let have = stats.is_some();
-        if have {
-            self.stats = stats;
-        }
         let running = matches!(self.phase, Phase::Recording | Phase::Detaching);
-        if have && running && self.parameters.acceptance == Acceptance::Awaited {
-            self.parameters.acceptance = Acceptance::Assumed;
-            self.steps.push_back(Step::Tell(Notice::Accepted));
+        if let (true, None, Some(first), true) = (running, self.baseline, &stats, self.began_here()) {
+            self.baseline = Some(Baseline::of(first));
+            if self.parameters.acceptance == Acceptance::Awaited {
+                self.steps.push_back(Step::Tell(Notice::Accepted));
+            }
+            self.stats = stats;
             return;
         }
+        self.stats = stats.or(self.stats.take());
         match self.phase {
             Phase::AwaitingStats { .. } => self.finish(Ending::Complete),
             Phase::Recording if have => {
@@ -505,29 +526,43 @@ impl Session {
         }
     }
 
+    fn began_here(&self) -> bool {
+        matches!(self.parameters.purpose, Purpose::Record | Purpose::StartAndDetach)
+    }
+
     /// A signal that asks to stop.
     pub(crate) fn interrupted(&mut self, signal: Signal, now: Duration) {
-        if self.is_echo(now) {
-            return;
-        }
-        let again = self.interrupted_at.is_some();
-        self.interrupted_at.get_or_insert(now);
-        match self.phase {
-            Phase::Finished => {}
-            Phase::Recording if !again => {
+        let wish = self.wishes.hear(signal, now);
+        match (self.phase, wish) {
+            (Phase::Finished, _) | (_, Wish::Known) => {}
+            (Phase::Recording, Wish::First) => {
                 self.steps.push_back(Step::Tell(Notice::Stopping(signal)));
                 self.stop(now);
             }
-            Phase::ReadingBack { .. } if !again => {
+            (Phase::ReadingBack { .. }, Wish::First) => {
                 self.steps.push_back(Step::Tell(Notice::AlreadyReadingBack))
             }
             _ => self.give_up(signal),
         }
     }
 
-    /// Whether a signal now is the one that came before: `timeout` signals its child and then the child's process group.
-    pub(crate) fn is_echo(&self, now: Duration) -> bool {
-        self.interrupted_at.is_some_and(|at| now < at + SAME_INTERRUPT)
+    /// What a signal means that comes when there is nothing left to end but what goes along with the recording.
+    pub(crate) fn hear(&mut self, signal: Signal, now: Duration) -> Wish {
+        self.wishes.hear(signal, now)
+    }
+
+    /// What was to be recorded is over.
+    pub(crate) fn nothing_more_to_record(&mut self, now: Duration) {
+        if self.phase == Phase::Recording {
+            self.stop(now);
+        }
+    }
+
+    /// What was to be recorded cannot be run.
+    pub(crate) fn nothing_to_record(&mut self, reason: String) {
+        if self.phase == Phase::Recording {
+            self.finish(Ending::NothingToRecord(reason));
+        }
     }
 
     /// A signal that asks to go at once.

@@ -15,7 +15,8 @@ use ferretto_proto::messages::observable_events::CloneTriggerHit;
 use super::console::{Console, Voice};
 use super::output::Output;
 use super::plan::{
-    CloneOf, ExistingFile, HitTrigger, Job, Original, Process, Recording, Sink, TraceFilter, takes_snapshots,
+    CloneOf, ExistingFile, HitTrigger, Job, Original, Process, Recording, Sink, Strictness, TraceFilter,
+    takes_snapshots,
 };
 use super::signals::{Relay, Signals};
 use super::{SUCCESS, save_clone};
@@ -80,6 +81,8 @@ impl SnapshotPlan {
             existing: self.existing,
             process: Process::Foreground,
             notify_fd: None,
+            strictness: Strictness::Lenient,
+            command: None,
         }
     }
 }

@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser};
 use ferretto_proto::text::{Printer, TRACE_PACKET};
 
-use crate::trace_reader::{self, Damage, End, Input, Piece, foreign_format};
+use crate::manual;
+use crate::private_file;
+use crate::trace_reader::{self, Damage, End, Input, Piece, nothing_read};
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +39,7 @@ const TOLD: usize = 10;
 #[derive(Debug, Parser)]
 #[command(name = "text", bin_name = NAME, disable_version_flag = true)]
 struct Args {
-    /// The trace; - is stdin
+    /// The trace, also compressed with gzip, zstd or xz; - is stdin
     #[arg(value_name = "TRACE")]
     trace: OsString,
     /// Write the text into this file instead of stdout
@@ -57,7 +59,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Ok(arguments) => arguments,
         Err(message) => {
             // A reader that is gone is no failure.
-            let _ = message.print();
+            manual::print(NAME, &message);
             return message.exit_code() as u8;
         }
     };
@@ -116,12 +118,7 @@ fn create(path: &Path, input: &Input) -> Result<File, TextError> {
         path: path.to_owned(),
         source,
     };
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(failed)?;
+    let (file, _) = private_file::open(File::options().write(true), path).map_err(failed)?;
     let there = file.metadata().map_err(failed)?;
     if let Some(trace) = &input.file {
         let trace = trace.metadata().map_err(failed)?;
@@ -129,10 +126,7 @@ fn create(path: &Path, input: &Input) -> Result<File, TextError> {
             return Err(TextError::SameFile(path.to_owned()));
         }
     }
-    // Devices and pipes cannot be emptied.
-    if there.is_file() {
-        file.set_len(0).map_err(failed)?;
-    }
+    private_file::empty(&file).map_err(failed)?;
     Ok(file)
 }
 
@@ -148,11 +142,7 @@ fn tell(name: &str, outcome: &Outcome) -> u8 {
         return 0;
     }
     if let (0, Some(first)) = (outcome.packets, outcome.damages.first()) {
-        let explanation = foreign_format(first).map(|explanation| format!(": {explanation}"));
-        eprintln!(
-            "{NAME}: {name} is no Perfetto trace{}",
-            explanation.unwrap_or_default()
-        );
+        eprintln!("{NAME}: {name} {}", nothing_read(first));
         return 1;
     }
     for damage in &outcome.damages {

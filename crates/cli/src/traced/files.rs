@@ -15,8 +15,8 @@ use ferretto_ipc::reactor::Waker;
 use ferretto_service::compression::{Compressor, FileCompression, Fit};
 use ferretto_service::{ReadBatch, SessionId, limits};
 
-use super::priority::ThreadPriority;
 use super::trace_file::{CancelWrites, PacketWriter, TraceFile};
+use crate::priority::ThreadPriority;
 
 /// What the thread of a file is to do.
 enum Job {

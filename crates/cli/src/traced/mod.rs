@@ -11,14 +11,13 @@ mod descriptors;
 mod files;
 mod freed_memory;
 mod listeners;
-mod priority;
 mod producer_port;
 mod relay_port;
 mod repair;
 mod shell;
 mod system;
 mod trace_file;
-mod tsc;
+pub(crate) mod tsc;
 mod turns;
 
 use std::error::Error;
@@ -37,8 +36,9 @@ use shell::Shell;
 
 /// The tracing service: buffers and sessions, between producers and consumers.
 ///
-/// Ends in good order on SIGINT, SIGTERM and SIGHUP: sessions are stopped, what they write into files is completed, and the sockets are
-/// removed.
+/// Ends in good order on SIGINT, SIGTERM and SIGHUP: the sockets are removed, sessions are flushed and stopped, consumers read what their
+/// buffers hold, and files are completed. That takes up to 15 seconds, and 8 more for files; a second signal ends the daemon at once, but for
+/// the files.
 #[derive(Debug, Parser)]
 #[command(name = "traced", version = crate::VERSION, disable_version_flag = true, args_override_self = true)]
 #[command(infer_long_args = true, after_long_help = environment())]

@@ -1,6 +1,7 @@
 //! The producer port: turns calls of producers into inputs of the service, and its commands into replies of their
 //! `GetAsyncCommand` call, which stays open for that.
 
+use std::borrow::Cow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -8,11 +9,11 @@ use ferretto_ipc::PassedFd;
 use ferretto_ipc::host::{Reply, ReplyTo, ReplyWanted, Request};
 use ferretto_ipc::ports::ProducerMethod;
 use ferretto_proto::messages::{
-    ActivateTriggersRequest, InitializeConnectionRequest, InitializeConnectionResponse, Message,
-    NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterDataSourceRequest,
-    RegisterTraceWriterRequest, UnregisterDataSourceRequest, UnregisterTraceWriterRequest,
-    UpdateDataSourceRequest, initialize_connection_request,
+    ActivateTriggersRequest, DecodeError, InitializeConnectionRequest, InitializeConnectionResponse, Message,
+    NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest, RegisterTraceWriterRequest,
+    UnregisterDataSourceRequest, UnregisterTraceWriterRequest, initialize_connection_request,
 };
+use ferretto_proto::opaque::essence;
 use ferretto_service::{
     Introduction, MemorySharing, ProducerCommand, ProducerId, Scraping, Service, SmbOrigin, limits,
 };
@@ -95,12 +96,12 @@ impl ProducerLink {
         match method {
             ProducerMethod::InitializeConnection | ProducerMethod::Sync => {}
             ProducerMethod::RegisterDataSource => {
-                let (_, bytes) = decode!(RegisterDataSourceRequest, repair::REGISTER);
-                service.register_data_source(id, descriptor(&bytes), turn.now());
+                let descriptor = descriptor(payload).map_err(undecodable)?;
+                service.register_data_source(id, &descriptor, turn.now());
             }
             ProducerMethod::UpdateDataSource => {
-                let (_, bytes) = decode!(UpdateDataSourceRequest, repair::REGISTER);
-                service.update_data_source(id, descriptor(&bytes));
+                let descriptor = descriptor(payload).map_err(undecodable)?;
+                service.update_data_source(id, &descriptor);
             }
             ProducerMethod::UnregisterDataSource => {
                 let (request, _) = decode!(UnregisterDataSourceRequest, repair::FIRST);
@@ -346,16 +347,18 @@ pub(super) fn encode_command(command: &ProducerCommand) -> Option<Reply> {
     Some(Reply::more(payload.as_slice().to_vec()))
 }
 
-/// The descriptor inside `RegisterDataSourceRequest` and `UpdateDataSourceRequest`, as it came.
-fn descriptor(payload: &[u8]) -> &[u8] {
+/// The descriptor inside `RegisterDataSourceRequest` and `UpdateDataSourceRequest`. It stays as it came, except that a name that is not UTF-8
+/// is repaired.
+fn descriptor(payload: &[u8]) -> Result<Cow<'_, [u8]>, DecodeError> {
     const DATA_SOURCE_DESCRIPTOR: u32 = 1;
     let mut descriptor: &[u8] = &[];
-    for field in Reader::new(payload).flatten() {
+    for field in Reader::new(payload) {
+        let field = field?;
         if let (DATA_SOURCE_DESCRIPTOR, Value::Bytes(bytes)) = (field.number, field.value) {
             descriptor = bytes;
         }
     }
-    descriptor
+    repair::in_need(descriptor, &repair::FIRST, essence).map(|(_, bytes)| bytes)
 }
 
 #[cfg(test)]

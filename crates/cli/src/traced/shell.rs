@@ -4,6 +4,7 @@
 //! what the service wants done, then moves trace data towards consumers and files as far as they take it. Nothing here waits for a peer,
 //! and when there is no time for all of them, they take turns ([`super::turns`]).
 
+mod farewell;
 mod settling;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,17 +33,16 @@ use super::connection::{Connection, Role};
 use super::consumer_port::{ConsumerLink, Effect};
 use super::files::{Done, FileWriter, Files, Written};
 use super::freed_memory::FreedMemory;
-use super::priority::ThreadPriority;
 use super::producer_port::{ProducerLink, create_shared_memory, encode_command};
 use super::relay_port::{Caller, RelayLink};
 use super::system;
 use super::trace_file::TraceFile;
 use super::turns::{self, Candidate, Turns};
+use crate::priority::ThreadPriority;
+use farewell::Farewell;
 
 /// Bytes of trace data that are on their way into a file at once.
 const FILE_BATCH: usize = 1024 * 1024;
-/// How long a daemon that ends waits for a file to take more.
-const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a listener rests when the process is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a connection's requests are handled, give or take a tick of the kernel's, before others have their turn; the one that is
@@ -91,6 +91,8 @@ pub(super) struct Shell {
     /// Connections that are to be closed.
     ending: BTreeSet<Token>,
     turns: Turns,
+    /// A signal told the daemon to end.
+    farewell: Option<Farewell>,
     last_token: u64,
     receive_buffer: Vec<u8>,
 }
@@ -123,6 +125,7 @@ impl Shell {
             touched: BTreeSet::new(),
             ending: BTreeSet::new(),
             turns: Turns::default(),
+            farewell: None,
             last_token: 0,
             receive_buffer: vec![0; MAX_FRAME],
         };
@@ -134,24 +137,36 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Serves until a signal ends the daemon.
+    /// Serves until a signal comes, and then until all sessions are read or a second signal comes.
     pub(super) fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Events::new();
         loop {
             self.reactor.wait(&mut events, self.deadlines())?;
             if !events.signals().is_empty() {
-                self.end();
-                return Ok(());
+                if self.farewell.is_some() {
+                    break;
+                }
+                self.begin_farewell();
             }
             self.turn(&events)?;
+            if self.is_farewell_over(&events) {
+                break;
+            }
         }
+        self.end();
+        Ok(())
     }
 
     fn deadlines(&self) -> Deadlines {
         if !(self.busy.is_empty() && self.touched.is_empty() && self.ending.is_empty()) {
             return Deadline::Monotonic(0).into();
         }
-        let monotonic = [self.service.next_deadline(), self.resting, self.freed.deadline()];
+        let monotonic = [
+            self.service.next_deadline(),
+            self.resting,
+            self.freed.deadline(),
+            self.farewell_deadline(),
+        ];
         Deadlines {
             monotonic: monotonic.into_iter().flatten().min(),
             boot: self.service.next_boot_deadline(),
@@ -660,32 +675,6 @@ impl Shell {
             Err(error) => self
                 .service
                 .file_copied(clone, Err(error.to_string()), turn.now()),
-        }
-    }
-
-    /// Ends all sessions: what is due for files is still written, as far as they take it, and consumers are told. Who comes now finds
-    /// no service, or its successor.
-    fn end(&mut self) {
-        for (token, (listener, _)) in std::mem::take(&mut self.listeners) {
-            let _ = self.reactor.deregister(&listener, token);
-            listener.close();
-        }
-        let turn = TurnTime::default();
-        self.service.end_all_sessions(turn.now());
-        self.carry_out(&turn);
-        while !self.writers.is_empty() {
-            let Ok(done) = self.files.wait(LAST_WRITE_TIMEOUT) else {
-                let count = self.writers.len();
-                crate::log::warning(format_args!(
-                    "{count} trace files take no more data and are cut short"
-                ));
-                break;
-            };
-            self.file_progressed(done, &turn);
-        }
-        self.settle(&turn);
-        while !self.ending.is_empty() {
-            self.settle(&turn);
         }
     }
 }

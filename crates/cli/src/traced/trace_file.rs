@@ -42,7 +42,7 @@ impl TraceFile {
         })
     }
 
-    /// Makes the file that `output_path` names; it must not exist yet.
+    /// Makes the file that `output_path` names; it must not exist yet. It is its owner's only: a trace tells a lot about a machine.
     pub(super) fn create(path: &Path) -> Result<TraceFile, String> {
         let failed = |error: io::Error| {
             let hint = match error.kind() {
@@ -58,8 +58,8 @@ impl TraceFile {
             .mode(0o600)
             .open(path)
             .map_err(failed)?;
-        // Not with the mode above, which the umask would cut.
-        file.set_permissions(Permissions::from_mode(0o644))
+        // The umask may have cut the mode above.
+        file.set_permissions(Permissions::from_mode(0o600))
             .map_err(failed)?;
         Ok(TraceFile {
             file: OwnedFd::from(file).into(),

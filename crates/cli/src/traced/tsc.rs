@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 /// The counter's reading in ticks, on processors that have one.
-pub(super) fn read() -> Option<u64> {
+pub(crate) fn read() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: every x86-64 processor has the instruction, and Linux lets user space use it unless a process

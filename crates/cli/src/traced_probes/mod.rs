@@ -14,10 +14,12 @@ use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, boo
 use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 use ferretto_ipc::{Address, Reactor, socket_names};
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
-use ferretto_probes::producer::{Backoff, Ended, Log, Probes, Progress, Setup, TracefsPolicy};
+use ferretto_probes::producer::{Backoff, Ended, Log, Priority, Probes, Progress, Setup, TracefsPolicy};
+use ferretto_proto::messages::PriorityBoostConfig;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::log;
+use crate::priority::Boosts;
 
 const SOCKET: Token = Token(0);
 /// Tokens from here on are kernel buffers.
@@ -107,6 +109,9 @@ impl Daemon for Args {
 }
 
 fn reset() -> Result<(), Box<dyn Error>> {
+    // First what a daemon that crashed had found, wherever that was; and its journal goes, lest a later start puts back
+    // what is then somebody else's.
+    journals();
     let root = hard_reset()?;
     log::info(format_args!("reset ftrace at {}", root.display()));
     Ok(())
@@ -130,6 +135,7 @@ fn serve_connections(
                 None => TracefsPolicy::AsFound,
             },
             log: Box::new(DaemonLog),
+            priority: Box::new(Boosts::of_this_thread()),
             ending: Arc::clone(ending),
         };
         match Probes::connect(address, setup) {
@@ -150,7 +156,7 @@ fn serve_connections(
     }
 }
 
-/// Undoes what a predecessor that crashed left in tracefs, and says where this one notes its own changes.
+/// Undoes what predecessors that crashed left in tracefs, and says where this one notes its own changes.
 fn journals() -> Option<JournalDir> {
     let dir = match JournalDir::system() {
         Ok(dir) => dir,
@@ -164,10 +170,15 @@ fn journals() -> Option<JournalDir> {
     match replay(&dir) {
         Ok(replayed) => {
             for entry in replayed {
-                log::info(format_args!(
-                    "put back what a crashed daemon had changed in {}",
-                    entry.tracefs.display()
-                ));
+                let place = entry.tracefs.display();
+                match &entry.somebody_else {
+                    None => log::info(format_args!(
+                        "put back what a crashed daemon had changed in {place}"
+                    )),
+                    Some(sign) => log::warning(format_args!(
+                        "somebody else traces in {place} by now ({sign}): what a crashed daemon had changed there stays as it is"
+                    )),
+                }
                 for error in entry.errors {
                     log::warning(format_args!("{error}"));
                 }
@@ -176,6 +187,16 @@ fn journals() -> Option<JournalDir> {
         Err(error) => log::warning(format_args!("{error}")),
     }
     Some(dir)
+}
+
+impl Priority for Boosts {
+    fn raise(&mut self, instance: u64, config: &PriorityBoostConfig) -> Result<(), String> {
+        self.add(instance, config)
+    }
+
+    fn lower(&mut self, instance: u64) {
+        self.remove(instance);
+    }
 }
 
 struct DaemonLog;

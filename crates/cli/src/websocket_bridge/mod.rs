@@ -27,6 +27,7 @@ use ferretto_ipc::reactor::Signal;
 use ferretto_ipc::{Address, Listener, Reactor};
 
 use crate::log;
+use crate::manual;
 use crate::perfetto::{FindService, Program, Service};
 use request::Origins;
 use server::{Server, Targets};
@@ -85,7 +86,7 @@ pub(crate) fn run(program: Program, words: Vec<OsString>, find_service: FindServ
     let args = match args {
         Ok(args) => args,
         Err(message) => {
-            let _ = message.print();
+            manual::print(NAME, &message);
             return u8::from(message.use_stderr());
         }
     };

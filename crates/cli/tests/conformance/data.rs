@@ -226,14 +226,19 @@ pub(crate) fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps
         producer.settle();
     }
     let stats = consumer.stats();
-    // These count over the life of the service.
-    static BEFORE: std::sync::Mutex<BTreeMap<String, (u64, u64)>> = std::sync::Mutex::new(BTreeMap::new());
     let discarded = (
         stats.chunks_discarded.unwrap_or_default(),
         stats.patches_discarded.unwrap_or_default(),
     );
-    let key = format!("{:?}", service.producers);
-    let before = BEFORE.lock().unwrap().insert(key, discarded).unwrap_or_default();
+    // Upstream's count over the life of the service.
+    static BEFORE: std::sync::Mutex<BTreeMap<String, (u64, u64)>> = std::sync::Mutex::new(BTreeMap::new());
+    let before = match service.side {
+        Side::Upstream => {
+            let key = format!("{:?}", service.producers);
+            BEFORE.lock().unwrap().insert(key, discarded).unwrap_or_default()
+        }
+        Side::Ours => (0, 0),
+    };
     drop((producer, consumer));
     service.await_quiet();
     Outcome {
@@ -646,4 +651,75 @@ fn data_comes_out_alike_and_is_counted_alike() {
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert!(expected.is_empty(), "no longer different: {expected:?}");
+}
+
+/// What was read makes room, until something unread is in the way; in the second mode nothing does.
+#[test]
+fn a_buffer_that_discards_takes_in_the_same() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let large = |id| Step::Chunk(chunk(1, id).large(900));
+    let mut kept_up: Vec<Step> = (0..40).flat_map(|id| [large(id), Step::Read]).collect();
+    // A burst that no reader keeps up with.
+    kept_up.extend((40..50).map(large));
+    kept_up.push(Step::Read);
+    kept_up.extend((50..60).flat_map(|id| [large(id), Step::Read]));
+    for mode in [
+        ExperimentalMode::MODE_UNSPECIFIED,
+        ExperimentalMode::TRACE_BUFFER_V2,
+    ] {
+        let discarding = BufferConfig {
+            experimental_mode: Some(mode),
+            ..buffer(4, FillPolicy::DISCARD)
+        };
+        let [upstream, ours] = [Side::Upstream, Side::Ours].map(|side| {
+            let service = Service::start(&programs, side);
+            let read = what_comes_out(&service, &discarding, &kept_up).read;
+            // Upstream's first buffer has a loss before the first packet, whatever that is.
+            let unmarked = read.iter().map(|read| read.replace(", after a loss", ""));
+            unmarked.collect::<Vec<String>>()
+        });
+        assert_eq!(ours, upstream, "{mode:?}");
+        let packets = ours.iter().filter(|read| !read.is_empty()).count();
+        assert_eq!(
+            packets > 20,
+            mode == ExperimentalMode::MODE_UNSPECIFIED,
+            "{mode:?}: {ours:#?}"
+        );
+    }
+}
+
+/// The second of two sessions cannot be detached and ends, and data that was on its way to it goes nowhere. For upstream that is a loss of the
+/// first as well.
+#[test]
+fn what_a_refused_session_loses_is_no_loss_of_another() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    for (side, lost) in [(Side::Upstream, 1), (Side::Ours, 0)] {
+        let service = Service::start(&programs, side);
+        let mut producer = service.producer("p");
+        producer.register(DataSourceDescriptor {
+            name: Some("d".into()),
+            ..Default::default()
+        });
+        let (mut first, mut second, mut asks) = (service.consumer(), service.consumer(), service.consumer());
+        first.enable(&config("d"));
+        let call = first.endpoint.detach("key").unwrap();
+        assert!(first.answer(call).is_ok());
+        second.enable(&config("d"));
+        producer.settle();
+        let of_second = producer.target;
+        let call = second.endpoint.detach("key").unwrap();
+        assert!(second.answer(call).is_err(), "{side}");
+        drop(second);
+        while asks.state().tracing_sessions.len() > 1 {}
+        let late = chunk(1, 0).whole("late").request(of_second);
+        producer.endpoint.commit(late, Acknowledge::No).unwrap();
+        producer.settle();
+        let call = first.endpoint.attach("key").unwrap();
+        assert!(first.answer(call).is_ok());
+        assert_eq!(first.stats().chunks_discarded, Some(lost), "{side}");
+    }
 }

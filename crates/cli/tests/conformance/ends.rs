@@ -10,7 +10,8 @@ use ferretto_proto::messages::{DataSourceDescriptor, Message, Trace, TraceConfig
 
 use crate::data::{buffer, chunk, seen};
 use crate::parties::{
-    Consumer, NO_PERIOD_MS, Producer, Service, alike, config, plain, skeleton, without_later_clocks,
+    Consumer, NO_PERIOD_MS, Producer, Service, alike, config, is_ours_alone, plain, skeleton,
+    without_later_clocks,
 };
 
 /// A session that streams into a file, with a period so long that it is written at the end only.
@@ -57,6 +58,7 @@ fn written(file: &File) -> Vec<String> {
     let packets = ferretto_wire::Reader::new(&bytes).flatten();
     let told = packets
         .filter_map(|field| field.value.as_bytes())
+        .filter(|packet| !is_ours_alone(packet))
         .map(|packet| seen(packet).unwrap_or_else(|| skeleton(packet)));
     without_later_clocks(told.collect())
 }

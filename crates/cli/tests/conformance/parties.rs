@@ -17,7 +17,7 @@ use ferretto_proto::messages::{
     DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracePacket, TraceStats,
     TracingServiceState,
 };
-use ferretto_wire::Reader;
+use ferretto_wire::{Field, Reader};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::support::{PATIENCE, Program, Programs, Side, System};
@@ -269,10 +269,11 @@ impl Consumer {
         }
     }
 
-    /// Everything that can be read now.
+    /// Everything that can be read now, but for what only our service writes.
     pub(crate) fn read(&mut self) -> Vec<Vec<u8>> {
         let call = self.endpoint.read_buffers().unwrap();
         self.answer(call).unwrap();
+        self.read.retain(|packet| !is_ours_alone(packet));
         std::mem::take(&mut self.read)
     }
 
@@ -289,6 +290,7 @@ impl Consumer {
 /// A service and the addresses of its sockets.
 pub(crate) struct Service<'a> {
     _system: System<'a>,
+    pub(crate) side: Side,
     pub(crate) producers: Address,
     consumers: Address,
 }
@@ -301,6 +303,7 @@ impl<'a> Service<'a> {
             producers: Address::Unix(system.producer_socket()),
             consumers: Address::Unix(system.consumer_socket()),
             _system: system,
+            side,
         }
     }
 
@@ -367,9 +370,31 @@ pub(crate) fn config(name: &str) -> TraceConfig {
     }
 }
 
+/// Service events, in a `TracePacket`.
+const SERVICE_EVENT: u32 = 69;
+
+/// Whether only our service writes such a packet: it names data sources that a trace lacks, or says that the service was told to end.
+/// Upstream names those that are slow to start as well, but after 20 s, and no story takes that long.
+pub(crate) fn is_ours_alone(packet: &[u8]) -> bool {
+    const SLOW_STARTING_DATA_SOURCES: u32 = 7;
+    const DATA_SOURCES_GONE: u32 = 9901;
+    const DATA_SOURCES_NOT_OFFERED: u32 = 9902;
+    const SERVICE_ENDED: u32 = 9903;
+    let is_event = |field: &Field<'_>| field.number == SERVICE_EVENT;
+    let event = Reader::new(packet).flatten().find(is_event);
+    let kind = event
+        .and_then(|event| event.value.as_bytes())
+        .and_then(|event| Reader::new(event).flatten().next());
+    kind.is_some_and(|kind| {
+        matches!(
+            kind.number,
+            SLOW_STARTING_DATA_SOURCES | DATA_SOURCES_GONE | DATA_SOURCES_NOT_OFFERED | SERVICE_ENDED
+        )
+    })
+}
+
 /// What kind of packet it is, and which fields it has besides.
 pub(crate) fn skeleton(packet: &[u8]) -> String {
-    const SERVICE_EVENT: u32 = 69;
     /// That the service's timestamps are boot time upstream says since v59.
     const TIMESTAMP_CLOCK_ID: u32 = 58;
     let fields: Vec<String> = Reader::new(packet)

@@ -225,6 +225,22 @@ fn sockets_of_the_dead_are_replaced() {
     }
 }
 
+#[test]
+fn links_to_where_nobody_listens_are_replaced() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let elsewhere = [system.path("elsewhere"), system.path("nowhere")];
+    drop(std::os::unix::net::UnixListener::bind(&elsewhere[0]).unwrap());
+    let names = [system.consumer_socket(), system.producer_socket()];
+    for (target, link) in elsewhere.iter().zip(&names) {
+        std::os::unix::fs::symlink(target, link).unwrap();
+    }
+    system.start(Side::Ours, Program::Traced);
+    system.state();
+    assert!(names.iter().all(|name| !name.is_symlink()));
+    assert!(elsewhere[0].exists());
+}
+
 /// A service that gets its two sockets from us, under the descriptors 5 and 6 or as systemd hands them over, and the names of the files.
 fn handed_over(system: &System<'_>, side: Side, environment: &str) -> (Command, [PathBuf; 2]) {
     let files = [system.path("handed-producer"), system.path("handed-consumer")];

@@ -18,8 +18,10 @@ macro_rules! differences {
 }
 
 differences! {
+    NO_SERVICE = "no service": "upstream's does not try again meanwhile, and nothing else can come of the wait";
     REFUSED = "refused": "a script must see that nothing was recorded";
     CUT = "cut": "a trace that is not whole is a failure";
+    MALFORMED = "malformed": "one such word would have upstream's probes record no kernel event at all";
     CRASH = "crash": "a mistake wants a sentence, not a core dump";
     NUMBER = "number": "a typing error must not become another number";
     LEFTOVER = "leftover": "a file without a trace in it looks like one";

@@ -15,6 +15,7 @@ mod daemons;
 mod differences;
 mod outcome;
 mod output;
+mod phrases;
 mod recording;
 mod sessions;
 mod table;

@@ -1,7 +1,7 @@
 //! What is recorded: light flags, configs, what is noted in the trace; and what the command line does without recording.
 
 use crate::Case;
-use crate::differences::{CRASH, EARLY, EQUALS, NEWER, NOTE, NUMBER, REFUSED};
+use crate::differences::{CRASH, EARLY, EQUALS, MALFORMED, NEWER, NOTE, NUMBER, REFUSED};
 
 pub(crate) const CASES: &[Case] = &[
     Case::same(
@@ -32,7 +32,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::ours(
         "a recording that is quiet",
         "upstream's has no such flag",
-        "for quiet in -q --quiet; do perfetto $quiet -t 10ms -o trace 2>said; echo $?; wc -l <said; done",
+        "for quiet in -q --quiet; do perfetto $quiet -c short.cfg --txt -o trace 2>said; echo $?; wc -l <said; done",
         "0
          0
          0
@@ -156,6 +156,26 @@ pub(crate) const CASES: &[Case] = &[
          1 perfetto -c there.cfg --txt
          1 perfetto -c there.cfg --txt -o trace
          1 perfetto -c short.cfg --txt --txt-lossy -o trace",
+    ),
+    Case::differs(
+        "names of kernel events that are none",
+        MALFORMED,
+        "printf 'duration_ms: 1 buffers { size_kb: 64 } data_sources { config { name: \"linux.ftrace\" ftrace_config { ftrace_events: \"*/*\" } } }' >star.cfg
+         codes <<'-'
+         perfetto -o trace -t 1ms 'sched/*,irq/*'
+         perfetto -o trace -t 1ms sched/sched_switch '*/*'
+         perfetto -o trace -t 1ms sched/
+         perfetto -o trace -c star.cfg --txt
+-",
+        "1 perfetto -o trace -t 1ms 'sched/*,irq/*'
+         1 perfetto -o trace -t 1ms sched/sched_switch '*/*'
+         1 perfetto -o trace -t 1ms sched/
+         1 perfetto -o trace -c star.cfg --txt",
+        "0 perfetto -o trace -t 1ms 'sched/*,irq/*'
+         0 perfetto -o trace -t 1ms sched/sched_switch '*/*'
+         0 perfetto -o trace -t 1ms sched/
+         0 perfetto -o trace -c star.cfg --txt
+         trace: a trace",
     ),
     Case::differs(
         "upstream's name for the config of a snapshot, which is none on a command line",

@@ -1,7 +1,7 @@
 //! Sessions that were detached, clones, snapshots, and what the service has.
 
 use crate::Case;
-use crate::differences::{BUGREPORT, COLOUR, CRASH, IGNORED, NUMBER, REFUSED, SNAPSHOT};
+use crate::differences::{BUGREPORT, COLOUR, CRASH, IGNORED, NO_SERVICE, NUMBER, REFUSED, SNAPSHOT};
 
 /// Sessions that were detached, and clones.
 pub(crate) const CASES: &[Case] = &[
@@ -29,6 +29,21 @@ pub(crate) const CASES: &[Case] = &[
          0
          ended: a trace
          trace: a trace",
+    ),
+    Case::differs(
+        "a recording that has to go for an exclusive one",
+        REFUSED,
+        "printf ' exclusive_prio: 1\\n' >first.cfg
+         perfetto -c endless.cfg --txt -o trace 2>said & pid=$!; until_started 1
+         perfetto -c short.cfg -c first.cfg --txt -o exclusive; echo $?; wait $pid; echo $?; grep -o 'Service error: ' said",
+        "0
+         1
+         Service error:
+         exclusive: a trace",
+        "0
+         0
+         Service error:
+         exclusive: a trace",
     ),
     Case::same(
         "what does not go with detaching",
@@ -223,6 +238,13 @@ pub(crate) const TRIGGERS: &[Case] = &[
          perfetto -c activate.cfg --txt; until_file trace.0; until_sessions 1; kill -TERM $pid; until_gone $pid",
         "trace: empty
          trace.0: a trace",
+    ),
+    Case::differs(
+        "a trigger without a service",
+        NO_SERVICE,
+        "export PERFETTO_PRODUCER_SOCK_NAME=$PWD/nobody; timeout 8 perfetto -c activate.cfg --txt; echo $?",
+        "1",
+        "124",
     ),
     Case::differs(
         "a snapshot that is given up",

@@ -8,18 +8,22 @@ use ferretto_cli::applet;
 use crate::{CASES, Upstream, differences};
 
 /// Programs that upstream has, too.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "perfetto",
     "trigger_perfetto",
     "traced",
     "traced_probes",
     "websocket_bridge",
+    "tracebox",
 ];
 /// Flags that other tests run.
 const RUN_ELSEWHERE: &[(&str, &str)] = &[
     // They change the machine's tracefs, which the tests of the probes have a lock for.
     ("traced_probes", "--cleanup-after-crash"),
     ("traced_probes", "--reset-ftrace"),
+    // It starts daemons of its own: `words`.
+    ("tracebox", "--system-sockets"),
+    ("tracebox", "--autodaemonize"),
 ];
 
 struct Table {
@@ -69,7 +73,7 @@ impl Table {
             let flags = first.split('`').skip(1).step_by(2);
             Row {
                 flags: flags
-                    .filter(|flag| flag.starts_with('-'))
+                    .filter(|flag| flag.starts_with('-') && *flag != "--")
                     .map(str::to_owned)
                     .collect(),
                 verdict: verdict.clone(),
@@ -86,7 +90,13 @@ fn every_flag_has_a_row_and_every_row_a_flag() {
         let rows = table.flags(program);
         assert!(!rows.is_empty(), "{program}");
         let listed: BTreeSet<String> = rows.into_iter().flat_map(|row| row.flags).collect();
-        let defined: BTreeSet<String> = applet::flags_of(program).unwrap().into_iter().collect();
+        let mut defined: BTreeSet<String> = applet::flags_of(program).unwrap().into_iter().collect();
+        if program == "tracebox" {
+            // It takes those of `perfetto` as well.
+            for flag in applet::flags_of("perfetto").unwrap() {
+                assert!(defined.remove(&flag), "{flag}");
+            }
+        }
         let without_row: Vec<_> = defined.difference(&listed).collect();
         assert!(
             without_row.is_empty(),
@@ -99,8 +109,9 @@ fn every_flag_has_a_row_and_every_row_a_flag() {
         );
     }
     let of_ferretto: BTreeSet<_> = applet::flags_of("ferretto").unwrap().into_iter().collect();
-    let of_perfetto: BTreeSet<_> = applet::flags_of("perfetto").unwrap().into_iter().collect();
-    assert_eq!(of_ferretto, of_perfetto, "one table for both");
+    let mut listed: BTreeSet<_> = applet::flags_of("perfetto").unwrap().into_iter().collect();
+    listed.extend(table.flags("ferretto").into_iter().flat_map(|row| row.flags));
+    assert_eq!(of_ferretto, listed, "those of perfetto, and a table of its own");
 }
 
 /// What scripts give to a program, loops over words included.

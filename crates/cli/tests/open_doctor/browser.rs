@@ -1,14 +1,17 @@
 //! `ferretto open` and real browsers: what their rules about origins make of our headers, and the real UI.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
+use rustix::process::Signal;
+
 use super::support::ui_port::UiPort;
 use super::support::{PATIENCE, Running};
-use super::{Serving, free_port};
+use super::{Serving, free_port, trace_with};
 
 fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("CHROMIUM").map_or(PathBuf::from("/usr/bin/chromium"), PathBuf::from);
@@ -109,7 +112,8 @@ fn a_browser_gives_the_trace_to_pages_of_the_ui_and_to_no_others() {
     let Some(chromium) = chromium() else { return };
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("a b.pftrace");
-    let bytes: Vec<u8> = (0..5_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let payload: Vec<u8> = (0..5_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let bytes = trace_with(&payload);
     std::fs::write(&trace, &bytes).unwrap();
     let site = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = site.local_addr().unwrap().port();
@@ -170,23 +174,45 @@ withUi({width: 1000, height: 600, port: Number(port), timeout: 60}, async ({page
 }).catch((error) => { console.error(error); process.exit(1); });
 ";
 
-#[test]
-fn the_real_ui_opens_the_trace() {
+/// Where the tools beside the trace processor are, which bring the real UI along.
+fn ui_tools() -> Option<PathBuf> {
     let Some(tpq) = std::env::var_os("FERRETTO_TPQ").map(PathBuf::from) else {
         println!("skipped: FERRETTO_TPQ does not say where upstream's trace processor and UI are");
-        return;
+        return None;
     };
-    if chromium().is_none() {
-        return;
-    }
-    let library = tpq.parent().unwrap().join("../lib/ui_page.js");
-    let folder = tempfile::tempdir().unwrap();
-    let trace = folder.path().join("my trace.pftrace");
-    // A packet with a clock snapshot: the boot clock at 1 s.
+    chromium()?;
+    Some(tpq.parent().unwrap().join("../lib"))
+}
+
+/// A packet with a clock snapshot: the boot clock at 1 s.
+fn with_a_clock() -> Vec<u8> {
     let packet = [
         0x32, 0x0a, 0x0a, 0x08, 0x08, 0x06, 0x10, 0x80, 0x94, 0xeb, 0xdc, 0x03,
     ];
-    std::fs::write(&trace, [&[0x0a, packet.len() as u8], &packet[..]].concat()).unwrap();
+    [&[0x0a, packet.len() as u8], &packet[..]].concat()
+}
+
+/// What a program of `node` with these arguments prints.
+fn node(script: &str, arguments: &[&OsStr]) -> String {
+    let output = Command::new("node")
+        .args(["-e", script])
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_real_ui_opens_the_trace() {
+    let Some(tools) = ui_tools() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("my trace.pftrace");
+    std::fs::write(&trace, with_a_clock()).unwrap();
 
     let _port = UiPort::lock();
     let ui_port = free_port();
@@ -198,18 +224,108 @@ fn the_real_ui_opens_the_trace() {
     // The only one that the UI's content security policy allows.
     assert_eq!(serving.port(), 9001);
     let (_, route) = serving.address.split_once('#').unwrap();
-    let output = Command::new("node")
-        .args(["-e", VISIT_UI])
-        .arg(&library)
-        .args([ui_port.to_string(), format!("#{route}")])
-        .output()
-        .unwrap();
-    let (shown, complaint) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
+    let shown = node(
+        VISIT_UI,
+        &[
+            tools.join("ui_page.js").as_os_str(),
+            ui_port.to_string().as_ref(),
+            format!("#{route}").as_ref(),
+        ],
     );
-    assert!(output.status.success(), "{complaint}");
     assert!(shown.starts_with("0 errors in my trace.pftrace"), "{shown}");
     let (status, said) = serving.end();
     assert_eq!(status.code(), Some(0), "{said}");
+}
+
+/// Visits an address with the browser of the tools, which reaches this machine only, and says what the UI there shows.
+const VISIT_COPY: &str = "
+const [tools, address] = process.argv.slice(1);
+const fs = require('fs'), os = require('os'), path = require('path');
+const {ensureSetup} = require(path.join(tools, 'setup.js'));
+const {waitForTrace} = require(path.join(tools, 'ui_page.js'));
+const {chromium} = require(path.join(ensureSetup('browser').nodeModules, 'playwright-core'));
+(async () => {
+  const profile = fs.mkdtempSync(path.join(os.tmpdir(), 'ferretto-test-'));
+  const context = await chromium.launchPersistentContext(profile, {
+    executablePath: process.env.CHROMIUM || '/usr/bin/chromium',
+    headless: true,
+    args: ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking', '--disable-dev-shm-usage',
+           '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1'],
+  });
+  try {
+    const page = context.pages()[0] ?? (await context.newPage());
+    page.setDefaultTimeout(100000);
+    const failed = [];
+    page.on('response', (answer) => { if (answer.status() >= 400) failed.push(answer.url()); });
+    page.on('pageerror', (error) => failed.push(error.message));
+    await page.goto(address.replace('/#!', '/?testing=1#!'));
+    await waitForTrace(page);
+    const {traceTitle, importErrors} = await page.evaluate(() => self.app.trace.traceInfo);
+    console.log(`${importErrors} errors in ${traceTitle}`);
+    // What the UI looks for in vain: whether a trace processor listens here.
+    console.log(failed.filter((url) => !url.endsWith('/status')).join(' '));
+  } finally {
+    await context.close();
+    fs.rmSync(profile, {recursive: true, force: true, maxRetries: 5, retryDelay: 100});
+  }
+})().catch((error) => { console.error(error); process.exit(1); });
+";
+
+/// Where the UI's files are.
+const WEB_DIST: &str = "const path = require('path'); console.log(require(path.join(process.argv[1], 'setup.js')).ensureSetup('browser').webDist)";
+
+#[test]
+fn a_copy_of_the_real_ui_opens_the_trace_without_any_network() {
+    let Some(tools) = ui_tools() else { return };
+    let copy = PathBuf::from(node(WEB_DIST, &[tools.as_os_str()]).trim_end());
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("perfetto-ui.zip");
+    zip_of(&copy, &archive);
+    let trace = folder.path().join("my trace.pftrace.gz");
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(&with_a_clock()).unwrap();
+    std::fs::write(&trace, encoder.finish().unwrap()).unwrap();
+    for ui in [copy, archive] {
+        let serving = Serving::start(&trace, |command| {
+            command.arg("--ui").arg(&ui).arg("-n");
+        });
+        let shown = node(VISIT_COPY, &[tools.as_os_str(), serving.address.as_ref()]);
+        let (title, failed) = shown.split_once('\n').unwrap();
+        assert!(
+            title.starts_with("0 errors in my trace.pftrace.gz"),
+            "{}: {title}",
+            ui.display()
+        );
+        assert_eq!(failed.trim_end(), "", "{}", ui.display());
+        serving.signal(Signal::INT);
+        let (status, said) = serving.end();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(said.contains("the browser has the trace now"), "{said}");
+        assert!(
+            !said.contains("cannot read") && !said.contains("refused"),
+            "{said}"
+        );
+    }
+}
+
+/// Packs a folder as upstream packs releases of the UI.
+fn zip_of(folder: &Path, archive: &Path) {
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(archive).unwrap());
+    let mut folders = vec![folder.to_owned()];
+    while let Some(inner) = folders.pop() {
+        for entry in std::fs::read_dir(inner).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(folder).unwrap().to_str().unwrap();
+            let options = zip::write::SimpleFileOptions::default()
+                .compression_method(zip::CompressionMethod::Deflated)
+                .compression_level(Some(1));
+            zip.start_file(name, options).unwrap();
+            zip.write_all(&std::fs::read(&path).unwrap()).unwrap();
+        }
+    }
+    zip.finish().unwrap();
 }

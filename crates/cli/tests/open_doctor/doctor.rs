@@ -60,6 +60,11 @@ fn mark<'a>(report: &'a str, topic: &str) -> &'a str {
         .unwrap_or_else(|| panic!("nothing on {topic}:\n{report}"))
 }
 
+/// Its words, for lines are broken between any two of them: where, depends on how long names and process ids are.
+fn words(report: &str) -> String {
+    report.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// A folder that everybody may use, with a copy of the program that everybody may run.
 fn public_folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::Builder::new()
@@ -69,7 +74,7 @@ fn public_folder() -> (tempfile::TempDir, PathBuf) {
         .unwrap();
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
     let program = folder.path().join("ferretto");
-    std::fs::copy(env!("CARGO_BIN_EXE_ferretto"), &program).unwrap();
+    super::support::copy_program(Path::new(env!("CARGO_BIN_EXE_ferretto")), &program);
     (folder, program)
 }
 
@@ -81,8 +86,7 @@ fn a_service_and_its_probes_are_introduced() {
     let probes = system.start(Side::Ours, Program::TracedProbes);
     let (code, report) = examined(doctor(system.path("").as_path()));
     assert_eq!(code, 0, "{report}");
-    // Lines may be broken anywhere between words.
-    let words = report.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    let words = words(&report);
     let user = if rustix::process::geteuid().is_root() {
         " of root"
     } else {
@@ -117,8 +121,9 @@ fn upstreams_service_is_introduced_as_well() {
     let system = System::with_daemons(&programs, Side::Upstream, Side::Upstream);
     let (code, report) = examined(doctor(system.path("").as_path()));
     assert_eq!((code, mark(&report, "service")), (0, "ok"), "{report}");
+    let words = words(&report);
     assert!(
-        report.contains("Perfetto v") && report.contains("linux.ftrace"),
+        words.contains("Perfetto v") && words.contains("linux.ftrace"),
         "{report}"
     );
 }
@@ -129,18 +134,11 @@ fn without_a_service_recording_works_and_a_socket_left_behind_is_told_of() {
     let (code, report) = examined(doctor(folder.path()));
     assert_eq!((code, mark(&report, "service")), (0, "note"), "{report}");
     assert!(report.contains("traced --background\n"), "{report}");
-    assert!(!report.contains("has ended"), "{report}");
+    assert!(!words(&report).contains("has ended"), "{report}");
     drop(UnixListener::bind(folder.path().join("consumer")).unwrap());
     let (code, report) = examined(doctor(folder.path()));
     assert_eq!((code, mark(&report, "service")), (0, "note"), "{report}");
-    assert!(
-        report
-            .split_ascii_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
-            .contains("one that has ended"),
-        "{report}"
-    );
+    assert!(words(&report).contains("one that has ended"), "{report}");
 }
 
 #[test]
@@ -183,14 +181,40 @@ fn who_may_not_use_tracefs_is_told_and_can_record_the_rest() {
     command.uid(NOBODY).gid(NOBODY);
     let (code, report) = examined(command);
     assert_eq!(code, 0, "{report}");
-    assert!(report.contains("without privileges"), "{report}");
-    let tracefs = "/sys/kernel/tracing";
-    let closed = std::fs::metadata(tracefs).is_ok_and(|metadata| metadata.permissions().mode() & 0o007 == 0);
-    assert_eq!(mark(&report, "tracefs") == "note", closed, "{report}");
-    if closed {
-        assert!(report.contains("costs: no kernel events"), "{report}");
+    assert!(words(&report).contains("without privileges"), "{report}");
+    let tracefs = Path::new("/sys/kernel/tracing");
+    let open = std::fs::metadata(tracefs).is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0);
+    // Where there is none, this user lacks it just so.
+    let usable = open && tracefs.join("tracing_on").exists();
+    assert_eq!(mark(&report, "tracefs") != "note", usable, "{report}");
+    if !usable {
+        assert!(words(&report).contains("costs: no kernel events"), "{report}");
         assert!(report.contains("mend:  sudo "), "{report}");
     }
+}
+
+#[test]
+fn who_is_given_the_rights_by_the_programs_file_can_use_tracefs() {
+    const CAPABILITIES: &str = "cap_dac_read_search,cap_dac_override,cap_sys_admin+ep";
+    if !is_root() {
+        return;
+    }
+    if !Path::new("/sys/kernel/tracing/tracing_on").exists() {
+        println!("skipped: tracefs is not mounted at /sys/kernel/tracing");
+        return;
+    }
+    let (folder, program) = public_folder();
+    let given = Command::new("setcap").arg(CAPABILITIES).arg(&program).status();
+    if !given.is_ok_and(|status| status.success()) {
+        println!("skipped: setcap is not there, or the file system keeps no capabilities");
+        return;
+    }
+    let mut command = doctor_of(&program, folder.path());
+    command.uid(NOBODY).gid(NOBODY);
+    let (code, report) = examined(command);
+    assert_eq!((code, mark(&report, "tracefs")), (0, "ok"), "{report}");
+    assert!(report.contains("with CAP_SYS_ADMIN"), "{report}");
+    assert!(report.contains("for this user to read and write"), "{report}");
 }
 
 #[test]

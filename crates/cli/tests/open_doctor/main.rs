@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod browser;
+mod checked;
 mod doctor;
+mod local_ui;
 mod open;
 #[path = "../support/mod.rs"]
 mod support;
@@ -19,16 +21,34 @@ use support::{PATIENCE, Running};
 
 /// The program, with nothing of this session in its environment that it would heed.
 fn ferretto(applet: &str) -> Command {
+    support::signals::as_usual();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferretto"));
     command
         .arg(applet)
         .env_remove("DISPLAY")
         .env_remove("WAYLAND_DISPLAY")
         .env_remove("SSH_CONNECTION")
+        .env_remove("https_proxy")
+        .env_remove("http_proxy")
+        .env_remove("all_proxy")
+        .env_remove("HTTPS_PROXY")
+        .env_remove("HTTP_PROXY")
+        .env_remove("ALL_PROXY")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+/// The smallest trace: a packet with a timestamp.
+const SMALL: &[u8] = &[0x0a, 2, 0x40, 5];
+
+/// A trace of one packet with this in it.
+fn trace_with(payload: &[u8]) -> Vec<u8> {
+    const FOR_TESTING: u32 = 900;
+    let mut trace = ferretto_wire::Writer::new();
+    trace.nested(1, |packet| packet.bytes_field(FOR_TESTING, payload));
+    trace.into_vec()
 }
 
 /// A `ferretto open` that serves.

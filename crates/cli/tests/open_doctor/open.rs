@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -10,31 +10,31 @@ use std::process::Output;
 use rustix::process::Signal;
 
 use super::support::PATIENCE;
-use super::{Serving, ferretto, free_port, said_by};
+use super::{SMALL, Serving, ferretto, free_port, said_by, trace_with};
 
-const UI: &str = "https://ui.perfetto.dev";
+pub(super) const UI: &str = "https://ui.perfetto.dev";
 
-fn folder() -> tempfile::TempDir {
+pub(super) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("ferretto-test-")
         .tempdir()
         .unwrap()
 }
 
-fn trace(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
+pub(super) fn trace(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
     let path = folder.path().join("t.pftrace");
     std::fs::write(&path, bytes).unwrap();
     path
 }
 
-fn connect(port: u16) -> TcpStream {
+pub(super) fn connect(port: u16) -> TcpStream {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
 /// A request as a browser sends it.
-fn ask(port: u16, method: &str, path: &str, host: &str, origin: &str) -> TcpStream {
+pub(super) fn ask(port: u16, method: &str, path: &str, host: &str, origin: &str) -> TcpStream {
     let mut stream = connect(port);
     write!(
         stream,
@@ -44,12 +44,12 @@ fn ask(port: u16, method: &str, path: &str, host: &str, origin: &str) -> TcpStre
     stream
 }
 
-fn ask_as_ui(port: u16, method: &str, path: &str) -> TcpStream {
+pub(super) fn ask_as_ui(port: u16, method: &str, path: &str) -> TcpStream {
     ask(port, method, path, &format!("127.0.0.1:{port}"), UI)
 }
 
 /// The head of an answer.
-fn head(stream: &mut TcpStream) -> String {
+pub(super) fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -60,19 +60,19 @@ fn head(stream: &mut TcpStream) -> String {
 }
 
 /// Head and body of an answer that ends with its connection.
-fn answer(mut stream: TcpStream) -> (String, Vec<u8>) {
+pub(super) fn answer(mut stream: TcpStream) -> (String, Vec<u8>) {
     let head = head(&mut stream);
     let mut body = Vec::new();
     stream.read_to_end(&mut body).unwrap();
     (head, body)
 }
 
-fn status(head: &str) -> u16 {
+pub(super) fn status(head: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 /// Ends the server as it should end.
-fn fetch(serving: Serving, path: &str, expected: &[u8]) -> String {
+pub(super) fn fetch(serving: Serving, path: &str, expected: &[u8]) -> String {
     let (head, body) = answer(ask_as_ui(serving.port(), "GET", path));
     assert_eq!((status(&head), body.as_slice()), (200, expected), "{head}");
     let (status, said) = serving.end();
@@ -93,7 +93,8 @@ fn refused(arguments: &[&str]) -> Output {
 #[test]
 fn the_trace_is_fetched_once_and_then_it_is_over() {
     let folder = folder();
-    let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let payload: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let bytes = trace_with(&payload);
     let serving = Serving::start(&trace(&folder, &bytes), |command| {
         command.arg("--no-open-browser");
     });
@@ -111,7 +112,7 @@ fn the_trace_is_fetched_once_and_then_it_is_over() {
             "{head}"
         );
         assert_eq!(
-            head.contains("\r\nContent-Length: 3000000\r\n"),
+            head.contains(&format!("\r\nContent-Length: {}\r\n", bytes.len())),
             method == "HEAD",
             "{head}"
         );
@@ -127,7 +128,7 @@ fn the_trace_is_fetched_once_and_then_it_is_over() {
 fn upstreams_flags_work_and_so_do_strange_names() {
     let folder = folder();
     let path = folder.path().join("ä #1? 100%.pftrace");
-    std::fs::write(&path, b"x").unwrap();
+    std::fs::write(&path, SMALL).unwrap();
     let child = ferretto("open")
         .args(["-n", "--port", "0", "--origin", "http://localhost:10000/", "-i"])
         .arg(&path)
@@ -155,14 +156,14 @@ fn upstreams_flags_work_and_so_do_strange_names() {
         &format!("localhost:{port}"),
         "http://localhost:10000",
     ));
-    assert_eq!((status(&head), body), (200, b"x".to_vec()));
+    assert_eq!((status(&head), body), (200, SMALL.to_vec()));
     assert!(serving.end().0.success());
 }
 
 #[test]
 fn strangers_get_nothing_and_end_nothing() {
     let folder = folder();
-    let serving = Serving::start(&trace(&folder, b"secret"), |_| {});
+    let serving = Serving::start(&trace(&folder, SMALL), |_| {});
     let port = serving.port();
     let here = format!("127.0.0.1:{port}");
     for (method, path, host, origin, code) in [
@@ -191,7 +192,7 @@ fn strangers_get_nothing_and_end_nothing() {
     garbage.write_all(b"\x16\x03\x01 hello\r\n\r\n").unwrap();
     assert_eq!(status(&answer(garbage).0), 400);
 
-    let said = fetch(serving, "/t.pftrace", b"secret");
+    let said = fetch(serving, "/t.pftrace", SMALL);
     assert_eq!(
         said.matches("refused a page of https://evil.example: ").count(),
         1,
@@ -206,17 +207,17 @@ fn strangers_get_nothing_and_end_nothing() {
 #[test]
 fn only_this_machine_can_connect() {
     let folder = folder();
-    let serving = Serving::start(&trace(&folder, b"x"), |_| {});
+    let serving = Serving::start(&trace(&folder, SMALL), |_| {});
     // All of 127/8 is this machine, but only one address of it is listened on.
     let other = TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), serving.port()));
     assert_eq!(other.unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    fetch(serving, "/t.pftrace", b"x");
+    fetch(serving, "/t.pftrace", SMALL);
 }
 
 #[test]
 fn who_connects_and_says_nothing_holds_nobody_up() {
     let folder = folder();
-    let bytes = vec![7; 10 << 20];
+    let bytes = trace_with(&vec![7; 10 << 20]);
     let serving = Serving::start(&trace(&folder, &bytes), |_| {});
     let port = serving.port();
     // One that reads nothing of what it asked for, one that does not finish its sentence, and many that are silent.
@@ -232,7 +233,7 @@ fn who_connects_and_says_nothing_holds_nobody_up() {
 #[test]
 fn a_browser_that_hangs_up_may_come_again() {
     let folder = folder();
-    let bytes = vec![7; 50 << 20];
+    let bytes = trace_with(&vec![7; 50 << 20]);
     let serving = Serving::start(&trace(&folder, &bytes), |_| {});
     let mut stream = ask_as_ui(serving.port(), "GET", "/t.pftrace");
     head(&mut stream);
@@ -245,10 +246,10 @@ fn a_browser_that_hangs_up_may_come_again() {
 #[test]
 fn a_client_that_only_writes_and_then_reads_is_served() {
     let folder = folder();
-    let serving = Serving::start(&trace(&folder, b"x"), |_| {});
+    let serving = Serving::start(&trace(&folder, SMALL), |_| {});
     let stream = ask_as_ui(serving.port(), "GET", "/t.pftrace");
     stream.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(answer(stream).1, b"x");
+    assert_eq!(answer(stream).1, SMALL);
     assert!(serving.end().0.success());
 }
 
@@ -258,6 +259,7 @@ fn traces_are_larger_than_memory_should_be() {
     let folder = folder();
     let path = folder.path().join("t.pftrace");
     let mut file = File::create(&path).unwrap();
+    file.write_all(SMALL).unwrap();
     file.set_len(SIZE).unwrap();
     file.seek(SeekFrom::Start(SIZE - 3)).unwrap();
     file.write_all(b"end").unwrap();
@@ -297,7 +299,8 @@ fn a_file_that_shrinks_meanwhile_is_not_passed_off_as_whole() {
     const SIZE: u64 = 100 << 20;
     let folder = folder();
     let path = folder.path().join("t.pftrace");
-    let file = File::create(&path).unwrap();
+    let mut file = File::create(&path).unwrap();
+    file.write_all(SMALL).unwrap();
     file.set_len(SIZE).unwrap();
     let serving = Serving::start(&path, |_| {});
     let mut stream = ask_as_ui(serving.port(), "GET", "/t.pftrace");
@@ -308,14 +311,14 @@ fn a_file_that_shrinks_meanwhile_is_not_passed_off_as_whole() {
     // The connection may be reset, or end.
     let _ = stream.read_to_end(&mut got);
     assert!((got.len() as u64) < SIZE, "{} bytes", got.len());
-    let said = fetch(serving, "/t.pftrace", &[0; 5]);
+    let said = fetch(serving, "/t.pftrace", &[SMALL, &[0]].concat());
     assert!(said.contains("became shorter while it was fetched"), "{said}");
 }
 
 #[test]
 fn a_port_that_is_taken_is_told_with_who_has_it() {
     let folder = folder();
-    let path = trace(&folder, b"x");
+    let path = trace(&folder, SMALL);
     let serving = Serving::start(&path, |_| {});
     let port = serving.port();
     let output = ferretto("open")
@@ -331,16 +334,16 @@ fn a_port_that_is_taken_is_told_with_who_has_it() {
     );
     let expected = format!("port {port} is taken by open (pid {}): ", serving.process.pid());
     assert!(said.contains(&expected), "{said}");
-    fetch(serving, "/t.pftrace", b"x");
+    fetch(serving, "/t.pftrace", SMALL);
     // Right after it is free again, whatever connections there were.
     let again = Serving::start_at(port, &path, |_| {});
-    fetch(again, "/t.pftrace", b"x");
+    fetch(again, "/t.pftrace", SMALL);
 }
 
 #[test]
 fn signals_end_it() {
     let folder = folder();
-    let path = trace(&folder, b"x");
+    let path = trace(&folder, SMALL);
     for (signal, words) in [
         (Signal::INT, "ended by Ctrl-C before the trace was fetched\n"),
         (Signal::TERM, "told to end before the trace was fetched\n"),
@@ -369,7 +372,7 @@ fn what_cannot_be_served_is_told_at_once() {
     for (name, words) in [
         ("missing", "No such file"),
         ("empty", "is empty"),
-        ("pipe", "has to be saved first"),
+        ("pipe", "save a trace that comes out of a pipe first"),
         (".", "is not a file"),
     ] {
         let output = refused(&[&path(name)]);
@@ -397,7 +400,7 @@ fn what_cannot_be_served_is_told_at_once() {
 #[test]
 fn over_ssh_the_tunnel_is_told() {
     let folder = folder();
-    let path = trace(&folder, b"x");
+    let path = trace(&folder, SMALL);
     let port = free_port();
     let serving = Serving::start_at(port, &path, |command| {
         command
@@ -415,7 +418,7 @@ fn over_ssh_the_tunnel_is_told() {
 }
 
 /// A folder with an `xdg-open` that notes what it was asked for, and then fares as `end` says.
-fn opener(folder: &Path, end: &str) -> PathBuf {
+pub(super) fn opener(folder: &Path, end: &str) -> PathBuf {
     let script = folder.join("xdg-open");
     std::fs::write(
         &script,
@@ -447,7 +450,7 @@ fn a_browser_is_started_where_it_can_be_seen() {
         (Some("DISPLAY"), Some("-n"), "open: to see it, visit\n"),
     ] {
         let folder = folder();
-        let (path, pipe) = (trace(&folder, b"x"), folder.path().join("done"));
+        let (path, pipe) = (trace(&folder, SMALL), folder.path().join("done"));
         rustix::fs::mknodat(
             rustix::fs::CWD,
             &pipe,
@@ -457,9 +460,13 @@ fn a_browser_is_started_where_it_can_be_seen() {
         )
         .unwrap();
         let asked = opener(folder.path(), &format!("echo done > {}", pipe.display()));
+        // A UI that is there, whether or not this machine reaches the public one.
+        let ui = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let origin = format!("http://{}", ui.local_addr().unwrap());
         let serving = Serving::start(&path, |command| {
             command
                 .args(flag)
+                .args(["--origin", &origin])
                 .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()));
             if let Some(variable) = display {
                 command.env(variable, ":7");
@@ -474,7 +481,15 @@ fn a_browser_is_started_where_it_can_be_seen() {
                 serving.address
             );
         }
-        let said = fetch(serving, "/t.pftrace", b"x");
+        let (head, _) = answer(ask(
+            serving.port(),
+            "GET",
+            "/t.pftrace",
+            &format!("127.0.0.1:{}", serving.port()),
+            &origin,
+        ));
+        assert_eq!(status(&head), 200);
+        let (_, said) = serving.end();
         assert!(said.contains(words), "{said}");
         assert_eq!(asked.exists(), started);
     }
@@ -483,17 +498,23 @@ fn a_browser_is_started_where_it_can_be_seen() {
 #[test]
 fn without_a_way_to_start_a_browser_the_address_is_enough() {
     let folder = folder();
-    let path = trace(&folder, b"x");
+    let path = trace(&folder, SMALL);
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
+    let ui = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let origin = format!("http://{}", ui.local_addr().unwrap());
     let serving = Serving::start(&path, |command| {
-        command.env("DISPLAY", ":7").env("PATH", &empty);
+        command
+            .args(["--origin", &origin])
+            .env("DISPLAY", ":7")
+            .env("PATH", &empty);
     });
-    assert!(fetch(serving, "/t.pftrace", b"x").contains("there is no xdg-open here"));
+    serving.signal_after("there is no xdg-open here");
 
     opener(folder.path(), "exit 3");
     let serving = Serving::start(&path, |command| {
         command
+            .args(["--origin", &origin])
             .env("DISPLAY", ":7")
             .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()));
     });
@@ -502,7 +523,7 @@ fn without_a_way_to_start_a_browser_the_address_is_enough() {
 
 impl Serving {
     /// Waits until it says this, then ends it.
-    fn signal_after(mut self, words: &str) {
+    pub(super) fn signal_after(mut self, words: &str) {
         use std::io::{BufRead, BufReader};
         let mut lines = BufReader::new(self.process.0.stderr.take().unwrap()).lines();
         assert!(
@@ -527,6 +548,8 @@ fn help_names_every_flag() {
         "--no-open-browser",
         "--origin",
         "--port",
+        "--ui",
+        "--force",
         "Usage: ferretto open ",
     ] {
         assert!(help.contains(flag), "{help}");

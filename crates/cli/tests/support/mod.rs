@@ -9,11 +9,15 @@
 
 pub(crate) mod address;
 pub(crate) mod dialect;
+pub(crate) mod example;
+mod machine_lock;
 pub(crate) mod peers;
 pub(crate) mod process;
 #[path = "../../../ipc/tests/reference/mod.rs"]
 mod reference;
+pub(crate) mod schema;
 pub(crate) mod service;
+pub(crate) mod signals;
 pub(crate) mod trace;
 pub(crate) mod tracefs;
 pub(crate) mod ui_port;
@@ -120,9 +124,10 @@ pub(crate) struct System<'a> {
 impl<'a> System<'a> {
     /// A system without any program yet.
     pub(crate) fn new(programs: &'a Programs) -> System<'a> {
+        signals::as_usual();
         let folder = tempfile::Builder::new()
             .prefix("ferretto-test-")
-            .tempdir()
+            .tempdir_in(reference::folder_for_sockets())
             .unwrap();
         System {
             programs,
@@ -189,10 +194,7 @@ impl<'a> System<'a> {
     /// A copy of a program in the folder, which others may run.
     pub(crate) fn copy_of(&self, side: Side, program: Program) -> PathBuf {
         let copy = self.path(program.name());
-        // Not by this process: what another thread starts meanwhile would have the file open for writing, and so nobody could run it.
-        let mut cp = Command::new("cp");
-        let copied = cp.arg(self.programs.path(side, program)).arg(&copy).status();
-        assert!(copied.unwrap().success());
+        copy_program(&self.programs.path(side, program), &copy);
         copy
     }
 
@@ -216,10 +218,20 @@ impl<'a> System<'a> {
 
     /// Sends a signal to the daemon with this process id; gives its exit status once it has ended.
     pub(crate) fn end_with(&mut self, pid: u32, signal: Signal) -> Option<ExitStatus> {
+        self.signal(pid, signal);
+        self.await_end(pid)
+    }
+
+    /// Sends a signal to the daemon with this process id.
+    pub(crate) fn signal(&self, pid: u32, signal: Signal) {
+        let running = self.running.iter().find(|running| running.pid() == pid);
+        running.expect("it was started").signal(signal);
+    }
+
+    /// The exit status of the daemon with this process id, once it has ended.
+    pub(crate) fn await_end(&mut self, pid: u32) -> Option<ExitStatus> {
         let position = self.running.iter().position(|running| running.pid() == pid)?;
-        let mut running = self.running.remove(position);
-        running.signal(signal);
-        running.wait(PATIENCE)
+        self.running.remove(position).wait(PATIENCE)
     }
 
     /// Ends all daemons.
@@ -270,16 +282,33 @@ impl<'a> System<'a> {
 
     /// Starts a recording of `config` (text). All its data sources have started when this returns.
     pub(crate) fn record(&self, perfetto: Side, config: &str) -> Recording {
+        let (recording, status) = self.begin(&self.programs.path(perfetto, Program::Perfetto), &[], config);
+        assert_eq!(status, 0, "{perfetto} perfetto says so\n{}", recording.said());
+        recording
+    }
+
+    /// Likewise with this command line and more flags; gives what it says of the start as well.
+    pub(crate) fn begin(&self, program: &Path, flags: &[&str], config: &str) -> (Recording, u8) {
         static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let (config_file, trace) = (
-            self.path(&format!("{number}.cfg")),
-            self.path(&format!("{number}.pftrace")),
-        );
+        self.begin_into(program, flags, config, self.path(&format!("{number}.pftrace")))
+    }
+
+    /// Likewise, into this file.
+    pub(crate) fn begin_into(
+        &self,
+        program: &Path,
+        flags: &[&str],
+        config: &str,
+        trace: PathBuf,
+    ) -> (Recording, u8) {
+        let name = trace.file_stem().unwrap().display().to_string();
+        let config_file = self.path(&format!("{name}.cfg"));
         std::fs::write(&config_file, config).unwrap();
-        let log = format!("perfetto.{number}.log");
-        let mut command = self.command(&self.programs.path(perfetto, Program::Perfetto), &log);
+        let log = format!("perfetto.{name}.log");
+        let mut command = self.command(program, &log);
         command
+            .args(flags)
             .arg("--txt")
             .arg("-c")
             .arg(config_file)
@@ -289,13 +318,11 @@ impl<'a> System<'a> {
             command.arg("--notify-fd").arg(fd.to_string());
         });
         match running {
-            Ok((running, 0)) => Recording {
-                running,
-                trace,
-                log: self.path(&log),
-            },
-            Ok((_, status)) => panic!("{perfetto} perfetto says {status}\n{}", self.log(&log)),
-            Err(problem) => panic!("{perfetto} perfetto: {problem}\n{}", self.log(&log)),
+            Ok((running, status)) => {
+                let log = self.path(&log);
+                (Recording { running, trace, log }, status)
+            }
+            Err(problem) => panic!("{}: {problem}\n{}", program.display(), self.log(&log)),
         }
     }
 
@@ -391,6 +418,20 @@ impl Recording {
         tail(&self.log)
     }
 
+    /// Waits until it has said this.
+    pub(crate) fn await_said(&self, part: &str) {
+        let until = Instant::now() + PATIENCE;
+        while !self.said().contains(part) {
+            assert!(Instant::now() < until, "{part:?} is not said:\n{}", self.said());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.running.signal(signal);
+    }
+
     /// Ends the recording as Ctrl-C does; gives the trace.
     pub(crate) fn interrupt(self) -> PathBuf {
         self.running.signal(Signal::INT);
@@ -440,6 +481,19 @@ impl Drop for Running {
             let _ = self.0.wait();
         }
     }
+}
+
+/// Copies a program, not by this process: what another thread starts meanwhile would have the file open for writing, and so nobody
+/// could run it. Whatever the umask is, everybody may run the copy.
+pub(crate) fn copy_program(program: &Path, to: &Path) {
+    let mut install = Command::new("install");
+    let copied = install.args(["-m", "755"]).arg(program).arg(to).status();
+    assert!(
+        copied.unwrap().success(),
+        "install {} {}",
+        program.display(),
+        to.display()
+    );
 }
 
 /// Runs `command` with the number of a descriptor that it is to write a byte to when it is ready, which `pass` tells it; gives

@@ -13,7 +13,7 @@ use std::time::Instant;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::support::{PATIENCE, Running, is_readable};
+use crate::support::{PATIENCE, Running, is_readable, signals};
 
 /// Rows and columns.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +38,7 @@ impl Terminal {
 
     /// Likewise, after `prepare` had a look at what is started.
     pub(crate) fn open_with(size: Size, command: &Command, prepare: impl FnOnce(&mut Command)) -> Terminal {
+        signals::as_usual();
         let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&user).unwrap();
         unlockpt(&user).unwrap();

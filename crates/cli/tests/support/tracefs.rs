@@ -5,33 +5,36 @@ use std::path::Path;
 
 use rustix::mount::MountFlags;
 
+use super::machine_lock::{self, MachineLock};
+
 const MOUNT_POINT: &str = "/sys/kernel/tracing";
 
 /// Held while a test records from the kernel; tests in other processes wait for it.
-pub(crate) struct Tracefs(#[allow(dead_code, reason = "the lock is held as long as it is open")] File);
+pub(crate) struct Tracefs(#[allow(dead_code, reason = "the lock is held as long as it is open")] MachineLock);
 
 impl Tracefs {
     /// Waits for its turn. Without tracefs, or without the right to it, a line that says that the test is skipped.
     pub(crate) fn lock() -> Option<Tracefs> {
+        Tracefs::is_usable().then(|| Tracefs(machine_lock::lock("tracefs")))
+    }
+
+    /// Whether tests can trace: enough for those that do in an instance of their own. If not, a line that says that the test is skipped.
+    pub(crate) fn is_usable() -> bool {
         let control = Path::new(MOUNT_POINT).join("tracing_on");
         if !control.exists()
             && let Err(error) =
                 rustix::mount::mount("tracefs", MOUNT_POINT, "tracefs", MountFlags::empty(), None)
         {
             println!("skipped: tracefs is not mounted at {MOUNT_POINT}, and mounting it failed: {error}");
-            return None;
+            return false;
         }
         if let Err(error) = File::options().write(true).open(&control) {
             println!(
                 "skipped: {} cannot be written: {error}; run this as root",
                 control.display()
             );
-            return None;
+            return false;
         }
-        let path = std::env::temp_dir().join("ferretto-tests.tracefs.lock");
-        let lock = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        lock.lock()
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Some(Tracefs(lock))
+        true
     }
 }

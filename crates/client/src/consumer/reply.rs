@@ -13,6 +13,7 @@ use ferretto_proto::messages::{
     ObservableEvents, ObserveEventsResponse, QueryCapabilitiesResponse, SaveTraceForBugreportResponse,
     TraceStats, TracingServiceCapabilities, TracingServiceState,
 };
+use ferretto_proto::opaque::decode_state;
 use ferretto_wire::{Reader, Value, WireError};
 
 use crate::channel::Disconnect;
@@ -168,7 +169,9 @@ impl Assembly {
                     return Ok(None);
                 }
                 let encoded = self.states.remove(&call).unwrap_or_default();
-                let state = Box::new(decode("TracingServiceState", &encoded)?);
+                let state =
+                    decode_state(&encoded).map_err(|error| malformed("TracingServiceState", &error))?;
+                let state = Box::new(state);
                 ConsumerReply::ServiceState { state, encoded }
             }
             ConsumerMethod::Attach => ConsumerReply::Attached {

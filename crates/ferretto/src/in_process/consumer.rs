@@ -14,9 +14,8 @@ use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_proto::messages::Message;
 use ferretto_proto::messages::clone_session_request::Selector;
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
-use ferretto_proto::messages::{
-    CloneSessionRequest, CloneSessionResponse, ObservableEvents, TraceConfig, TracingServiceState,
-};
+use ferretto_proto::messages::{CloneSessionRequest, CloneSessionResponse, ObservableEvents, TraceConfig};
+use ferretto_proto::opaque::decode_state;
 use ferretto_service::{
     self as service, CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent,
     ConfigInput, ConsumerId, Now, Original, OutputFile, Service, SessionId,
@@ -302,7 +301,7 @@ impl Consumer {
             // Each part is a message, and so are all of them in a row.
             let encoded = core.service.query_state(id, scope, usize::MAX).concat();
             Some(
-                TracingServiceState::decode_from_slice(&encoded)
+                decode_state(&encoded)
                     .map_err(|error| CallError::Host(error.to_string()))
                     .map(|state| ConsumerReply::ServiceState {
                         state: Box::new(state),

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 use ferretto_proto::messages::{self, Message};
 use ferretto_wire::Writer;
 
@@ -28,6 +29,9 @@ mod field {
     pub(super) const OUTPUT_PATH: u32 = 29;
     pub(super) const COMPRESSION: u32 = 47;
 }
+
+/// How often producers repeat what later packets refer to, unless a config with track events says.
+const CLEAR_PERIOD: Duration = Duration::from_secs(5);
 
 /// What to record, for how long and where to: Perfetto's `TraceConfig`.
 ///
@@ -111,9 +115,19 @@ impl TraceConfig {
         self.add(|config| config.bytes_field(field::BUFFERS, &buffer.encoded))
     }
 
-    /// Adds a data source.
+    /// Adds a data source. With [`DataSource::track_event`] producers repeat every 5 s what later packets refer to, unless
+    /// [`clear_incremental_state`](TraceConfig::clear_incremental_state) says otherwise.
     pub fn data_source(self, source: DataSource) -> TraceConfig {
-        self.add(|config| config.bytes_field(field::DATA_SOURCES, &source.encode()))
+        let encoded = source.encode();
+        let added = self.add(|config| config.bytes_field(field::DATA_SOURCES, &encoded));
+        let decoded = added.decode();
+        let is_track_event = |source: &&messages::trace_config::DataSource| tells_names_once(source);
+        match decoded.data_sources.last().filter(is_track_event) {
+            Some(_) if !decoded.incremental_state_config.is_set() => {
+                added.clear_incremental_state(CLEAR_PERIOD)
+            }
+            _ => added,
+        }
     }
 
     /// Ends the session after this long, counted from its start, sleep of the machine included. In milliseconds; 7 days at most.
@@ -137,7 +151,7 @@ impl TraceConfig {
     }
 
     /// Has producers repeat every so often what later packets refer to, so that a ring buffer can lose the beginning. In
-    /// milliseconds.
+    /// milliseconds; zero is never.
     pub fn clear_incremental_state(self, period: Duration) -> TraceConfig {
         const CLEAR_PERIOD_MS: u32 = 1;
         let period = milliseconds(period);
@@ -206,6 +220,35 @@ impl TraceConfig {
     pub fn compress(self) -> TraceConfig {
         const DEFLATE: u32 = 1;
         self.add(|config| config.nested(field::COMPRESSION, |message| message.bytes_field(DEFLATE, &[])))
+    }
+
+    /// What will disappoint in the trace, if that can be told from the config.
+    pub(super) fn advice(&self) -> Option<&'static str> {
+        let config = self.decode();
+        let ring = |source: &messages::trace_config::DataSource| {
+            let name = source.config.target_buffer_name.as_deref().unwrap_or_default();
+            let number = source.config.target_buffer.unwrap_or_default() as usize;
+            let named = config
+                .buffers
+                .iter()
+                .find(|buffer| buffer.name.as_deref() == Some(name));
+            let buffer = match name {
+                "" => config.buffers.get(number),
+                _ => named,
+            };
+            buffer.is_some_and(|buffer| buffer.fill_policy != Some(FillPolicy::DISCARD))
+        };
+        let forgets = !config.incremental_state_config.is_set()
+            && !config.write_into_file.unwrap_or_default()
+            && config
+                .data_sources
+                .iter()
+                .any(|source| tells_names_once(source) && ring(source));
+        forgets.then_some(
+            "the trace config has \"track_event\" write into a ring buffer, which overwrites names that later events refer to: those cannot be \
+             read then. Add `incremental_state_config { clear_period_ms: 5000 }` to it, or call \
+             TraceConfig::clear_incremental_state",
+        )
     }
 
     fn milliseconds(self, number: u32, duration: Duration) -> TraceConfig {
@@ -455,6 +498,11 @@ pub enum ExhaustedPolicy {
     StallThenDrop = 3,
 }
 
+/// Whether a data source's packets refer to what earlier ones told.
+fn tells_names_once(source: &messages::trace_config::DataSource) -> bool {
+    source.config.name.as_deref() == Some("track_event")
+}
+
 fn milliseconds(duration: Duration) -> u64 {
     duration.as_millis().min(u32::MAX.into()) as u64
 }
@@ -590,6 +638,80 @@ mod tests {
             error.starts_with("the 10 bytes are not an encoded TraceConfig"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn track_events_are_readable_from_the_middle_unless_somebody_says_otherwise() {
+        let period = |config: &TraceConfig| config.decode().incremental_state_config.clear_period_ms;
+        let ring = || TraceConfig::new().buffer_kb(64);
+        let built = ring().data_source(DataSource::track_event());
+        assert_eq!(period(&built), Some(5000));
+        let seconds = Duration::from_secs;
+        let before = ring().clear_incremental_state(seconds(1));
+        assert_eq!(period(&before.data_source(DataSource::track_event())), Some(1000));
+        assert_eq!(period(&built.clear_incremental_state(Duration::ZERO)), Some(0));
+        assert_eq!(
+            period(&ring().data_source(DataSource::new("com.example.mine"))),
+            None
+        );
+    }
+
+    #[test]
+    fn configs_of_others_are_not_changed_but_judged() {
+        let source = |name: &str, buffer: u32| messages::trace_config::DataSource {
+            config: messages::DataSourceConfig {
+                name: Some(name.to_owned()),
+                target_buffer: Some(buffer),
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        };
+        let buffer = |policy: FillPolicy, name: &str| messages::trace_config::BufferConfig {
+            size_kb: Some(64),
+            fill_policy: Some(policy),
+            name: Some(name.to_owned()),
+            ..Default::default()
+        };
+        let config = messages::TraceConfig {
+            buffers: vec![
+                buffer(FillPolicy::DISCARD, "first"),
+                buffer(FillPolicy::RING_BUFFER, "ring"),
+            ],
+            data_sources: vec![source("track_event", 1)],
+            ..Default::default()
+        };
+        let advice = TraceConfig::from(&config).advice().unwrap();
+        assert!(
+            advice.contains("incremental_state_config { clear_period_ms: 5000 }"),
+            "{advice}"
+        );
+        let given = TraceConfig::from_encoded(config.encode_to_vec()).unwrap();
+        assert_eq!(given.as_bytes(), config.encode_to_vec());
+        assert_eq!(given.advice(), Some(advice));
+        let mut named = config.clone();
+        named.data_sources = vec![source("track_event", 0)];
+        assert_eq!(TraceConfig::from(&named).advice(), None, "the first discards");
+        let into = named.data_sources[0].config.get_or_insert_default();
+        into.target_buffer_name = Some("ring".to_owned());
+        assert!(TraceConfig::from(&named).advice().is_some());
+        for (changed, why) in [
+            (
+                given.clone().clear_incremental_state(Duration::from_secs(1)),
+                "it is cleared",
+            ),
+            (
+                given.write_into_file(Duration::from_secs(1)),
+                "the file has the beginning",
+            ),
+        ] {
+            assert_eq!(changed.advice(), None, "{why}");
+        }
+        let other = messages::TraceConfig {
+            data_sources: vec![source("com.example.mine", 1)],
+            ..config
+        };
+        assert_eq!(TraceConfig::from(&other).advice(), None);
     }
 
     #[test]

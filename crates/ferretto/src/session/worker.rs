@@ -18,9 +18,10 @@ use super::endpoint::{Endpoint, Flow};
 use super::error::SessionError;
 use super::{Cloned, ServiceState};
 use crate::channel::{Nothing, Receiver};
-use crate::muxer::{Readiness, Served, Services, Turn};
+use crate::muxer::{self, Readiness, Served, Services, Turn};
 #[cfg(feature = "in-process")]
 use crate::options::Backend;
+use crate::options::LogLevel;
 
 /// Bytes of trace data that one turn moves, lest the thread's other work waits.
 const TURN_BYTES: usize = 1024 * 1024;
@@ -318,6 +319,9 @@ impl Worker {
         };
         match endpoint.enable_tracing(config.as_bytes(), file) {
             Ok(call) => {
+                if let Some(advice) = config.advice() {
+                    muxer::log(LogLevel::Warning, advice);
+                }
                 self.enabled = Some(call);
                 self.holds_buffers = true;
                 Ok(())

@@ -3,7 +3,8 @@
 //! Called through [`super::thread`]. A sequence is a trace writer and what readers know from its packets so far: the time of the
 //! last one, which strings and tracks were told (*incremental state*). It starts with a packet that takes back all earlier
 //! state, sets the thread's track and the clock as defaults, and then tells whatever an event refers to right before the event.
-//! When packets were lost it starts over, for readers trust nothing from before a loss.
+//! When packets were lost it starts over, for readers trust nothing from before a loss; and every so many bytes, for ring buffers lose
+//! what was told first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,6 +39,11 @@ const ABSOLUTE_CLOCK: u32 = 65;
 /// Counters that a sequence tells in differences at a time. Readers keep the last value of each until the sequence starts over, so with
 /// more than these it does.
 const MAX_LAST_VALUES: usize = 4096;
+
+/// Bytes after which a sequence starts over. A ring buffer overwrites what readers were told, and leaves events that nobody can read:
+/// with this a thread's events are readable if the buffer holds so many bytes of the thread. Few enough for small buffers, and so many
+/// that telling everything again costs next to nothing.
+const STARTS_OVER_AFTER: u64 = 128 << 10;
 
 /// When an event happened, if not now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,6 +302,8 @@ pub(super) struct Sequence {
     serial: u32,
     options: Arc<TrackEventOptions>,
     losses: u64,
+    /// What the writer had taken when the sequence started over.
+    taken: u64,
     /// The first packets were written: what readers go by from here on.
     begun: bool,
     thread: Track,
@@ -352,6 +360,7 @@ impl Sequence {
             serial,
             options,
             losses: 0,
+            taken: 0,
             begun: false,
             thread: Track::thread(),
             thread_time: ThreadTime::default(),
@@ -365,6 +374,7 @@ impl Sequence {
     fn start_over(&mut self, epoch: u32) {
         self.epoch = epoch;
         self.begun = false;
+        self.taken = self.writer.taken();
         self.plain_epoch = NO_EPOCH;
         self.told.clear();
         self.thread_time = ThreadTime::default();
@@ -397,7 +407,8 @@ impl Sequence {
             finish_what_others_see();
         }
         let now = self.now();
-        if self.told.last_values.len() >= MAX_LAST_VALUES {
+        let taken = self.writer.taken() - self.taken;
+        if self.told.last_values.len() >= MAX_LAST_VALUES || taken >= STARTS_OVER_AFTER {
             self.start_over(self.epoch);
         }
         if !self.begun && !self.begin(now) {

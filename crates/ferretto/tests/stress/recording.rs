@@ -53,11 +53,13 @@ impl Service {
     }
 }
 
-/// Runs a session of the producer with this name, and clones of it; gives their traces. Fails if the service does not last.
+/// Runs a session of the producer with this name, and clones of it; gives their traces. Flushes may last so long. Fails if the service does
+/// not last.
 pub(crate) fn record(
     make: &dyn Fn() -> Session,
     producer: &str,
     service: Service,
+    flushes_last: Duration,
     chance: &mut Chance,
 ) -> Result<Vec<Recording>, SessionError> {
     let place = chance.pick(&[
@@ -81,7 +83,7 @@ pub(crate) fn record(
     let mut config = TraceConfig::new()
         .data_source(source.disable_category("*"))
         .unique_session_name(&name)
-        .flush_timeout(PATIENCE)
+        .flush_timeout(flushes_last)
         .buffer(match place {
             Place::LargeRing => Buffer::new(64 << 10),
             Place::SmallRing => Buffer::new(512),
@@ -134,9 +136,9 @@ pub(crate) fn record(
         // The session is to last a while.
         std::thread::sleep(Duration::from_millis(chance.below(400)));
         match chance.below(4) {
-            0 => session.flush_blocking(PATIENCE)?,
+            0 => session.flush_blocking(flushes_last)?,
             1 if matches!(place, Place::LargeRing | Place::SmallRing) && service.reads_meanwhile() => {
-                session.flush_blocking(PATIENCE)?;
+                session.flush_blocking(flushes_last)?;
                 session.write_to(&mut read_so_far)?;
                 what += ", read meanwhile";
             }

@@ -22,10 +22,16 @@ pub(super) fn make_way(path: &Path, address: &Address) -> Result<(), TransportEr
         address: address.clone(),
         source,
     };
-    match path.symlink_metadata() {
-        Ok(metadata) if metadata.file_type().is_socket() => {}
+    let file = match path.symlink_metadata() {
+        // A link is what it leads to: nobody listens where there is nothing. It is the link that goes, if one has to.
+        Ok(link) if link.is_symlink() => path.metadata(),
+        file => file,
+    };
+    match file {
+        Ok(file) if file.file_type().is_socket() => {}
         Ok(_) => return Err(TransportError::NotASocket(address.clone())),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        // Unless it is a link, there is nothing to be removed either.
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed(errno(&error))),
     }
     match listener_at(path).map_err(failed)? {

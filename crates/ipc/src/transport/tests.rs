@@ -156,6 +156,40 @@ fn unix_sockets_replace_stale_ones_know_their_peer_and_take_permissions() {
 }
 
 #[test]
+fn a_link_to_a_socket_is_as_stale_as_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let (target, link) = (directory.path().join("target"), directory.path().join("link"));
+    let address = Address::Unix(link.clone());
+    let target_address = Address::Unix(target.clone());
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    assert!(
+        Stream::connect(&address).unwrap_err().is_unreachable(),
+        "it leads nowhere"
+    );
+
+    let listener = Listener::bind(&target_address).unwrap();
+    let error = Listener::bind(&address).unwrap_err();
+    assert!(matches!(error, TransportError::Occupied { .. }), "{error}");
+    drop(listener);
+    assert!(Stream::connect(&address).unwrap_err().is_unreachable());
+
+    let listener = Listener::bind(&address).unwrap();
+    Stream::connect(&address).unwrap();
+    assert!(!link.is_symlink() && target.exists(), "only the link is replaced");
+    listener.close();
+
+    std::fs::remove_file(&target).unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    Listener::bind(&address).unwrap().close();
+
+    std::fs::write(&target, "").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let error = Listener::bind(&address).unwrap_err();
+    assert!(matches!(error, TransportError::NotASocket(_)), "{error}");
+    assert!(link.is_symlink() && target.exists());
+}
+
+#[test]
 fn only_files_have_permissions() {
     let permissions: SocketPermissions = "-1:0640".parse().unwrap();
     for name in ["@ferretto-test-permissions", "127.0.0.1:0"] {

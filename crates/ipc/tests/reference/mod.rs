@@ -1,7 +1,7 @@
 //! Upstream's binaries as partners for tests: found, started on private sockets, ended with the test.
 //!
-//! They are looked for in `$PERFETTO_REFERENCE`, then in the cache folder `perfetto-reference/bin`. Tests that find none
-//! say so and pass.
+//! They are looked for in `$PERFETTO_REFERENCE`, then in the cache folder `perfetto-reference/bin`. Tests that find none, or none that
+//! this user can run, say so and pass.
 
 #![allow(dead_code)] // Each test binary that includes this file uses a part of it.
 
@@ -10,6 +10,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 use ferretto_ipc::Address;
 use rustix::io::FdFlags;
@@ -33,10 +34,22 @@ impl Reference {
             .into_iter()
             .flatten()
             .find(|folder| folder.join("traced").exists());
-        if programs.is_none() {
+        let Some(programs) = programs else {
             println!("skipped: upstream's binaries are not here; name their folder in PERFETTO_REFERENCE");
+            return None;
+        };
+        static RUNS: OnceLock<bool> = OnceLock::new();
+        let runs = || {
+            let mut traced = Command::new(programs.join("traced"));
+            let ended = traced.arg("--version").stderr(Stdio::null()).output();
+            ended.is_ok_and(|output| output.status.success())
+        };
+        if !RUNS.get_or_init(runs) {
+            let folder = programs.display();
+            println!("skipped: this user cannot run upstream's binaries in {folder}");
+            return None;
         }
-        programs.map(|programs| Reference { programs })
+        Some(Reference { programs })
     }
 
     /// The file of one of its programs.
@@ -46,11 +59,21 @@ impl Reference {
 
     /// Sockets in a folder of their own.
     pub(crate) fn sockets(self) -> Sockets {
-        let directory = tempfile::tempdir().expect("a temporary folder");
+        let directory = tempfile::tempdir_in(folder_for_sockets()).expect("a temporary folder");
         Sockets {
             programs: self.programs,
             directory,
         }
+    }
+}
+
+/// Where tests make folders with sockets in them: the folder for temporary files, unless its name leaves no room in a socket's
+/// address, which has 107 characters.
+pub(crate) fn folder_for_sockets() -> PathBuf {
+    let usual = std::env::temp_dir();
+    match usual.as_os_str().len() {
+        0..=60 => usual,
+        _ => "/tmp".into(),
     }
 }
 

@@ -111,9 +111,18 @@ struct Bundle {
     previous_end: u64,
 }
 
+/// What is known of a page that could be read to its end.
+struct WholePage {
+    /// All its events.
+    records: u64,
+    /// Time of the last one that was wanted.
+    last_written: Option<u64>,
+}
+
 impl BundleWriter {
     /// Writes what `session` wants of the pages into `sink`, as whole packets: usually one, none if nothing in the
     /// pages concerns the session. With `symbols`, packets also name the kernel functions that their events refer to.
+    /// Returns how many events of whatever kind the pages hold, or `None` if not all could be read.
     pub fn encode(
         &mut self,
         table: &Table,
@@ -121,7 +130,8 @@ impl BundleWriter {
         read: &CpuRead<'_>,
         symbols: Option<&dyn SymbolSource>,
         sink: &mut dyn PacketSink,
-    ) {
+    ) -> Option<u64> {
+        let mut records = Some(0);
         let mut bundle = Bundle {
             lost_events: false,
             previous_end: session.last_written(read.cpu),
@@ -131,6 +141,7 @@ impl BundleWriter {
                 Ok(page) => page,
                 Err(invalid) => {
                     self.report(session, invalid.timestamp, ParseStatus::InvalidPageHeader);
+                    records = None;
                     continue;
                 }
             };
@@ -143,25 +154,35 @@ impl BundleWriter {
                 };
             }
             match self.encode_page(table, session, &page) {
-                Ok(Some(last_written)) => session.set_last_written(read.cpu, last_written),
-                Ok(None) => {}
+                Ok(read_to_end) => {
+                    if let Some(last_written) = read_to_end.last_written {
+                        session.set_last_written(read.cpu, last_written);
+                    }
+                    records = records.map(|records| records + read_to_end.records);
+                }
                 // What a broken page says of its end is not vouched for.
-                Err(status) => self.report(session, page.timestamp, status),
+                Err(status) => {
+                    self.report(session, page.timestamp, status);
+                    records = None;
+                }
             }
         }
         self.finish(table, session, read, &bundle, symbols, sink);
+        records
     }
 
-    /// Adds the events of a page and returns the time of the last one that was wanted.
+    /// Adds the events of a page.
     fn encode_page(
         &mut self,
         table: &Table,
         session: &mut Session,
         page: &Page<'_>,
-    ) -> Result<Option<u64>, ParseStatus> {
+    ) -> Result<WholePage, ParseStatus> {
         let mut last_written = None;
+        let mut records = 0;
         for record in page.records() {
             let record = record?;
+            records += 1;
             let action = session
                 .actions
                 .get(usize::from(record.event_id))
@@ -187,7 +208,10 @@ impl BundleWriter {
             }
             last_written = Some(record.timestamp);
         }
-        Ok(last_written)
+        Ok(WholePage {
+            records,
+            last_written,
+        })
     }
 
     fn write_event(

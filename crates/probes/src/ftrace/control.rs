@@ -35,7 +35,7 @@ pub enum ControlError {
     Request(#[from] RequestError),
     /// Another program uses a tracer.
     #[error(
-        "ftrace is in use by another program: {path}/current_tracer is `{tracer}`. End that program, or as root type\n    echo nop > {path}/current_tracer"
+        "ftrace is in use by another program: {path}/current_tracer is `{tracer}`. End that program, or as root type `echo nop > {path}/current_tracer`"
     )]
     InUse {
         /// The tracefs directory.
@@ -111,7 +111,7 @@ pub struct Control {
     buffer_pages: u32,
     syscalls: SyscallSet,
     function_graph_on: bool,
-    exclusive: bool,
+    exclusive: Vec<Setting>,
 }
 
 impl Control {
@@ -126,7 +126,7 @@ impl Control {
             buffer_pages: 0,
             syscalls: SyscallSet::None,
             function_graph_on: false,
-            exclusive: false,
+            exclusive: Vec::new(),
         }
     }
 
@@ -143,6 +143,28 @@ impl Control {
     /// Size of each CPU's buffer as it was asked for, in pages; 0 if it was left as found.
     pub fn buffer_pages(&self) -> u32 {
         self.buffer_pages
+    }
+
+    /// Somebody else has changed the clock: what comes from now on is timed by the new one.
+    pub fn follow_clock(&mut self) {
+        self.clock = self.current_clock();
+    }
+
+    /// The value that `setting` was given here.
+    pub fn left(&self, setting: &Setting) -> Option<&str> {
+        self.restorer.left(setting)
+    }
+
+    /// Settings that were made for a session that has ftrace for itself.
+    pub fn exclusive_settings(&self) -> &[Setting] {
+        &self.exclusive
+    }
+
+    /// The events that active sessions record, without those that tracers and markers make.
+    pub fn switchable_events(&self) -> BTreeSet<EventName> {
+        let active = self.active.iter().filter_map(|id| self.sessions.get(id));
+        let events = active.flat_map(|session| &session.events);
+        events.filter(|event| event.group != "ftrace").cloned().collect()
     }
 
     /// Whether no session is left, active or not.
@@ -194,13 +216,17 @@ impl Control {
             setup.warnings.extend(self.take_over(&request)?);
         } else if request.is_exclusive() {
             return Err(ControlError::Exclusive(WANTS_ALL));
-        } else if self.exclusive {
+        } else if !self.exclusive.is_empty() {
             return Err(ControlError::Exclusive(HAS_ALL));
         }
         for (setting, value) in &request.exclusive {
             self.set("cannot have ftrace as the config asks for", setting, value)?;
         }
-        self.exclusive = request.is_exclusive();
+        self.exclusive = request
+            .exclusive
+            .iter()
+            .map(|(setting, _)| setting.clone())
+            .collect();
 
         for (probe, kind) in &request.kprobes {
             let made = self.restorer.add_kprobe(probe, &kprobe_definition(probe));
@@ -367,7 +393,8 @@ impl Control {
         if wanted == self.syscalls || wanted == SyscallSet::None {
             return Ok(());
         }
-        for setting in [Setting::SyscallEnterFilter, Setting::SyscallExitFilter] {
+        for name in ["sys_enter", "sys_exit"] {
+            let setting = Setting::EventFilter(EventName::new("raw_syscalls", name));
             self.set("cannot select the system calls", &setting, &wanted.filter())?;
         }
         self.syscalls = wanted;
@@ -431,7 +458,8 @@ impl Control {
             return;
         }
         self.active.remove(&id);
-        if self.active.is_empty() {
+        // If somebody else has switched it off, it stays theirs.
+        if self.active.is_empty() && self.restorer.looks_as_left(&Setting::TracingOn) {
             let _ = self.set("cannot stop recording", &Setting::TracingOn, "0");
         }
         if self.sessions.is_empty() {
@@ -448,7 +476,7 @@ impl Control {
     pub fn put_back(&mut self) -> Vec<TracefsError> {
         self.syscalls = SyscallSet::None;
         self.function_graph_on = false;
-        self.exclusive = false;
+        self.exclusive.clear();
         self.buffer_pages = 0;
         self.restorer.restore()
     }

@@ -9,7 +9,8 @@
 //!
 //! The kernel's buffers are shared: pages are read once and given to every session, whose encoder picks what it wants.
 //! One `Instance` stands for each tracefs directory in use. It exists from the first session's setup until the last
-//! one's end, when tracefs is put back as it was found; dropping the controller does the same.
+//! one's end, when tracefs is put back as it was found; dropping the controller does the same. What others do to it
+//! meanwhile is noticed with each read, told in the trace, and kept for the producer ([`take_incidents`]).
 //!
 //! [`start_session`]: FtraceController::start_session
 //! [`drain`]: FtraceController::drain
@@ -18,32 +19,33 @@
 //! [`stop_session`]: FtraceController::stop_session
 //! [`watermark_fds`]: FtraceController::watermark_fds
 //! [`drain_past_watermark`]: FtraceController::drain_past_watermark
+//! [`take_incidents`]: FtraceController::take_incidents
+
+mod instance;
+#[cfg(test)]
+mod tests;
+mod watching;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
-use ferretto_proto::messages::ftrace_config::KsymsMemPolicy;
 use ferretto_proto::messages::ftrace_stats::Phase;
 use ferretto_proto::messages::{DataSourceDescriptor, FtraceConfig, FtraceDescriptor};
 use ferretto_wire::Writer;
+use instance::Instance;
+pub use watching::{Incident, Weight};
 
-use super::bundle::{BundleWriter, ClockSnapshot, CpuRead, SymbolSource};
-use super::control::{Control, ControlError, Description, FtraceSessionId, Setup};
-use super::decoding::decode_config;
-use super::field::Read;
-use super::format::PageLayout;
+use super::bundle::{BundleWriter, CpuRead, SymbolSource};
+use super::control::{ControlError, FtraceSessionId};
 use super::kallsyms::KernelSymbols;
 use super::page::ParseStatus;
-use super::printk_formats::PrintkFormats;
-use super::reader::{
-    BATCH_PAGES, BatchEnd, CpuBuffer, PagePool, any_past_watermark, kernel_reports_watermarks,
-};
-use super::request::{InstanceRole, KPROBE_GROUP, KRETPROBE_GROUP};
-use super::restore::{JournalDir, Restorer};
+use super::reader::{BATCH_PAGES, BatchEnd, CpuBuffer, any_past_watermark, kernel_reports_watermarks};
+use super::request::InstanceRole;
+use super::restore::JournalDir;
 use super::session::Session as Decoding;
-use super::stats::{CpuStats, FtraceStats, KprobeStats, SetupErrors, SymbolStats, encode_preserved_buffer};
-use super::table::{EventPlan, Table};
+use super::stats::{FtraceStats, KprobeStats, SetupErrors, SymbolStats, encode_preserved_buffer};
 use super::tracefs::{EventName, Tracefs, TracefsError};
+use super::watch::Depth;
 use crate::data_source::{BootTime, PacketSink};
 
 /// The name of the data source.
@@ -133,6 +135,11 @@ struct Session {
     preserves_buffer: bool,
     has_kprobes: bool,
     setup_errors: SetupErrors,
+    /// What is recorded for it.
+    recorded: BTreeSet<EventName>,
+    started: BootTime,
+    /// What the trace is told of what others did meanwhile.
+    troubles: Vec<String>,
     decoding: Decoding,
     stats_at_start: FtraceStats,
     threads: SeenThreads,
@@ -144,18 +151,6 @@ enum SymbolsWanted {
     UntilStop,
     /// And kept for later sessions.
     Forever,
-}
-
-/// One tracefs directory in use. The order of the fields is that in which they are dropped: the raw buffers have to be
-/// closed before everything is put back.
-#[derive(Debug)]
-struct Instance {
-    buffers: Vec<CpuBuffer>,
-    control: Control,
-    table: Table,
-    pool: PagePool,
-    started: BTreeSet<FtraceSessionId>,
-    watches_watermark: bool,
 }
 
 /// How far a drain goes.
@@ -187,6 +182,8 @@ pub struct FtraceController {
     keep_symbols: bool,
     next_drain: Option<BootTime>,
     kernel_reports_watermarks: bool,
+    /// What the producer was not told yet.
+    incidents: Vec<Incident>,
 }
 
 impl FtraceController {
@@ -204,6 +201,7 @@ impl FtraceController {
             symbols: None,
             keep_symbols: false,
             next_drain: None,
+            incidents: Vec::new(),
             kernel_reports_watermarks: kernel_reports_watermarks(&release.release().to_string_lossy()),
         }
     }
@@ -213,17 +211,26 @@ impl FtraceController {
         &mut self,
         id: FtraceSessionId,
         config: &FtraceConfig,
+        now: BootTime,
     ) -> Result<SetupReport, FtraceError> {
         if self.sessions.contains_key(&id) {
             return Err(FtraceError::SessionExists(id));
         }
         let name = config.instance_name.clone().unwrap_or_default();
+        // What others have done until now must not look like this session's doing.
+        self.look_at_settings(&name, Depth::Whole, now);
         if !self.instances.contains_key(&name) {
             let instance = self.open_instance(&name)?;
             self.instances.insert(name.clone(), instance);
         }
         let result = match self.instances.get_mut(&name) {
-            Some(instance) => instance.setup(id, config),
+            Some(instance) => {
+                let result = instance.setup(id, config);
+                if instance.watch.is_some() {
+                    instance.watch(now);
+                }
+                result
+            }
             None => return Err(FtraceError::NoSuchSession(id)),
         };
         match result {
@@ -243,19 +250,7 @@ impl FtraceController {
             "" => (self.top.clone(), InstanceRole::Top),
             name => (self.top.instance(name)?, InstanceRole::Secondary),
         };
-        let header = tracefs.read("events/header_page")?;
-        let layout = PageLayout::parse(&header).map_err(|error| FtraceError::Layout(error.to_string()))?;
-        let printk_formats = tracefs.read("printk_formats").unwrap_or_default();
-        let pool = PagePool::new(layout.page_size());
-        let restorer = Restorer::new(tracefs, self.journal_dir.clone());
-        Ok(Instance {
-            buffers: Vec::new(),
-            control: Control::new(restorer, role),
-            table: Table::new(layout, PrintkFormats::parse(&printk_formats)),
-            pool,
-            started: BTreeSet::new(),
-            watches_watermark: false,
-        })
+        Instance::open(tracefs, role, self.journal_dir.clone())
     }
 
     /// Starts recording for the session, and writes to `sink` what has to be first. Reads the kernel's symbols if they
@@ -278,6 +273,7 @@ impl FtraceController {
             instance.buffers = CpuBuffer::open_all(instance.control.tracefs())?;
         }
         instance.started.insert(id);
+        instance.watch(now);
         self.update_watermark_watches();
         let due = self.tick_after(now);
         self.next_drain = Some(self.next_drain.map_or(due, |next| next.min(due)));
@@ -289,6 +285,7 @@ impl FtraceController {
         let stats = self.read_stats(id);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.stats_at_start = stats;
+            session.started = now;
         }
         if preserves_buffer {
             self.packet.clear();
@@ -329,7 +326,7 @@ impl FtraceController {
         let names: Vec<String> = self.instances.keys().cloned().collect();
         let mut progress = Progress::CaughtUp;
         for name in names {
-            if self.drain_instance(&name, Extent::Turn, sinks) == Progress::MoreToRead {
+            if self.drain_watched(&name, now, sinks) == Progress::MoreToRead {
                 progress = Progress::MoreToRead;
             }
         }
@@ -356,7 +353,7 @@ impl FtraceController {
             .filter(|(_, instance)| instance.watches_watermark && any_past_watermark(&instance.buffers));
         let names: Vec<String> = full.map(|(name, _)| name.clone()).collect();
         for name in names {
-            if self.drain_instance(&name, Extent::Turn, sinks) == Progress::MoreToRead {
+            if self.drain_watched(&name, now, sinks) == Progress::MoreToRead {
                 self.plan_next_drain(now, Progress::MoreToRead);
             }
         }
@@ -364,7 +361,17 @@ impl FtraceController {
 
     /// Writes out all that was recorded for the session until now, the partly filled pages too, and the statistics.
     /// Other sessions of the same instance get theirs on the way.
-    pub fn flush(&mut self, id: FtraceSessionId, sinks: &mut dyn SessionSinks) {
+    pub fn flush(&mut self, id: FtraceSessionId, now: BootTime, sinks: &mut dyn SessionSinks) {
+        self.flush_looking(id, Depth::Regular, now, sinks);
+    }
+
+    fn flush_looking(
+        &mut self,
+        id: FtraceSessionId,
+        depth: Depth,
+        now: BootTime,
+        sinks: &mut dyn SessionSinks,
+    ) {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
@@ -376,14 +383,21 @@ impl FtraceController {
         {
             return;
         }
+        self.look_at_settings(&name, depth, now);
         self.drain_instance(&name, Extent::Everything, sinks);
+        self.look_at_buffers(&name, depth, now);
 
         let stats_now = self.read_stats(id);
         let (Some(session), Some(sink)) = (self.sessions.get(&id), sinks.sink(id)) else {
             return;
         };
+        // Readers heed troubles in the first phase only.
+        let stats_at_start = FtraceStats {
+            troubles: session.troubles.clone(),
+            ..session.stats_at_start.clone()
+        };
         let phases = [
-            (Phase::START_OF_TRACE, &session.stats_at_start),
+            (Phase::START_OF_TRACE, &stats_at_start),
             (Phase::END_OF_TRACE, &stats_now),
         ];
         for (phase, stats) in phases {
@@ -401,7 +415,7 @@ impl FtraceController {
         now: BootTime,
         sinks: &mut dyn SessionSinks,
     ) -> Vec<TracefsError> {
-        self.flush(id, sinks);
+        self.flush_looking(id, Depth::Whole, now, sinks);
         let Some(session) = self.sessions.remove(&id) else {
             return Vec::new();
         };
@@ -410,6 +424,9 @@ impl FtraceController {
             instance.started.remove(&id);
             if instance.started.is_empty() {
                 instance.buffers.clear();
+                instance.watch = None;
+            } else {
+                instance.watch(now);
             }
         }
         let errors = self.close_if_unused(&session.instance);
@@ -506,6 +523,17 @@ impl FtraceController {
         };
     }
 
+    fn drain_watched(&mut self, name: &str, now: BootTime, sinks: &mut dyn SessionSinks) -> Progress {
+        let Some(instance) = self.instances.get_mut(name) else {
+            return Progress::CaughtUp;
+        };
+        let depth = instance.depth_of_drain(now);
+        self.look_at_settings(name, depth, now);
+        let progress = self.drain_instance(name, Extent::Turn, sinks);
+        self.look_at_buffers(name, depth, now);
+        progress
+    }
+
     fn drain_instance(&mut self, name: &str, extent: Extent, sinks: &mut dyn SessionSinks) -> Progress {
         let Some(instance) = self.instances.get_mut(name) else {
             return Progress::CaughtUp;
@@ -540,6 +568,8 @@ impl FtraceController {
                     BatchEnd::PartialPage => Some(ParseStatus::PartialPageRead),
                     BatchEnd::Failed(_) => Some(ParseStatus::UnexpectedReadError),
                 };
+                // The same for each session; unknown if none has a sink any more.
+                let mut records = Some(0).filter(|_| batch.count == 0);
                 for id in &instance.started {
                     let Some(session) = self.sessions.get_mut(id) else {
                         continue;
@@ -554,9 +584,14 @@ impl FtraceController {
                     if batch.count > 0
                         && let Some(sink) = sinks.sink(*id)
                     {
-                        self.bundles
-                            .encode(&instance.table, &mut session.decoding, &read, symbols, sink);
+                        let decoding = &mut session.decoding;
+                        records = self
+                            .bundles
+                            .encode(&instance.table, decoding, &read, symbols, sink);
                     }
+                }
+                if let Some(watch) = &mut instance.watch {
+                    watch.read_here(buffer.cpu(), records);
                 }
                 match (batch.end, extent) {
                     (BatchEnd::Limit, _) => {}
@@ -592,6 +627,7 @@ impl FtraceController {
         };
         let mut stats = FtraceStats {
             setup_errors: session.setup_errors.clone(),
+            troubles: session.troubles.clone(),
             ..FtraceStats::default()
         };
         if let Some(instance) = self.instances.get(&session.instance) {
@@ -619,112 +655,8 @@ impl FtraceController {
     }
 }
 
-impl Instance {
-    fn setup(
-        &mut self,
-        id: FtraceSessionId,
-        config: &FtraceConfig,
-    ) -> Result<(Session, SetupReport), FtraceError> {
-        let table = &mut self.table;
-        let Setup {
-            events,
-            kprobes,
-            mut errors,
-            mut warnings,
-        } = self
-            .control
-            .setup(id, config, &mut |tracefs, event| describe(table, tracefs, event))?;
-        let decoding = Decoding::new(&self.table, decode_config(config, &self.table, &events, &kprobes));
-        if has_odd_sched_format(&self.table) {
-            errors
-                .failed_events
-                .push("perfetto/compact_sched (unexpected sched event format)".to_owned());
-        }
-        if config.print_filter.is_set() && has_odd_print_format(&self.table) {
-            errors
-                .failed_events
-                .push("ftrace/print (unexpected format for filtering)".to_owned());
-        }
-        let drain_period_ms = config.drain_period_ms;
-        if let Some(period) = drain_period_ms.filter(|period| !PERIODS_MS.contains(period)) {
-            warnings.push(format!(
-                "drain_period_ms is {period} and has to be {} to {}: {DEFAULT_PERIOD_MS} is used",
-                PERIODS_MS.start(),
-                PERIODS_MS.end()
-            ));
-        }
-        let session = Session {
-            instance: config.instance_name.clone().unwrap_or_default(),
-            drain_period_ms,
-            wants_watermark: config.drain_buffer_percent.is_some(),
-            symbols: match (config.symbolize_ksyms.unwrap_or(false), config.ksyms_mem_policy) {
-                (false, _) => SymbolsWanted::No,
-                (true, Some(KsymsMemPolicy::KSYMS_RETAIN)) => SymbolsWanted::Forever,
-                (true, _) => SymbolsWanted::UntilStop,
-            },
-            preserves_buffer: config.preserve_ftrace_buffer.unwrap_or(false),
-            has_kprobes: !kprobes.is_empty(),
-            setup_errors: errors.clone(),
-            decoding,
-            stats_at_start: FtraceStats::default(),
-            threads: SeenThreads::default(),
-        };
-        Ok((session, SetupReport { errors, warnings }))
-    }
-
-    /// Both clocks now, unless the buffers' time stamps are of the boot clock anyway.
-    fn clock_snapshot(&self) -> Option<ClockSnapshot> {
-        let clock = self.control.clock()?;
-        let cpu = self.buffers.first()?.cpu();
-        let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let text = self.control.tracefs().cpu_stats(cpu).unwrap_or_default();
-        Some(ClockSnapshot {
-            clock,
-            ftrace_timestamp: CpuStats::parse(cpu, &text).now_nanoseconds(),
-            boot_timestamp: boot.tv_sec * 1_000_000_000 + boot.tv_nsec,
-        })
-    }
-}
-
-/// Has the table learn how to write `event`.
-fn describe(table: &mut Table, tracefs: &Tracefs, event: &EventName) -> Result<Description, String> {
-    let format = tracefs.event_format(event).map_err(|error| error.to_string())?;
-    let (group, name) = (event.group.as_str(), event.name.as_str());
-    let id = match group {
-        KPROBE_GROUP | KRETPROBE_GROUP => {
-            // The kernel gives a probe that is made anew another number.
-            table.remove(group, name);
-            table.add_kprobe(group, name, &format)
-        }
-        _ => table.add(group, name, &format),
-    };
-    let id = id.map_err(|error| error.to_string())?;
-    Ok(match table.plan(id).is_some_and(|plan| plan.is_generic()) {
-        true => Description::Generic,
-        false => Description::Typed,
-    })
-}
-
-/// Whether a scheduler event is there whose fields are not those that the compact encoding is made for.
-fn has_odd_sched_format(table: &Table) -> bool {
-    let is_there = |name| table.find("sched", name).is_some();
-    (is_there("sched_switch") && table.switch().is_none())
-        || (is_there("sched_waking") && table.waking().is_none())
-}
-
-/// Whether print events have no text to filter by.
-fn has_odd_print_format(table: &Table) -> bool {
-    let has_text = |plan: &EventPlan| plan.fields.iter().any(|field| field.read == Read::TrailingString);
-    table
-        .find("ftrace", "print")
-        .is_some_and(|print| !has_text(print))
-}
-
 impl SymbolSource for KernelSymbols {
     fn lookup(&self, address: u64, name: &mut String) -> bool {
         KernelSymbols::lookup(self, address, name)
     }
 }
-
-#[cfg(test)]
-mod tests;

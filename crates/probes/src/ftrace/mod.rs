@@ -3,8 +3,9 @@
 //! Two halves meet in [`data_source`], which the producer drives.
 //!
 //! Controlling: a [`request`] is what one config asks for, [`control`] brings all sessions' requests together and
-//! changes the files of [`tracefs`] through [`restore`], which puts them back on exit and after a crash. [`reader`] takes
-//! pages out of the buffers, [`stats`] and [`kallsyms`] add what the kernel says about them.
+//! changes the files of [`tracefs`] through [`restore`], which puts them back on exit and after a crash; [`watch`] notices
+//! what others change meanwhile. [`reader`] takes pages out of the buffers, [`stats`] and [`kallsyms`] add what the kernel
+//! says about them.
 //!
 //! Decoding goes outside in: [`page`] finds the records in raw pages, [`table`] knows from the kernel's [`mod@format`]
 //! files how to encode each event, [`bundle`] writes what a [`session`] wants of them into packets.
@@ -50,3 +51,4 @@ pub mod table;
 mod test_instance;
 pub mod tracefs;
 pub mod typed;
+pub mod watch;

@@ -1,8 +1,8 @@
 //! What one `FtraceConfig` asks of the kernel: names are checked, wildcards and categories replaced by events, system
 //! calls by numbers. Used by [`super::control`], which brings the requests of all sessions together.
 //!
-//! A config that could make a path or a kernel command of its own is refused as a whole. What merely does not exist on
-//! this kernel is left out and reported.
+//! A config that could make a kernel command of its own is refused as a whole. Events that do not exist on this kernel, or
+//! have names that none can have, are left out and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,9 +31,6 @@ const MUCH_MEMORY: u64 = 7 << 30;
 /// Why a config cannot be tried at all.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// An event name that is none.
-    #[error("`{0}` in ftrace_events is not of the form `name`, `group/name` or `group/*`")]
-    EventName(String),
     /// A category or app with characters that cannot be in one.
     #[error("`{0}` in {1} is not printable ASCII")]
     AtraceName(String, &'static str),
@@ -67,7 +64,7 @@ pub enum InstanceRole {
 pub enum SyscallSet {
     /// None: it records no `raw_syscalls` event.
     None,
-    /// These numbers.
+    /// These numbers, of which there is at least one.
     Only(BTreeSet<u16>),
     /// Every one.
     All,
@@ -91,8 +88,6 @@ impl SyscallSet {
     pub fn filter(&self) -> String {
         match self {
             SyscallSet::None | SyscallSet::All => "0".to_owned(),
-            // Asked for a subset, of which this kernel has none.
-            SyscallSet::Only(numbers) if numbers.is_empty() => "id == -1".to_owned(),
             SyscallSet::Only(numbers) => numbers
                 .iter()
                 .map(|number| format!("id == {number}"))
@@ -215,6 +210,15 @@ impl Request {
     fn add_events(&mut self, config: &FtraceConfig, tracefs: &Tracefs) -> Result<(), RequestError> {
         let mut groups: Option<BTreeSet<String>> = None;
         for wanted in &config.ftrace_events {
+            if !is_event_pattern(wanted) {
+                // Upstream records no kernel event at all then.
+                self.warnings.push(format!(
+                    "`{}` in ftrace_events is not of the form `name`, `group/name` or `group/*`; the other events are recorded",
+                    wanted.escape_debug()
+                ));
+                self.errors.unknown_events.push(wanted.clone());
+                continue;
+            }
             let found: Vec<EventName> = match wanted.split_once('/') {
                 Some((group, "*")) => {
                     let names = tracefs.events_of(group)?;
@@ -317,6 +321,11 @@ impl Request {
                 )),
             }
         }
+        if numbers.is_empty() {
+            // No filter of numbers would do: there are "system calls" of every number, such as the -1 that ends a signal handler.
+            self.events.retain(|event| event.group != "raw_syscalls");
+            return;
+        }
         self.syscalls = SyscallSet::Only(numbers);
     }
 
@@ -340,16 +349,17 @@ pub fn kprobe_definition(probe: &EventName) -> String {
     format!("{kind}:{}/{} {}", probe.group, probe.name, probe.name)
 }
 
+/// Whether `name` can be of an event, or stand for a group. Upstream's probes record no kernel event at all for a config with one that
+/// cannot; so the command line asks before it records.
+pub fn is_event_pattern(name: &str) -> bool {
+    let is_printable = name.bytes().all(|b| (32..127).contains(&b));
+    let parts_are_whole = !name.starts_with('/') && !name.ends_with('/') && name.matches('/').count() <= 1;
+    let star_is_last = name.find('*').is_none_or(|at| at == name.len() - 1);
+    is_printable && parts_are_whole && star_is_last
+}
+
 fn check_names(config: &FtraceConfig) -> Result<(), RequestError> {
     let is_printable = |name: &str| name.bytes().all(|b| (32..127).contains(&b));
-    for name in &config.ftrace_events {
-        let parts_are_whole =
-            !name.starts_with('/') && !name.ends_with('/') && name.matches('/').count() <= 1;
-        let star_is_last = name.find('*').is_none_or(|at| at == name.len() - 1);
-        if !is_printable(name) || !parts_are_whole || !star_is_last {
-            return Err(RequestError::EventName(name.clone()));
-        }
-    }
     for (field, names) in [
         ("atrace_categories", &config.atrace_categories),
         ("atrace_apps", &config.atrace_apps),

@@ -4,12 +4,13 @@
 //! what was found is put back. [`Restorer`] is the only way in which [`super::control`] changes anything: it reads what
 //! was there, writes that to a [`journal`], and only then makes the change. The journal is deleted once all is put
 //! back, so a journal without a living owner is one of a daemon that crashed: [`replay`] puts back what it lists. The
-//! command line calls `replay` when it starts `traced_probes`, and [`hard_reset`] for `--cleanup-after-crash` and
-//! `--reset-ftrace`, which know of no journal and do as upstream's.
+//! command line calls `replay` when it starts `traced_probes`, and [`hard_reset`] after it for `--cleanup-after-crash` and
+//! `--reset-ftrace`.
 //!
-//! While a session runs, the daemon regards these files as its own, and puts them back whatever they hold by then.
-//! After a crash time has passed and somebody else may be tracing: `replay` touches only what still is as the daemon
-//! left it.
+//! Others may change the same files while a session runs, and are likely to after a crash. So nothing is put back that
+//! does not look as it was left here. If somebody else seems to be tracing, what would cost them events stays as it is
+//! (recording, buffers, clock, tracer), and the journal of a crashed daemon is thrown away: what looks as it was left may
+//! by now be what they want.
 //!
 //! Two things cannot be put back: the events that were in the buffers (changing the clock or a size loses them in any
 //! case), and the unexpanded state of a buffer that nobody had used yet.
@@ -23,6 +24,7 @@ use journal::{Journal, Record};
 pub use journal::{JournalDir, JournalError};
 
 use super::tracefs::{EventName, MOUNT_POINTS, Recording, Setting, Tracefs, TracefsError};
+use super::watch::look::{Opener, openers};
 
 /// All that was changed and not yet put back. Built record by record, in the daemon and from a journal alike.
 #[derive(Debug, Default)]
@@ -31,7 +33,9 @@ struct Changes {
     found: Vec<(Setting, String)>,
     /// Values after the last change; `None` while a change is under way.
     left: BTreeMap<Setting, Option<String>>,
-    /// Events that were recorded before all were switched off.
+    /// Events that were recorded before the first change.
+    events_there: BTreeSet<EventName>,
+    /// Those of them that were switched off.
     events_found: BTreeSet<EventName>,
     /// Events that were switched on.
     events_on: BTreeSet<EventName>,
@@ -42,13 +46,19 @@ struct Changes {
 impl Changes {
     fn apply(&mut self, record: Record) {
         match record {
-            Record::Found(setting, value) => self.found.push((setting, value)),
+            Record::Found(setting, value) => match self.found.iter_mut().find(|(found, _)| *found == setting)
+            {
+                // Somebody else gave it another value in between.
+                Some(known) => known.1 = value,
+                None => self.found.push((setting, value)),
+            },
             Record::Changing(setting) => {
                 self.left.insert(setting, None);
             }
             Record::Left(setting, value) => {
                 self.left.insert(setting, Some(value));
             }
+            Record::EventsThere(events) => self.events_there.extend(events),
             Record::EventsFound(events) => self.events_found.extend(events),
             Record::EventsOn(events) => self.events_on.extend(events),
             Record::EventOff(event) => {
@@ -67,21 +77,57 @@ impl Changes {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Whether `setting` is as it was left here. A change in the middle of which the daemon died counts as made.
+    fn looks_as_left(&self, tracefs: &Tracefs, setting: &Setting) -> bool {
+        // The kernel itself keeps that list up to date then.
+        let fork = Setting::Option("event-fork".to_owned());
+        let follows_forks = self
+            .left
+            .get(&fork)
+            .is_some_and(|left| left.as_deref() == Some("1"));
+        match self.left.get(setting) {
+            _ if *setting == Setting::EventPids && follows_forks => true,
+            None | Some(None) => true,
+            Some(Some(left)) => tracefs.get(setting).is_ok_and(|now| now == *left),
+        }
+    }
+
+    /// What shows that somebody else is tracing in the directory.
+    fn somebody_else(&self, tracefs: &Tracefs) -> Option<String> {
+        let tracer = tracefs.get(&Setting::CurrentTracer).unwrap_or_default();
+        let known = [
+            self.found(&Setting::CurrentTracer),
+            self.left.get(&Setting::CurrentTracer).and_then(Option::as_deref),
+        ];
+        if !tracer.is_empty() && tracer != "nop" && !known.contains(&Some(tracer.as_str())) {
+            return Some(format!("current_tracer is `{tracer}`"));
+        }
+        let left_off = self.left.get(&Setting::TracingOn) == Some(&Some("0".to_owned()));
+        if left_off && tracefs.recording().is_ok_and(|now| now == Recording::On) {
+            return Some("recording is on again".to_owned());
+        }
+        let recorded = tracefs.enabled_events().unwrap_or_default();
+        let is_known = |event: &EventName| {
+            [&self.events_on, &self.events_there, &self.events_found]
+                .iter()
+                .any(|events| events.contains(event))
+        };
+        if let Some(event) = recorded.iter().find(|event| !is_known(event)) {
+            return Some(format!("{event} is recorded"));
+        }
+        let taker = openers(tracefs.root()).into_iter().find(Opener::takes_events)?;
+        Some(format!(
+            "process {} ({}) has {} open",
+            taker.pid, taker.name, taker.file
+        ))
+    }
+
     fn is_empty(&self) -> bool {
         self.found.is_empty()
             && self.events_found.is_empty()
             && self.events_on.is_empty()
             && self.kprobes.is_empty()
     }
-}
-
-/// Which of the changes are put back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PutBack {
-    /// All: the daemon has been using ftrace until now.
-    All,
-    /// Those that nobody has changed since.
-    Untouched,
 }
 
 /// The way in which one tracefs directory is changed such that it can be put back.
@@ -92,6 +138,8 @@ pub struct Restorer {
     journal_dir: Option<JournalDir>,
     journal: Option<Journal>,
     journal_error: Option<JournalError>,
+    /// What was recorded before the first change has been noted.
+    knows_events_there: bool,
 }
 
 impl Restorer {
@@ -103,6 +151,7 @@ impl Restorer {
             journal_dir,
             journal: None,
             journal_error: None,
+            knows_events_there: false,
         }
     }
 
@@ -121,7 +170,23 @@ impl Restorer {
         self.changes.found(setting)
     }
 
+    /// The value that the last change gave `setting`, unless it was none.
+    pub fn left(&self, setting: &Setting) -> Option<&str> {
+        self.changes.left.get(setting)?.as_deref()
+    }
+
+    /// Whether nobody else has changed `setting` since.
+    pub fn looks_as_left(&self, setting: &Setting) -> bool {
+        self.changes.looks_as_left(&self.tracefs, setting)
+    }
+
     fn record(&mut self, record: Record) {
+        if !std::mem::replace(&mut self.knows_events_there, true) {
+            let there = self.tracefs.enabled_events().unwrap_or_default();
+            if !there.is_empty() {
+                self.record(Record::EventsThere(there.into_iter().collect()));
+            }
+        }
         if self.journal.is_none()
             && let Some(dir) = &self.journal_dir
         {
@@ -189,7 +254,8 @@ impl Restorer {
                 return Ok(per_cpu(&self.changes));
             }
         }
-        if self.found(setting).is_none() {
+        // What somebody else made of it meanwhile is what they find again.
+        if self.found(setting).is_none() || !self.looks_as_left(setting) {
             let value = self.tracefs.get(setting)?;
             self.record(Record::Found(setting.clone(), value));
         }
@@ -262,8 +328,13 @@ impl Restorer {
     pub fn restore(&mut self) -> Vec<TracefsError> {
         let errors = match self.changes.is_empty() {
             true => Vec::new(),
-            false => put_back(&self.tracefs, &std::mem::take(&mut self.changes), PutBack::All),
+            false => {
+                let changes = std::mem::take(&mut self.changes);
+                let somebody_else = changes.somebody_else(&self.tracefs);
+                put_back(&self.tracefs, &changes, somebody_else.as_deref())
+            }
         };
+        self.knows_events_there = false;
         // There is one also if all that was changed has been undone since.
         if let Some(journal) = self.journal.take() {
             journal.delete();
@@ -278,20 +349,24 @@ impl Drop for Restorer {
     }
 }
 
-fn put_back(tracefs: &Tracefs, changes: &Changes, which: PutBack) -> Vec<TracefsError> {
+/// Puts back what looks as it was left; of that, only what costs `somebody_else` no events if there is one.
+fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -> Vec<TracefsError> {
     let mut errors = Vec::new();
     let mut note = |result: Result<(), TracefsError>| {
         if let Err(error) = result {
             errors.push(error);
         }
     };
-    let is_due = |setting: &Setting| match (which, changes.left.get(setting)) {
-        (PutBack::All, _) | (_, None | Some(None)) => true,
-        (PutBack::Untouched, Some(Some(left))) => tracefs.get(setting).is_ok_and(|now| now == *left),
+    let is_due = |setting: &Setting| {
+        (somebody_else.is_none() || !costs_events(setting)) && changes.looks_as_left(tracefs, setting)
     };
     let tracing_on = changes
         .found(&Setting::TracingOn)
         .filter(|_| is_due(&Setting::TracingOn));
+    // They would hold somebody else's events, had those been changed.
+    let buffers_are_ours = [Setting::TraceClock, Setting::BufferSizeKb]
+        .iter()
+        .all(|setting| changes.looks_as_left(tracefs, setting));
 
     // First nothing new is recorded, then the events, then what decides how they are recorded. Changing current_tracer
     // or the clock under a running recording would mix two kinds of data in one buffer.
@@ -313,7 +388,7 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, which: PutBack) -> Vec<Tracefs
         }
     }
     // What is left in the buffers are events that were recorded for sessions that have ended.
-    if tracing_on.is_some() {
+    if tracing_on.is_some() && buffers_are_ours {
         note(tracefs.clear_buffers());
     }
     for probe in &changes.kprobes {
@@ -332,6 +407,18 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, which: PutBack) -> Vec<Tracefs
     errors
 }
 
+/// Whether a change of `setting` loses events, or keeps them from being recorded.
+fn costs_events(setting: &Setting) -> bool {
+    matches!(
+        setting,
+        Setting::TracingOn
+            | Setting::TraceClock
+            | Setting::BufferSizeKb
+            | Setting::CpuBufferSizeKb(_)
+            | Setting::CurrentTracer
+    )
+}
+
 /// What [`replay`] did about one journal.
 #[derive(Debug)]
 pub struct Replayed {
@@ -339,6 +426,8 @@ pub struct Replayed {
     pub journal: PathBuf,
     /// The tracefs directory that it was about.
     pub tracefs: PathBuf,
+    /// Why nothing was put back: somebody else is tracing there.
+    pub somebody_else: Option<String>,
     /// What could not be put back. If tracefs itself was not reachable, the journal is kept for the next start.
     pub errors: Vec<TracefsError>,
 }
@@ -353,13 +442,24 @@ pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
         }
         let mut changes = Changes::default();
         let root = orphan.root().to_owned();
+        // With an instance that was removed went all its settings.
+        let instances = root.parent().filter(|parent| parent.ends_with("instances"));
+        if instances.is_some_and(Path::is_dir) && !root.exists() {
+            orphan.delete();
+            continue;
+        }
         match Tracefs::at(&root) {
             Ok(tracefs) => {
                 orphan.records().for_each(|record| changes.apply(record));
-                let errors = put_back(&tracefs, &changes, PutBack::Untouched);
+                let somebody_else = changes.somebody_else(&tracefs);
+                let errors = match &somebody_else {
+                    Some(_) => Vec::new(),
+                    None => put_back(&tracefs, &changes, None),
+                };
                 replayed.push(Replayed {
                     journal: orphan.path().to_owned(),
                     tracefs: root,
+                    somebody_else,
                     errors,
                 });
                 orphan.delete();
@@ -368,6 +468,7 @@ pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
                 replayed.push(Replayed {
                     journal: orphan.path().to_owned(),
                     tracefs: root,
+                    somebody_else: None,
                     errors: vec![error],
                 });
             }

@@ -1,6 +1,7 @@
 //! What the trace says about the recording itself: the kernel's counters for each CPU's buffer, what could not be set
-//! up, and what could not be parsed. Collected by [`super::data_source`] when a session starts and at each flush, and
-//! written as an `FtraceStats` packet.
+//! up, what others did to ftrace meanwhile, and what could not be parsed. Collected by [`super::data_source`] when a
+//! session starts and at each flush, and written as an `FtraceStats` packet. A trouble has a packet of its own as well,
+//! written by the producer as soon as it is known.
 
 use std::collections::BTreeSet;
 
@@ -10,6 +11,7 @@ use ferretto_wire::Writer;
 
 use super::page::ParseStatus;
 use super::tracefs::{Tracefs, TracefsError};
+use crate::data_source::BootTime;
 
 /// Counters of one CPU's buffer, from `per_cpu/cpuN/stats`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -122,6 +124,8 @@ pub struct FtraceStats {
     pub cpus: Vec<CpuStats>,
     /// As found at setup.
     pub setup_errors: SetupErrors,
+    /// Why events are missing that were asked for and set up, one sentence each.
+    pub troubles: Vec<String>,
     /// Present once symbols have been asked for.
     pub symbols: SymbolStats,
     /// Present if the session has probes.
@@ -169,6 +173,9 @@ impl FtraceStats {
             for event in &self.setup_errors.failed_events {
                 stats.failed_ftrace_events(event);
             }
+            if !self.troubles.is_empty() {
+                stats.atrace_errors(self.troubles.join("\n"));
+            }
             if self.kprobes != KprobeStats::default() {
                 stats.kprobe_stats(|out| {
                     out.hits(self.kprobes.hits as i64)
@@ -193,6 +200,23 @@ pub fn encode_preserved_buffer(writer: &mut Writer) {
     write::TracePacket::new(writer).ftrace_stats(|stats| {
         stats.phase(Phase::START_OF_TRACE).preserve_ftrace_buffer(true);
     });
+}
+
+/// The packet that tells of one trouble as soon as it is known. The field for `atrace`'s errors is the only one of upstream's
+/// that takes a sentence, and upstream's readers heed it only in packets of the first phase.
+pub fn encode_trouble(noticed: BootTime, trouble: &str, writer: &mut Writer) {
+    let mut packet = write::TracePacket::new(writer);
+    packet.timestamp(noticed).ftrace_stats(|stats| {
+        stats
+            .phase(Phase::START_OF_TRACE)
+            .atrace_errors(one_line(trouble));
+    });
+}
+
+/// `text` in one line: lines separate troubles in a packet.
+fn one_line(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    lines.join(" ")
 }
 
 #[cfg(test)]

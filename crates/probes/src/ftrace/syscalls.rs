@@ -19,6 +19,11 @@ pub fn number(name: &str) -> Option<u16> {
     })
 }
 
+/// The names of all system calls, without prefix.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    RUNS.iter().flat_map(|(_, names)| names.split_ascii_whitespace())
+}
+
 fn by_name(name: &str) -> Option<u16> {
     RUNS.iter().find_map(|&(first, names)| {
         let index = names.split_ascii_whitespace().position(|listed| listed == name)?;

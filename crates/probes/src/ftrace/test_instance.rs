@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::tracefs::{Setting, Tracefs};
+use super::tracefs::{EventName, Setting, Tracefs};
 
 /// An instance that is removed when dropped.
 pub(super) struct TestInstance {
@@ -41,8 +41,8 @@ impl TestInstance {
             Setting::EventPids,
             Setting::CpuMask,
             Setting::FunctionFilter,
-            Setting::SyscallEnterFilter,
-            Setting::SyscallExitFilter,
+            Setting::EventFilter(EventName::new("raw_syscalls", "sys_enter")),
+            Setting::EventFilter(EventName::new("raw_syscalls", "sys_exit")),
         ];
         settings.extend(
             self.tracefs

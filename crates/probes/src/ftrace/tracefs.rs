@@ -26,12 +26,12 @@ const LONGEST_FILE: u64 = 16 << 20;
 pub enum TracefsError {
     /// Nothing is mounted at any of [`MOUNT_POINTS`].
     #[error(
-        "tracefs is not mounted at /sys/kernel/tracing: as root, type\n    mount -t tracefs nodev /sys/kernel/tracing"
+        "tracefs is not mounted at /sys/kernel/tracing: as root, type `mount -t tracefs nodev /sys/kernel/tracing`"
     )]
     NotMounted,
     /// Tracefs is there but this user may not use it.
     #[error(
-        "this user may not use {}: run as root, or give the files to this user with\n    sudo chown -R $USER {}",
+        "this user may not use {}: run as root, or give the files to this user with `sudo chown -R $USER {}`",
         path.display(),
         path.display()
     )]
@@ -41,7 +41,7 @@ pub enum TracefsError {
     },
     /// `mount(2)` refused.
     #[error(
-        "cannot mount tracefs at {}: {source}. As root, outside of a container, type\n    mount -t tracefs nodev {}",
+        "cannot mount tracefs at {}: {source}. As root, outside of a container, type `mount -t tracefs nodev {}`",
         path.display(),
         path.display()
     )]
@@ -55,7 +55,7 @@ pub enum TracefsError {
     #[error("`{0}` is no name of a tracefs instance: it may not be empty, contain `/` or start with `..`")]
     BadInstanceName(String),
     /// There is no such instance, and only the person who wants it may make it.
-    #[error("there is no tracefs instance at {}: as root, type\n    mkdir {}", path.display(), path.display())]
+    #[error("there is no tracefs instance at {}: as root, type `mkdir {}`", path.display(), path.display())]
     NoInstance {
         /// Where it should be.
         path: PathBuf,
@@ -158,10 +158,12 @@ pub enum Setting {
     GraphFunctions,
     /// `max_graph_depth`: a number, 0 for no limit.
     MaxGraphDepth,
-    /// `events/raw_syscalls/sys_enter/filter`.
-    SyscallEnterFilter,
-    /// `events/raw_syscalls/sys_exit/filter`.
-    SyscallExitFilter,
+    /// `events/<group>/<name>/filter`: which of the event's occurrences are recorded; `0` for all.
+    EventFilter(EventName),
+    /// `buffer_subbuf_size_kb`: size of the pages that buffers are made of. Changing it clears the buffers.
+    SubBufferSizeKb,
+    /// `set_event_notrace_pid`: threads whose events are not recorded, space separated; empty for none.
+    UnwantedPids,
 }
 
 /// How a new value gets into a settings file.
@@ -188,8 +190,9 @@ impl Setting {
             Setting::FunctionFilter => "set_ftrace_filter".into(),
             Setting::GraphFunctions => "set_graph_function".into(),
             Setting::MaxGraphDepth => "max_graph_depth".into(),
-            Setting::SyscallEnterFilter => "events/raw_syscalls/sys_enter/filter".into(),
-            Setting::SyscallExitFilter => "events/raw_syscalls/sys_exit/filter".into(),
+            Setting::EventFilter(event) => format!("events/{event}/filter"),
+            Setting::SubBufferSizeKb => "buffer_subbuf_size_kb".into(),
+            Setting::UnwantedPids => "set_event_notrace_pid".into(),
         }
     }
 
@@ -205,6 +208,11 @@ impl Setting {
                 .ok()
                 .map(Setting::CpuBufferSizeKb);
         }
+        if let Some(rest) = file.strip_prefix("events/") {
+            let (group, name) = rest.strip_suffix("/filter")?.split_once('/')?;
+            let event = EventName::new(group, name);
+            return event.is_valid().then_some(Setting::EventFilter(event));
+        }
         [
             Setting::TracingOn,
             Setting::TraceClock,
@@ -216,8 +224,8 @@ impl Setting {
             Setting::FunctionFilter,
             Setting::GraphFunctions,
             Setting::MaxGraphDepth,
-            Setting::SyscallEnterFilter,
-            Setting::SyscallExitFilter,
+            Setting::SubBufferSizeKb,
+            Setting::UnwantedPids,
         ]
         .into_iter()
         .find(|setting| setting.file() == file)
@@ -225,7 +233,10 @@ impl Setting {
 
     fn write_style(&self) -> WriteStyle {
         match self {
-            Setting::EventPids | Setting::FunctionFilter | Setting::GraphFunctions => WriteStyle::Truncate,
+            Setting::EventPids
+            | Setting::UnwantedPids
+            | Setting::FunctionFilter
+            | Setting::GraphFunctions => WriteStyle::Truncate,
             _ => WriteStyle::Replace,
         }
     }
@@ -243,7 +254,9 @@ impl Setting {
                     .map_or(shown, |(_, size)| size.trim_end_matches(')'));
                 expanded.trim().to_owned()
             }
-            Setting::EventPids => shown.split_ascii_whitespace().collect::<Vec<_>>().join(" "),
+            Setting::EventPids | Setting::UnwantedPids => {
+                shown.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+            }
             // `#### all functions enabled ####` stands for an empty list, and `function:command` lines are not of
             // the list: truncating leaves them alone.
             Setting::FunctionFilter | Setting::GraphFunctions => shown
@@ -251,7 +264,7 @@ impl Setting {
                 .filter(|line| !line.starts_with('#') && !line.contains(':'))
                 .collect::<Vec<_>>()
                 .join("\n"),
-            Setting::SyscallEnterFilter | Setting::SyscallExitFilter if shown == "none" => "0".to_owned(),
+            Setting::EventFilter(_) if shown == "none" => "0".to_owned(),
             _ => shown.to_owned(),
         }
     }
@@ -537,9 +550,12 @@ impl Tracefs {
     /// Whether `event` exists and its format may be read.
     pub fn has_event(&self, event: &EventName) -> bool {
         event.is_valid()
-            && rustix::fs::access(
+            // Opening it heeds the effective user and the capabilities that its file gives this program; so must this.
+            && rustix::fs::accessat(
+                rustix::fs::CWD,
                 self.root.join(format!("events/{event}/format")),
                 rustix::fs::Access::READ_OK,
+                rustix::fs::AtFlags::EACCESS,
             )
             .is_ok()
     }

@@ -18005,6 +18005,9 @@ impl codec::Fields for TracingServiceEvent {
             Some(crate::messages::tracing_service_event::EventType::FlushStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 9, &Some(*value)),
             Some(crate::messages::tracing_service_event::EventType::CloneStarted(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 10, &Some(*value)),
             Some(crate::messages::tracing_service_event::EventType::BufferCloned(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, &Some(*value)),
+            Some(crate::messages::tracing_service_event::EventType::DataSourcesGone(value)) => codec::encode::nested(writer, 9901, &**value),
+            Some(crate::messages::tracing_service_event::EventType::DataSourcesNotOffered(value)) => codec::encode::nested(writer, 9902, &**value),
+            Some(crate::messages::tracing_service_event::EventType::ServiceEnded(value)) => codec::encode::scalar::<codec::scalar::Bool>(writer, 9903, &Some(*value)),
             None => {}
         }
         codec::encode::unknown(writer, &self.unknown_fields);
@@ -18083,6 +18086,30 @@ impl codec::Fields for TracingServiceEvent {
                 self.event_type = value.map(crate::messages::tracing_service_event::EventType::BufferCloned).or(self.event_type.take());
                 Ok(())
             }
+            9901 => {
+                if !matches!(self.event_type, Some(crate::messages::tracing_service_event::EventType::DataSourcesGone(_))) {
+                    self.event_type = Some(crate::messages::tracing_service_event::EventType::DataSourcesGone(Box::new(Default::default())));
+                }
+                match &mut self.event_type {
+                    Some(crate::messages::tracing_service_event::EventType::DataSourcesGone(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            9902 => {
+                if !matches!(self.event_type, Some(crate::messages::tracing_service_event::EventType::DataSourcesNotOffered(_))) {
+                    self.event_type = Some(crate::messages::tracing_service_event::EventType::DataSourcesNotOffered(Box::new(Default::default())));
+                }
+                match &mut self.event_type {
+                    Some(crate::messages::tracing_service_event::EventType::DataSourcesNotOffered(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            9903 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Bool>(field, &mut value)?;
+                self.event_type = value.map(crate::messages::tracing_service_event::EventType::ServiceEnded).or(self.event_type.take());
+                Ok(())
+            }
             _ => self.unknown_fields.take(field),
         }
     }
@@ -18094,7 +18121,7 @@ impl codec::Fields for TracingServiceEvent {
 pub mod tracing_service_event {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    /// Those that were late.
+    /// Those that the event is about.
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
     pub struct DataSources {
@@ -18212,6 +18239,9 @@ pub mod tracing_service_event {
         FlushStarted(bool),
         CloneStarted(bool),
         BufferCloned(u32),
+        DataSourcesGone(Box<crate::messages::tracing_service_event::DataSources>),
+        DataSourcesNotOffered(Box<crate::messages::tracing_service_event::DataSources>),
+        ServiceEnded(bool),
     }
 }
 
@@ -18427,6 +18457,9 @@ pub mod tracing_service_state {
         pub bugreport_score: Option<i32>,
         pub bugreport_filename: Option<String>,
         pub is_started: Option<bool>,
+        /// Ferretto's own extension, which upstream's schema does not have: how many bytes of each buffer were written so far, the whole
+        /// of it once a ring has gone around. Readers see from it how far back a recording reaches.
+        pub buffer_used_bytes: Vec<u64>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
@@ -18443,6 +18476,7 @@ pub mod tracing_service_state {
             bugreport_score: None,
             bugreport_filename: None,
             is_started: None,
+            buffer_used_bytes: Vec::new(),
             unknown_fields: codec::UnknownFields::new(),
         };
     }
@@ -18466,6 +18500,7 @@ pub mod tracing_service_state {
                 .field("bugreport_score", &self.bugreport_score)
                 .field("bugreport_filename", &self.bugreport_filename)
                 .field("is_started", &self.is_started)
+                .field("buffer_used_bytes", &self.buffer_used_bytes)
                 .field("unknown_fields", &self.unknown_fields)
                 .finish()
         }
@@ -18483,6 +18518,7 @@ pub mod tracing_service_state {
             codec::encode::scalar::<codec::scalar::Int32>(writer, 9, &self.bugreport_score);
             codec::encode::string(writer, 10, &self.bugreport_filename);
             codec::encode::scalar::<codec::scalar::Bool>(writer, 11, &self.is_started);
+            codec::encode::scalars::<codec::scalar::Uint64>(writer, 9901, &self.buffer_used_bytes);
             codec::encode::unknown(writer, &self.unknown_fields);
         }
         fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
@@ -18498,6 +18534,7 @@ pub mod tracing_service_state {
                 9 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.bugreport_score),
                 10 => codec::decode::string(field, &mut self.bugreport_filename),
                 11 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.is_started),
+                9901 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.buffer_used_bytes),
                 _ => self.unknown_fields.take(field),
             }
         }

@@ -7767,6 +7767,12 @@ impl TracingServiceEvent<'_> {
     pub const CLONE_STARTED: u32 = 10;
     /// Field number of `buffer_cloned`.
     pub const BUFFER_CLONED: u32 = 11;
+    /// Field number of `data_sources_gone`.
+    pub const DATA_SOURCES_GONE: u32 = 9901;
+    /// Field number of `data_sources_not_offered`.
+    pub const DATA_SOURCES_NOT_OFFERED: u32 = 9902;
+    /// Field number of `service_ended`.
+    pub const SERVICE_ENDED: u32 = 9903;
 
     /// Writes `tracing_started`, field 2.
     #[inline]
@@ -7842,6 +7848,27 @@ impl TracingServiceEvent<'_> {
     #[inline]
     pub fn buffer_cloned(&mut self, value: u32) -> &mut Self {
         self.0.varint_field(11, u64::from(value));
+        self
+    }
+
+    /// Writes `data_sources_gone`, field 9901.
+    #[inline]
+    pub fn data_sources_gone(&mut self, fill: impl FnOnce(&mut crate::write::tracing_service_event::DataSources<'_>)) -> &mut Self {
+        self.0.nested(9901, |writer| fill(&mut crate::write::tracing_service_event::DataSources::new(writer)));
+        self
+    }
+
+    /// Writes `data_sources_not_offered`, field 9902.
+    #[inline]
+    pub fn data_sources_not_offered(&mut self, fill: impl FnOnce(&mut crate::write::tracing_service_event::DataSources<'_>)) -> &mut Self {
+        self.0.nested(9902, |writer| fill(&mut crate::write::tracing_service_event::DataSources::new(writer)));
+        self
+    }
+
+    /// Writes `service_ended`, field 9903.
+    #[inline]
+    pub fn service_ended(&mut self, value: bool) -> &mut Self {
+        self.0.varint_field(9903, u64::from(value));
         self
     }
 }

@@ -14,10 +14,10 @@ pub use input::Input;
 /// If the buffer breaks one of its promises.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
-    let policy = if input.byte() % 4 == 0 {
-        FillPolicy::Discard
-    } else {
-        FillPolicy::RingBuffer
+    let policy = match input.byte() % 8 {
+        0 => FillPolicy::Discard,
+        4 => FillPolicy::DiscardAtEnd,
+        _ => FillPolicy::RingBuffer,
     };
     let mut buffer = TraceBuffer::new(u64::from(input.byte() % 3) * 4096, policy).expect("a few KiB");
     let mut delivered = 0;

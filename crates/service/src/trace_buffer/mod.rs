@@ -44,13 +44,16 @@ pub use stats::{BufferStats, PayloadHistogram};
 use crate::ids::{ChunkId, MachineId, ProducerId, WriterId};
 use crate::protovm::ProtoVms;
 
-/// What happens when a buffer is full (`TraceConfig.BufferConfig.FillPolicy`).
+/// What happens when a buffer is full: `fill_policy` of a `BufferConfig` and, if that is `DISCARD`, `experimental_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillPolicy {
     /// The oldest chunks are overwritten.
     RingBuffer,
-    /// Nothing more is accepted, whether or not it has been read meanwhile.
+    /// New chunks overwrite chunks that were read. Once an unread chunk is in the way, the buffer accepts nothing more.
     Discard,
+    /// The buffer is filled once. Once its end is reached it accepts nothing more, even if everything in it was read. Upstream's second trace
+    /// buffer discards like this.
+    DiscardAtEnd,
 }
 
 /// Who a producer is, as told by the kernel and not by the producer.
@@ -350,7 +353,7 @@ pub struct TraceBuffer {
     write_at: u32,
     sequences: Sequences,
     policy: FillPolicy,
-    /// The buffer discards, and became full.
+    /// The buffer discards, and has refused a chunk for want of room.
     full: bool,
     read_only: bool,
     stats: BufferStats,

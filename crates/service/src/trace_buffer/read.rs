@@ -334,8 +334,13 @@ impl TraceBuffer {
     ) -> Reassembly {
         self.lookahead.clear();
         self.lookahead.push(first);
+        let without_patches = if self.sequences.get(slot).abandoned {
+            Reassembly::Lost(LossReasons::WRITER_ABORT)
+        } else {
+            Reassembly::Missing
+        };
         if needs_patching {
-            return Reassembly::Missing;
+            return without_patches;
         }
         let mut expected = id;
         for &Held { at, .. } in self.sequences.get(slot).chunks.iter().skip(1) {
@@ -363,7 +368,7 @@ impl TraceBuffer {
                 return Reassembly::Lost(LossReasons::REASSEMBLY_BROKEN_CHAIN);
             }
             if part == Part::Continue && chunk.flags.has(Flags::NEEDS_PATCHING) {
-                return Reassembly::Missing;
+                return without_patches;
             }
             let span = Span {
                 start: at + HEADER_SIZE + body as u32,

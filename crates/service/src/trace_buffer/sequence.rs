@@ -75,6 +75,8 @@ pub(super) struct Sequence {
     /// The rest of the packet at the front was looked for and is not here yet; nothing has come since. To look again would take as long
     /// as the packet has pieces, at every read.
     pub(super) waits: bool,
+    /// Its writer is gone, so no more patches will come.
+    pub(super) abandoned: bool,
     idle: Idle,
 }
 
@@ -162,6 +164,7 @@ impl Sequences {
             losses: LossReasons::NONE,
             stalled_in: 0,
             waits: false,
+            abandoned: false,
             idle: Idle::default(),
         };
         let slot = match self.vacant.pop() {

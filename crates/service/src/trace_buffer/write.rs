@@ -157,6 +157,16 @@ impl TraceBuffer {
         true
     }
 
+    /// The writer is gone and sends no patches any more. Packets that wait for patches are lost, and no longer hold up the rest of their
+    /// sequence.
+    pub fn writer_gone(&mut self, producer: ProducerId, writer: WriterId) {
+        if let Some(slot) = self.sequences.find(SequenceKey { producer, writer }) {
+            let sequence = self.sequences.get_mut(slot);
+            sequence.abandoned = true;
+            sequence.waits = false;
+        }
+    }
+
     /// Decides between a new chunk, a known one and one that comes too late.
     fn place_chunk(&mut self, mut chunk: Chunk, payload: &[u8]) -> CopyOutcome {
         let complete = !chunk.flags.has(Flags::INCOMPLETE);
@@ -232,13 +242,13 @@ impl TraceBuffer {
 
         // A scraped copy that has been read to its end may lie right in front of the write cursor by now: what
         // the commit adds would be overwritten before anyone could read it. So it moves to the cursor. Only the
-        // first chunk of a sequence can be taken out, and only a ring buffer laps.
+        // first chunk of a sequence can be taken out.
         let moves = grows
             && complete
             && index == 0
             && copy.flags.has(Flags::INCOMPLETE)
             && copy.is_drained()
-            && self.policy == FillPolicy::RingBuffer;
+            && self.may_move_to_cursor(chunk.outer_size());
         if moves {
             chunk.consumed = copy.consumed;
             self.take_front(chunk.slot);
@@ -273,15 +283,15 @@ impl TraceBuffer {
         let outer = chunk.outer_size();
         let room = self.ring.capacity() - self.write_at;
         if outer > room {
-            if self.policy == FillPolicy::Discard {
-                self.full = true;
-                return self.refuse(Some(chunk.slot), chunk.id, Discard::Full);
+            if self.policy == FillPolicy::DiscardAtEnd || !self.clear(room) {
+                return self.refuse_for_good(&chunk);
             }
-            self.evict(room);
             self.write_at = 0;
             self.stats.write_wrap_count += 1;
         }
-        self.evict(outer);
+        if !self.clear(outer) {
+            return self.refuse_for_good(&chunk);
+        }
 
         // Evicting may have taken chunks of this very sequence. A sequence goes forward only: once a later chunk
         // is gone, this one has lost its place.
@@ -329,6 +339,78 @@ impl TraceBuffer {
         self.stats.chunks_written += 1;
         self.stats.bytes_written += u64::from(outer);
         CopyOutcome::Stored
+    }
+
+    /// Whether a chunk that was read may move to the write cursor, where it takes this many bytes. It stays where it is if the buffer could
+    /// refuse it there.
+    fn may_move_to_cursor(&self, outer: u32) -> bool {
+        let room = self.ring.capacity() - self.write_at;
+        match self.policy {
+            FillPolicy::RingBuffer => true,
+            FillPolicy::Discard if self.full => false,
+            FillPolicy::Discard if outer <= room => self.is_read(self.write_at, outer),
+            FillPolicy::Discard => self.is_read(self.write_at, room) && self.is_read(0, outer),
+            // This buffer never laps, so the chunk is in nobody's way.
+            FillPolicy::DiscardAtEnd => false,
+        }
+    }
+
+    /// Whether everything in these `bytes` bytes has surely been read.
+    fn is_read(&self, start: u32, bytes: u32) -> bool {
+        let end = (start + bytes).min(self.ring.used());
+        let mut at = start;
+        while at < end {
+            at += match self.ring.record(at) {
+                Record::Free(run) => run.bytes,
+                // A later chunk of a sequence may be drained because it is empty, while chunks before it are unread.
+                Record::Chunk(chunk) if chunk.is_drained() && self.is_front(chunk.slot, at) => {
+                    chunk.outer_size()
+                }
+                Record::Chunk(_) => return false,
+            };
+        }
+        true
+    }
+
+    fn is_front(&self, slot: Slot, at: u32) -> bool {
+        let front = self.sequences.get(slot).chunks.front();
+        front.is_some_and(|front| front.at == at)
+    }
+
+    /// Frees `bytes` bytes at the write cursor, as [`TraceBuffer::evict`] does. Returns whether that worked: a buffer that discards does not
+    /// give up unread chunks.
+    fn clear(&mut self, bytes: u32) -> bool {
+        if self.policy != FillPolicy::RingBuffer && !self.take_read(bytes) {
+            return false;
+        }
+        self.evict(bytes);
+        true
+    }
+
+    /// Removes chunks that were read from the next `bytes` bytes. Returns whether none is left there.
+    fn take_read(&mut self, bytes: u32) -> bool {
+        let end = (self.write_at + bytes).min(self.ring.used());
+        let mut at = self.write_at;
+        while at < end {
+            match self.ring.record(at) {
+                Record::Free(run) => at += run.bytes,
+                Record::Chunk(chunk) => {
+                    // The chunks before it in its sequence go first.
+                    let front = self.sequences.get(chunk.slot).chunks.front();
+                    if !front.is_some_and(|front| self.ring.chunk(front.at).is_drained()) {
+                        return false;
+                    }
+                    self.take_front(chunk.slot);
+                }
+            }
+        }
+        true
+    }
+
+    /// The buffer discards and has no room for this chunk. From now on it accepts nothing.
+    fn refuse_for_good(&mut self, chunk: &Chunk) -> CopyOutcome {
+        self.full = true;
+        self.refuse(Some(chunk.slot), chunk.id, Discard::Full)
     }
 
     /// Frees `bytes` bytes from the write cursor on, and whatever the last record cut through has beyond. What is at the

@@ -3,12 +3,12 @@
 use ferretto_proto::messages::commit_data_request::ChunksToMove;
 use ferretto_proto::messages::trace_config::trigger_config::Trigger;
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceDescriptor, TraceConfig, TracePacket, trace_config, trace_packet,
+    CommitDataRequest, DataSourceDescriptor, Message, TraceConfig, TracePacket, trace_config, trace_packet,
 };
 use ferretto_service::{ConsumerId, ProducerId, Scraping, limits};
 
 use crate::scraping::scraped;
-use crate::world::{World, config, packet, texts};
+use crate::world::{World, config, packet, packets_of, texts};
 
 fn data(packet: &TracePacket) -> Option<&trace_packet::Data> {
     packet.data.as_ref()
@@ -111,9 +111,11 @@ fn nobody_writes_into_a_buffer_of_a_session_it_takes_no_part_in() {
     let target = world.target(inside);
     world.commit(outside, 1, target, &[&packet("intruder")]);
     assert!(texts(&world.read(consumer)).is_empty());
+    let mut discarded = |consumer| world.service.trace_stats(consumer).unwrap().chunks_discarded;
     assert_eq!(
-        world.service.trace_stats(consumer).unwrap().chunks_discarded,
-        Some(1)
+        (discarded(consumer), discarded(other)),
+        (Some(0), Some(1)),
+        "it is missing where the intruder takes part"
     );
 }
 
@@ -226,6 +228,38 @@ fn a_discard_buffer_keeps_the_oldest() {
     let kept = texts(&world.read(consumer));
     assert!(kept.len() < 30 && kept[0].starts_with("0 "), "{}", kept.len());
     assert!(world.service.trace_stats(consumer).unwrap().buffer_stats[0].chunks_discarded > Some(0));
+}
+
+#[test]
+fn a_discard_buffer_that_is_written_into_a_file_stops_only_in_upstreams_second_mode() {
+    use trace_config::buffer_config::{ExperimentalMode, FillPolicy};
+    for (mode, keeps_all) in [(None, true), (Some(ExperimentalMode::TRACE_BUFFER_V2), false)] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        let mut streaming = config(&["d"]);
+        streaming.buffers[0].size_kb = Some(64);
+        streaming.buffers[0].fill_policy = Some(FillPolicy::DISCARD);
+        streaming.buffers[0].experimental_mode = mode;
+        (streaming.write_into_file, streaming.file_write_period_ms) = (Some(true), Some(100));
+        let session = world.enable(consumer, &streaming);
+        let target = world.target(producer);
+        let filler = "x".repeat(1000);
+        for n in 0..120 {
+            world.commit(producer, 1, target, &[&packet(&format!("{n} {filler}"))]);
+            world.advance(100);
+        }
+        let now = world.now;
+        world.service.disable_tracing(consumer, &now);
+        world.run();
+        let packets: Vec<TracePacket> = packets_of(&world.files[&session])
+            .iter()
+            .map(|packet| TracePacket::decode_from_slice(packet).expect("a packet"))
+            .collect();
+        let kept = texts(&packets).len();
+        assert_eq!(kept == 120, keeps_all, "{kept} of 120");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! [`World`](world::World), their shared memory is real.
 
 mod abandoned_files;
+mod absences;
 mod admission;
 mod budgets;
 mod clones;
@@ -11,6 +12,7 @@ mod configs;
 mod data;
 mod data_source_configs;
 mod data_sources;
+mod ending;
 mod events;
 mod files;
 #[path = "../support/filter_bytecode.rs"]

@@ -6,7 +6,7 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::{ConsumerId, Credentials, Introduction, Service, StateScope};
 
-use crate::world::{World, config};
+use crate::world::{World, config, packet};
 
 /// The only session that this consumer sees.
 fn session(world: &World, consumer: ConsumerId) -> tracing_service_state::TracingSession {
@@ -48,12 +48,42 @@ fn a_session_is_described_by_its_config_and_what_became_of_it() {
         bugreport_score: Some(7),
         bugreport_filename: Some("mine.pftrace".into()),
         is_started: Some(true),
+        buffer_used_bytes: vec![0, 0],
         ..Default::default()
     };
     assert_eq!(session(&world, consumer), expected);
     // Reading does not take the start away.
     world.read(consumer);
     assert_eq!(session(&world, consumer), expected);
+}
+
+#[test]
+fn a_session_tells_how_much_of_its_buffers_was_written() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    world.advance(100);
+    let target = world.target(producer);
+    let used = |world: &World| session(world, consumer).buffer_used_bytes;
+    assert_eq!(used(&world), [0]);
+    world.commit(producer, 1, target, &[&packet(&"x".repeat(1000))]);
+    let [once] = used(&world)[..] else {
+        panic!("{:?}", used(&world))
+    };
+    assert!((1000..2000).contains(&once), "{once}");
+    // What was read was written nevertheless; and a ring that has gone around is full.
+    world.read(consumer);
+    assert_eq!(used(&world), [once]);
+    for _ in 0..100 {
+        world.commit(producer, 1, target, &[&packet(&"x".repeat(1000))]);
+    }
+    let size = 64 << 10;
+    let [all] = used(&world)[..] else {
+        panic!("{:?}", used(&world))
+    };
+    assert!((size - 2000..=size).contains(&all), "{all}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Data that producers did not commit, or committed wrongly: what is taken out of their shared memory, and when.
 
-use ferretto_proto::messages::{CommitDataRequest, commit_data_request};
+use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, commit_data_request};
 use ferretto_service::{ConsumerId, FlushOutcome, ProducerId, Scraping};
+use ferretto_smb::{FirstPacket, NewChunk};
 
 use crate::world::{World, config, packet, texts};
 
@@ -172,7 +173,7 @@ fn a_scrape_takes_only_from_writers_of_the_session_that_are_registered() {
 }
 
 #[test]
-fn nothing_is_taken_from_a_producer_that_does_not_want_it() {
+fn from_a_producer_that_does_not_want_it_nothing_is_taken_while_it_is_there() {
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Disabled);
     world.offer(producer, "d");
@@ -181,9 +182,176 @@ fn nothing_is_taken_from_a_producer_that_does_not_want_it() {
     let target = world.target(producer);
     world.service.register_trace_writer(producer, 1, target.into());
     let _ = world.write(producer, 1, target, &[&packet("kept back")]);
+    let _open = world.write_open(producer, 1, &[&packet("finished"), &packet("unfinished")]);
     assert!(flush_and_read(&mut world, producer, consumer).is_empty());
     world.lose_producer(producer);
-    assert!(texts(&world.read(consumer)).is_empty());
+    assert_eq!(
+        texts(&world.read(consumer)),
+        ["kept back", "finished"],
+        "but it is not lost"
+    );
+}
+
+#[test]
+fn what_such_a_producer_leaves_goes_into_sessions_that_record_only() {
+    for stops_at_once in [true, false] {
+        let mut world = World::new();
+        let producer = world.producer_with("p", Scraping::Disabled);
+        world.register(
+            producer,
+            &DataSourceDescriptor {
+                name: Some("d".into()),
+                will_notify_on_stop: Some(!stops_at_once),
+                ..Default::default()
+            },
+        );
+        let consumer = world.consumer();
+        world.enable(consumer, &config(&["d"]));
+        let target = world.target(producer);
+        world.service.register_trace_writer(producer, 1, target.into());
+        let _ = world.write(producer, 1, target, &[&packet("left")]);
+        let now = world.now;
+        world.service.disable_tracing(consumer, &now);
+        world.run();
+        world.lose_producer(producer);
+        let expected: &[&str] = if stops_at_once { &[] } else { &["left"] };
+        assert_eq!(
+            texts(&world.read(consumer)),
+            expected,
+            "it was to acknowledge the stop"
+        );
+    }
+}
+
+#[test]
+fn what_a_lost_producer_left_unpatched_stays_out_and_holds_up_nothing() {
+    const CONTINUES_ON_NEXT: u16 = 2;
+    const NEEDS_PATCHING: u16 = 4;
+    for scraping in [Scraping::Enabled, Scraping::Disabled] {
+        let mut world = World::new();
+        let producer = world.producer_with("p", scraping);
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        world.enable(consumer, &config(&["d"]));
+        let target = world.target(producer);
+        world.service.register_trace_writer(producer, 1, target.into());
+        // Committed with a packet that goes on in the next chunk and whose length is to be patched.
+        let mut chunk = ferretto_wire::Writer::new();
+        chunk.raw(&0u32.to_le_bytes());
+        chunk.raw(&1u16.to_le_bytes());
+        chunk.raw(&(2 | (CONTINUES_ON_NEXT | NEEDS_PATCHING) << 10).to_le_bytes());
+        chunk.raw(&framed("whole"));
+        chunk.raw(&framed("begun"));
+        let mut request = commit_of(0, 0, target);
+        request.chunks_to_move[0].data = Some(chunk.as_slice().to_vec());
+        let now = world.now;
+        world.service.commit(producer, &request, &now);
+        // Of the next the service was not told.
+        let new = NewChunk {
+            first: FirstPacket::Continued,
+            writer: ferretto_smb::WriterId(1),
+            chunk: ferretto_smb::ChunkId(1),
+        };
+        let mut next = world.take_chunk(producer, new);
+        next.write(0, &[framed("end of it"), framed("after it")].concat());
+        next.publish(2);
+        next.complete();
+        assert_eq!(texts(&world.read(consumer)), ["whole"]);
+        world.lose_producer(producer);
+        let read = world.read(consumer);
+        assert_eq!(texts(&read), ["after it"]);
+        let marked = read.iter().find(|packet| packet.trusted_pid.is_some());
+        assert!(marked.is_some_and(|packet| packet.previous_packet_dropped.is_some()));
+    }
+}
+
+/// The chunks that this consumer's session knows to be lost.
+fn discarded(world: &mut World, consumer: ConsumerId) -> u64 {
+    let stats = world.service.trace_stats(consumer).expect("a session");
+    stats.chunks_discarded.unwrap_or_default()
+}
+
+#[test]
+fn what_a_lost_producer_wrote_before_it_registered_a_writer_goes_to_the_only_buffer_that_it_may_be_for() {
+    for scraping in [Scraping::Enabled, Scraping::Disabled] {
+        let mut world = World::new();
+        let producer = world.producer_with("p", scraping);
+        world.offer(producer, "d");
+        let (over, consumer) = (world.consumer(), world.consumer());
+        world.enable(over, &config(&["d"]));
+        let now = world.now;
+        world.service.disable_tracing(over, &now);
+        world.run();
+        world.enable(consumer, &config(&["d", "d"]));
+        let _ = world.write(producer, 1, 0, &[&packet("complete")]);
+        let _open = world.write_open(producer, 1, &[&packet("finished"), &packet("unfinished")]);
+        // No writer can be registered under this id.
+        let _ = world.write(producer, 0x8000, 0, &[&packet("forged")]);
+        assert!(flush_and_read(&mut world, producer, consumer).is_empty());
+        world.lose_producer(producer);
+        assert_eq!(texts(&world.read(consumer)), ["complete", "finished"]);
+        assert!(texts(&world.read(over)).is_empty());
+        assert_eq!(discarded(&mut world, consumer), 0);
+    }
+}
+
+#[test]
+fn what_a_lost_producer_wrote_before_it_registered_a_writer_is_lost_to_all_that_it_may_be_for() {
+    for scraping in [Scraping::Enabled, Scraping::Disabled] {
+        let mut world = World::new();
+        let producer = world.producer_with("p", scraping);
+        world.offer(producer, "d");
+        let other = world.producer("q");
+        world.offer(other, "e");
+        let recording = [world.consumer(), world.consumer()];
+        let (over, of_other) = (world.consumer(), world.consumer());
+        for consumer in [recording[0], recording[1], over] {
+            world.enable(consumer, &config(&["d"]));
+        }
+        world.enable(of_other, &config(&["e"]));
+        let now = world.now;
+        world.service.disable_tracing(over, &now);
+        world.run();
+        let target = world.target(producer);
+        world.service.register_trace_writer(producer, 2, target.into());
+        let _ = world.write(producer, 1, 0, &[&packet("complete")]);
+        let _open = world.write_open(producer, 1, &[&packet("finished"), &packet("unfinished")]);
+        let _ = world.write(producer, 2, target, &[&packet("known")]);
+        world.lose_producer(producer);
+        assert_eq!(texts(&world.read(recording[0])), ["known"]);
+        assert!(texts(&world.read(recording[1])).is_empty());
+        for (consumer, lost) in [(recording[0], 2), (recording[1], 2), (over, 0), (of_other, 0)] {
+            assert_eq!(discarded(&mut world, consumer), lost);
+        }
+    }
+}
+
+#[test]
+fn what_a_producer_leaves_is_in_no_session_that_it_took_no_part_in() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let other = world.producer("q");
+    world.offer(other, "e");
+    let (consumer, of_other) = (world.consumer(), world.consumer());
+    world.enable(consumer, &config(&["d"]));
+    world.enable(of_other, &config(&["e"]));
+    let (own, foreign) = (world.target(producer), world.target(other));
+    for (writer, target) in [(1, own), (2, foreign), (3, 4711)] {
+        world
+            .service
+            .register_trace_writer(producer, writer, target.into());
+        let _ = world.write(
+            producer,
+            writer as u16,
+            target,
+            &[&packet(&format!("by {writer}"))],
+        );
+    }
+    let _ = world.write(producer, 4, foreign, &[&packet("by nobody known")]);
+    world.lose_producer(producer);
+    assert_eq!(texts(&world.read(consumer)), ["by 1", "by nobody known"]);
+    assert!(texts(&world.read(of_other)).is_empty());
 }
 
 #[test]
@@ -238,7 +406,7 @@ fn chunks_that_are_not_there_or_not_complete_are_counted_and_nothing_else() {
 }
 
 #[test]
-fn what_is_committed_to_a_session_that_ended_is_lost_and_counted() {
+fn what_is_committed_to_a_session_that_ended_is_no_loss_of_another() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     let now = world.now;
@@ -261,7 +429,70 @@ fn what_is_committed_to_a_session_that_ended_is_lost_and_counted() {
     let stats = world.service.trace_stats(consumer).unwrap();
     assert_eq!(
         (stats.chunks_discarded, stats.patches_discarded),
-        (Some(1), Some(3))
+        (Some(0), Some(0))
+    );
+}
+
+#[test]
+fn what_goes_nowhere_is_counted_where_it_is_missing() {
+    let mut world = World::new();
+    let (producer, other) = (world.producer("p"), world.producer("q"));
+    for (producer, name) in [(producer, "d"), (producer, "e"), (other, "f")] {
+        world.offer(producer, name);
+    }
+    let before = world.consumer();
+    world.enable(before, &config(&["d"]));
+    let lost = |world: &mut World, consumer| {
+        let stats = world.service.trace_stats(consumer).unwrap();
+        (stats.chunks_discarded.unwrap(), stats.patches_discarded.unwrap())
+    };
+    let target = u32::from(world.target(producer));
+    let foreign = {
+        let consumer = world.consumer();
+        world.enable(consumer, &config(&["f"]));
+        u32::from(world.target(other))
+    };
+    let send = |world: &mut World, target: u32| {
+        let mut request = commit_of(0, 0, 0);
+        // There is no such chunk, and no such writer.
+        request.chunks_to_move[0].target_buffer = Some(target);
+        request.chunks_to_patch = vec![commit_data_request::ChunkToPatch {
+            target_buffer: Some(target),
+            patches: vec![Default::default(); 2],
+            ..Default::default()
+        }];
+        let now = world.now;
+        world.service.commit(producer, &request, &now);
+    };
+    send(&mut world, target);
+    assert_eq!(lost(&mut world, before), (1, 2));
+    let after = world.consumer();
+    world.enable(after, &config(&["e"]));
+    assert_eq!(lost(&mut world, after), (0, 0), "it was not there then");
+    send(&mut world, target);
+    assert_eq!(
+        (lost(&mut world, before), lost(&mut world, after)),
+        ((2, 4), (0, 0))
+    );
+    // No buffer that ever was, or not one that the producer may write into: it could be missing in either.
+    for unknown in [0, 999, 70_000, foreign] {
+        send(&mut world, unknown);
+    }
+    assert_eq!(
+        (lost(&mut world, before), lost(&mut world, after)),
+        ((6, 12), (4, 8))
+    );
+    let of_other = world.consumer();
+    world.enable(of_other, &config(&["f"]));
+    send(&mut world, 0);
+    assert_eq!(lost(&mut world, of_other), (0, 0));
+    let now = world.now;
+    world.service.free_buffers(before, &now);
+    send(&mut world, target);
+    assert_eq!(
+        lost(&mut world, after),
+        (5, 10),
+        "but for what was meant for a session that is over"
     );
 }
 

@@ -557,6 +557,12 @@ impl World {
         Some((taken, chunk))
     }
 
+    /// This chunk.
+    pub(crate) fn take_chunk(&mut self, producer: ProducerId, new: NewChunk) -> WriteChunk {
+        let smb = self.producers[&producer].smb.as_ref().expect("it has memory");
+        smb.take_chunk(PageLayout::Div1, new).expect("a free chunk")
+    }
+
     /// Acknowledges every flush that the producer was asked for.
     pub(crate) fn acknowledge_flushes(&mut self, producer: ProducerId) {
         let requests: Vec<FlushRequestId> = self.producers[&producer]

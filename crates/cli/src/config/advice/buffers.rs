@@ -1,13 +1,13 @@
 //! Buffers: whether data sources find theirs, and how long what is recorded fits.
 
 use ferretto_proto::messages::TraceConfig;
-use ferretto_proto::messages::trace_config::BufferConfig;
-use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
+use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
+use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::text::nearest;
 use ferretto_service::limits;
 
-use super::known_sources::FTRACE;
-use super::{Adviser, name_of, rates, target_of, time};
+use super::known_sources::{FTRACE, TELL_NAMES_ONCE};
+use super::{Adviser, Origin, name_of, rates, target_of, time};
 
 /// KB that a buffer has to have for any chunk to fit: one may be as large as a page of shared memory, and whoever writes fills
 /// several before the oldest is read.
@@ -33,6 +33,7 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
         }
         size(adviser, &path, index, buffer);
     }
+    forgotten_names(adviser);
     memory(adviser);
 }
 
@@ -97,17 +98,58 @@ fn duration(config: &TraceConfig) -> u64 {
     }
 }
 
+/// How long what is recorded fits into a buffer, and what to write where that is too short.
+struct Fit {
+    kb: u32,
+    volume: rates::Volume,
+    /// In ms; `None` if nobody knows the rate.
+    ms: Option<u64>,
+}
+
+impl Fit {
+    fn of(adviser: &Adviser<'_>, index: usize, kb: u32) -> Fit {
+        let config = adviser.config;
+        let volume: rates::Volume = config
+            .data_sources
+            .iter()
+            .filter(|source| name_of(source) == FTRACE && target_of(config, source) == Some(index))
+            .map(|source| rates::ftrace(&source.config.ftrace_config, &adviser.surroundings.machine))
+            .sum();
+        let ms = (u64::from(kb) * 1024 * 1000).checked_div(volume.rate);
+        Fit { kb, volume, ms }
+    }
+
+    /// `at about 10.0 MB/s of kernel events`, and when they come to that.
+    fn rate(&self) -> String {
+        let mb_s = self.volume.rate as f64 / 1e6;
+        match self.volume.when_busy {
+            true => format!("one busy program makes about {mb_s:.1} MB/s of these kernel events, at which"),
+            false => format!("at about {mb_s:.1} MB/s of kernel events"),
+        }
+    }
+
+    /// The size that is enough for so long, and the double to have some to spare: as a field, or as a flag where the config came from flags.
+    fn enough(&self, ms: u64, origin: &Origin) -> String {
+        let kb = (2 * self.volume.rate * ms / 1000)
+            .div_ceil(1024)
+            .max(1024)
+            .next_power_of_two();
+        match origin {
+            Origin::Flags => format!("`-b {}mb`", kb / 1024),
+            Origin::Text { .. } | Origin::Encoded { .. } => format!("`size_kb: {kb}`"),
+        }
+    }
+}
+
 fn size(adviser: &mut Adviser<'_>, path: &str, index: usize, buffer: &BufferConfig) {
-    let config = adviser.config;
     let kb = buffer.size_kb.unwrap_or_default();
     // The service refuses it.
     if kb == 0 {
         return;
     }
-    let size_path = format!("{path}.size_kb");
     if kb < SMALLEST_KB {
         adviser.warn(
-            size_path,
+            format!("{path}.size_kb"),
             format!(
                 "{kb} KB is less than two of the pieces that producers hand over: most of them will be lost"
             ),
@@ -115,70 +157,131 @@ fn size(adviser: &mut Adviser<'_>, path: &str, index: usize, buffer: &BufferConf
         );
         return;
     }
-    let streams = config.write_into_file.unwrap_or_default();
+    let fit = Fit::of(adviser, index, kb);
     let discards = buffer.fill_policy == Some(FillPolicy::DISCARD);
-    let rate: u64 = config
-        .data_sources
-        .iter()
-        .filter(|source| name_of(source) == FTRACE && target_of(config, source) == Some(index))
-        .map(|source| rates::ftrace(&source.config.ftrace_config, &adviser.surroundings.machine))
-        .sum();
-    let fits_ms = (u64::from(kb) * 1024 * 1000).checked_div(rate);
-    // Enough for so long, and the double to have some to spare.
-    let enough = |ms: u64| ((2 * rate * ms / 1000).div_ceil(1024)).next_power_of_two();
-    let mb_s = format!("{:.1} MB/s", rate as f64 / 1e6);
-    let duration = duration(config);
-    if streams {
-        let configured = config.file_write_period_ms.filter(|ms| *ms != 0).map(u64::from);
-        let default = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u64;
-        let least = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u64;
-        let period = configured.unwrap_or(default).max(least);
-        // The period after the last write is one, too.
-        if let Some(fits) = fits_ms.filter(|fits| *fits < period) {
-            adviser.warn(
-                size_path,
-                format!(
-                    "at about {mb_s} of kernel events {kb} KB fill up in {}, and are written into the file every {} only",
-                    time(fits),
-                    time(period)
-                ),
-                format!("write `size_kb: {}`, or a file_write_period_ms below {fits}", enough(period)),
-            );
+    match (adviser.config.write_into_file.unwrap_or_default(), discards) {
+        (true, true) => {
+            streamed_and_discarding(adviser, path, buffer);
+            streamed(adviser, path, &fit);
         }
-    } else if discards {
-        match fits_ms {
-            Some(fits) if duration == 0 || fits < duration => adviser.warn(
-                size_path,
-                format!(
-                    "at about {mb_s} of kernel events {kb} KB are full after {}, and fill_policy DISCARD drops what comes then",
-                    time(fits)
-                ),
-                match duration {
-                    0 => "use RING_BUFFER to keep the end, or write_into_file to keep everything".to_owned(),
-                    _ => format!(
-                        "write `size_kb: {}`, use RING_BUFFER to keep the end, or write_into_file to keep everything",
-                        enough(duration)
-                    ),
-                },
-            ),
-            Some(_) => {}
-            None if duration == 0 || duration >= LONG_MS => adviser.warn(
-                format!("{path}.fill_policy"),
-                "fill_policy DISCARD keeps the beginning of a long recording and drops the rest when the buffer is full",
-                "use RING_BUFFER to keep the end, or write_into_file to keep everything",
-            ),
-            None => {}
-        }
-    } else if let Some(fits) = fits_ms.filter(|fits| *fits < 1000) {
-        adviser.warn(
-            size_path,
+        (true, false) => streamed(adviser, path, &fit),
+        (false, true) => discarding(adviser, path, &fit),
+        (false, false) => ring(adviser, path, &fit),
+    }
+}
+
+/// The service moves data from the buffer into the file periodically. Data that are overwritten before that are missing in the middle of the
+/// file.
+fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
+    let configured = adviser.config.file_write_period_ms.filter(|ms| *ms != 0);
+    let default = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u64;
+    let least = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u64;
+    let period = configured.map_or(default, u64::from).max(least);
+    let Some(fits) = fit.ms.filter(|fits| *fits < period) else {
+        return;
+    };
+    let larger = fit.enough(period, adviser.origin);
+    let change = match adviser.origin {
+        Origin::Flags => format!("write {larger} or more"),
+        _ if fits < least => format!("write {larger}"),
+        _ => format!("write {larger}, or a file_write_period_ms below {fits}"),
+    };
+    adviser.warn(
+        format!("{path}.size_kb"),
+        format!(
+            "{} {} KB fill up in {}, but the file is written every {} only: what comes in between is missing in the file",
+            fit.rate(),
+            fit.kb,
+            time(fits),
+            time(period)
+        ),
+        change,
+    );
+}
+
+/// In a file that is written while recording DISCARD gains nothing: an overrun loses data either way, and with DISCARD it may lose the rest.
+fn streamed_and_discarding(adviser: &mut Adviser<'_>, path: &str, buffer: &BufferConfig) {
+    let path = format!("{path}.fill_policy");
+    let change = "leave fill_policy out: then only what comes in that moment is lost";
+    match buffer.experimental_mode {
+        Some(ExperimentalMode::TRACE_BUFFER_V2) => adviser.warn(
+            path,
             format!(
-                "at about {mb_s} of kernel events {kb} KB hold the last {} only",
+                "with TRACE_BUFFER_V2 and DISCARD the buffer takes {} KB in all, whatever has been written into the file since",
+                buffer.size_kb.unwrap_or_default()
+            ),
+            "leave fill_policy out, or experimental_mode",
+        ),
+        _ => adviser.hint(
+            path,
+            "if a buffer with DISCARD is full once before it is written into the file, upstream's service drops all that comes after",
+            change,
+        ),
+    }
+}
+
+fn discarding(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
+    const STREAM: &str = "use RING_BUFFER to keep the end, or `write_into_file: true` with RING_BUFFER for a file of any length";
+    let duration = duration(adviser.config);
+    match fit.ms {
+        Some(fits) if duration == 0 || fits < duration => adviser.warn(
+            format!("{path}.size_kb"),
+            format!(
+                "{} {} KB are full after {}, and fill_policy DISCARD drops what comes then",
+                fit.rate(),
+                fit.kb,
                 time(fits)
             ),
-            format!("write `size_kb: {}` or more", enough(1000)),
+            match duration {
+                0 => STREAM.to_owned(),
+                _ => format!("write {}, {STREAM}", fit.enough(duration, adviser.origin)),
+            },
+        ),
+        Some(_) => {}
+        None if duration == 0 || duration >= LONG_MS => adviser.warn(
+            format!("{path}.fill_policy"),
+            "fill_policy DISCARD keeps the beginning of a long recording and drops the rest when the buffer is full",
+            STREAM,
+        ),
+        None => {}
+    }
+}
+
+fn ring(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
+    if let Some(fits) = fit.ms.filter(|fits| *fits < 1000) {
+        adviser.warn(
+            format!("{path}.size_kb"),
+            format!("{} {} KB hold the last {} only", fit.rate(), fit.kb, time(fits)),
+            format!("write {} or more", fit.enough(1000, adviser.origin)),
         );
     }
+}
+
+/// Track events refer to names that a program told once. A ring buffer loses those with its beginning, and readers pass over every
+/// event that refers to them: of a ring that has wrapped nothing is left. A file that is written while recording has the beginning.
+fn forgotten_names(adviser: &mut Adviser<'_>) {
+    let config = adviser.config;
+    let period = config.incremental_state_config.clear_period_ms;
+    if config.write_into_file.unwrap_or_default() || period.unwrap_or_default() != 0 {
+        return;
+    }
+    let forgets = |source: &&DataSource| {
+        let ring = target_of(config, source)
+            .and_then(|index| config.buffers.get(index))
+            .is_some_and(|buffer| buffer.fill_policy != Some(FillPolicy::DISCARD));
+        ring && TELL_NAMES_ONCE.contains(&name_of(source))
+    };
+    let Some(source) = config.data_sources.iter().find(forgets) else {
+        return;
+    };
+    adviser.warn(
+        "incremental_state_config.clear_period_ms",
+        format!(
+            "\"{}\" tells names once: when the ring buffer is full they are overwritten, and events that refer to them cannot be read",
+            name_of(source)
+        ),
+        "add `incremental_state_config { clear_period_ms: 5000 }`",
+    );
 }
 
 fn memory(adviser: &mut Adviser<'_>) {
@@ -197,7 +300,7 @@ fn memory(adviser: &mut Adviser<'_>) {
                 all / 1024,
                 memory / 1024
             ),
-            "make them smaller, or use write_into_file, which needs little memory for any length",
+            "make them smaller; with `write_into_file: true` they need to hold what comes in one file_write_period_ms only",
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use ferretto_probes::ftrace::syscalls;
 use ferretto_proto::messages::trace_config::DataSource;
-use ferretto_proto::messages::{FtraceConfig, SysStatsConfig, TrackEventConfig};
+use ferretto_proto::messages::{FtraceConfig, ProcessStatsConfig, SysStatsConfig, TrackEventConfig};
 use ferretto_proto::text::{nearest, nearest_within};
 
 use super::known_sources::{FTRACE, TRACK_EVENT};
@@ -30,9 +30,7 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
             TRACK_EVENT => track_event(adviser, &format!("{path}.track_event_config"), source),
             ferretto_probes::sys_stats::NAME => sys_stats(adviser, &path, &source.config.sys_stats_config),
             ferretto_probes::process_stats::NAME => {
-                let period = source.config.process_stats_config.proc_stats_poll_ms;
-                let path = format!("{path}.process_stats_config.proc_stats_poll_ms");
-                least_period(adviser, path, period, MIN_PROCESS_STATS_PERIOD);
+                process_stats(adviser, &path, &source.config.process_stats_config);
             }
             _ => {}
         }
@@ -53,6 +51,7 @@ fn ftrace(adviser: &mut Adviser<'_>, path: &str, config: &FtraceConfig) {
             "add `ftrace_config { ftrace_events: \"sched/sched_switch\" }` or others of `/sys/kernel/tracing/available_events`",
         );
     }
+    instance_and_tracer(adviser, path, config);
     kernel_events(adviser, &format!("{path}.ftrace_events"), &config.ftrace_events);
     atrace_categories(
         adviser,
@@ -84,6 +83,30 @@ fn ftrace(adviser: &mut Adviser<'_>, path: &str, config: &FtraceConfig) {
     }
 }
 
+/// What the kernel has to have for the data source to start at all.
+fn instance_and_tracer(adviser: &mut Adviser<'_>, path: &str, config: &FtraceConfig) {
+    const GRAPH: &str = "function_graph";
+    let Some(kernel) = &adviser.surroundings.kernel else {
+        return;
+    };
+    let instance = config.instance_name.as_deref().unwrap_or_default();
+    if kernel.instances.get(instance) == Some(&false) {
+        adviser.warn(
+            format!("{path}.instance_name"),
+            format!("there is no tracefs instance \"{instance}\": no kernel event of this data source will be recorded"),
+            format!("as root, type `mkdir /sys/kernel/tracing/instances/{instance}`, or leave it out"),
+        );
+    }
+    let graph = config.enable_function_graph.unwrap_or_default();
+    if graph && !kernel.tracers.is_empty() && !kernel.tracers.contains(GRAPH) {
+        adviser.warn(
+            format!("{path}.enable_function_graph"),
+            "this kernel has no tracer function_graph (CONFIG_FUNCTION_GRAPH_TRACER): no kernel event of this data source will be recorded",
+            "leave it out",
+        );
+    }
+}
+
 fn kernel_events(adviser: &mut Adviser<'_>, path: &str, events: &[String]) {
     let Some(kernel) = &adviser.surroundings.kernel else {
         return;
@@ -94,7 +117,7 @@ fn kernel_events(adviser: &mut Adviser<'_>, path: &str, events: &[String]) {
         if adviser.has_enough() || kernel.has(event) {
             continue;
         }
-        match meant(kernel, event) {
+        match nearest_event(kernel, event) {
             Some(meant) => adviser.warn(
                 format!("{path}[{index}]"),
                 format!("this kernel has no event \"{event}\""),
@@ -150,7 +173,7 @@ fn listed(one: &str, several: &str, names: &[(usize, &str)]) -> String {
 }
 
 /// The event of the kernel that somebody means who writes `event`.
-fn meant(kernel: &Kernel, event: &str) -> Option<String> {
+pub(crate) fn nearest_event(kernel: &Kernel, event: &str) -> Option<String> {
     // As `perf` and the kernel itself write it.
     let slashed = event.replacen(':', "/", 1);
     if slashed != event && kernel.has(&slashed) {
@@ -211,6 +234,16 @@ fn track_event(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
             "name some in enabled_categories",
         );
     }
+    if !config.enabled_categories.is_empty()
+        && config.disabled_categories.is_empty()
+        && !config.enabled_categories.iter().any(|pattern| pattern == "*")
+    {
+        adviser.hint(
+            format!("{path}.enabled_categories[0]"),
+            "enabled_categories alone disables no other category: all are recorded but those tagged slow or debug",
+            "add `disabled_categories: \"*\"` to record those that are enabled and no others",
+        );
+    }
     let Some(offers) = &adviser.surroundings.service else {
         return;
     };
@@ -260,6 +293,33 @@ fn track_event(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
         };
         adviser.warn(path, what, change);
     }
+}
+
+/// It looks at all processes at the start, or every so often, or at those that kernel events name.
+fn process_stats(adviser: &mut Adviser<'_>, path: &str, config: &ProcessStatsConfig) {
+    let period = config.proc_stats_poll_ms;
+    let path = format!("{path}.process_stats_config");
+    let has_events = adviser
+        .config
+        .data_sources
+        .iter()
+        .any(|source| name_of(source) == FTRACE);
+    if !config.scan_all_processes_on_start.unwrap_or_default()
+        && period.unwrap_or_default() == 0
+        && !has_events
+    {
+        adviser.warn(
+            path.as_str(),
+            "without kernel events linux.process_stats is told of no process, and is not asked to look for any: nothing will be recorded",
+            "write `process_stats_config { scan_all_processes_on_start: true }`",
+        );
+    }
+    least_period(
+        adviser,
+        format!("{path}.proc_stats_poll_ms"),
+        period,
+        MIN_PROCESS_STATS_PERIOD,
+    );
 }
 
 fn sys_stats(adviser: &mut Adviser<'_>, path: &str, config: &SysStatsConfig) {

@@ -29,6 +29,8 @@ pub(super) enum Owner {
 pub(super) const FTRACE: &str = ftrace::data_source::NAME;
 /// The data source of programs that are instrumented.
 pub(super) const TRACK_EVENT: &str = "track_event";
+/// Those whose events refer to names that each thread tells once, unless the config has it tell them again.
+pub(super) const TELL_NAMES_ONCE: &[&str] = &[TRACK_EVENT, "org.chromium.trace_event"];
 
 const KNOWN: &[(&str, Owner)] = &[
     (FTRACE, Owner::Probes),

@@ -1,9 +1,23 @@
 //! How much data a second kernel events come to: a guess that is right within a factor of a few, for warnings only.
 //!
-//! Measured with `linux.ftrace` into a trace buffer that discarded nothing, 4 s at a time, on a virtual machine with two processors that
-//! were idle, or busy with a Rust build: the bytes in the buffer for each switch between threads (`ctxt` of `/proc/stat`). How often
-//! threads switch is what a machine's busyness shows in, and a machine says how often they did since it was started. Events that
-//! are rare, or whose rate depends on something else, count as nothing.
+//! Called by [`buffers`](super::buffers). There are two kinds of events. Those of the scheduler follow the switches between threads, and a
+//! machine says how often those happened since it was started. System calls and allocations follow what programs do: an idle machine makes
+//! few, and one busy program makes megabytes, so for these the figure is what one busy program makes at least.
+//!
+//! Measured on a virtual machine with two processors, 4 s at a time, with the size of the trace divided by the events in it and
+//! multiplied by the events that the kernel counted; idle, beside `git status` in a loop, beside `tar c TREE | cat`, beside
+//! `dd if=/dev/zero of=/dev/null bs=1`, and beside a program that talks to itself over TCP:
+//!
+//! | events                           | idle     | `git status` | `tar`     | `dd`    | TCP      |
+//! |----------------------------------|----------|--------------|-----------|---------|----------|
+//! | `raw_syscalls/*`                 | 0.7 MB/s | 11.5 MB/s    | 19.8 MB/s | 68 MB/s |          |
+//! | `kmem/*`                         | 4 MB/s   | 23.7 MB/s    | 22.7 MB/s |         |          |
+//! | `sched_switch` + `sched_waking`  | 15 B     | 14 B         | 11 B      | 15 B    | 11 B     |
+//! | `sched/*`                        | 101 B    |              | 52 B      |         |          |
+//! | `irq/*`                          | 15 B     | 10 B         | 1 B       | 26 B    | 52 B     |
+//!
+//! Bytes are for each switch between threads. The guess is near the least of what a busy machine makes: a warning should not be wrong. Events that are
+//! rare, or whose rate depends on something else, count as nothing.
 
 use ferretto_proto::messages::FtraceConfig;
 
@@ -18,40 +32,82 @@ struct Rate {
     /// Empty for all others of the group together.
     name: &'static str,
     /// Bytes for each switch between threads.
-    bytes: u64,
+    per_switch: u64,
+    /// Bytes a second that one busy program makes, however few switches there are.
+    busy_program: u64,
 }
 
-const fn rate(group: &'static str, name: &'static str, bytes: u64) -> Rate {
-    Rate { group, name, bytes }
+const fn switching(group: &'static str, name: &'static str, per_switch: u64) -> Rate {
+    Rate {
+        group,
+        name,
+        per_switch,
+        busy_program: 0,
+    }
 }
 
 const RATES: &[Rate] = &[
-    // 10 to 15 for the two of them; all of the group 85 to 105.
-    rate("sched", "sched_switch", 8),
-    rate("sched", "sched_waking", 5),
-    rate("sched", "sched_wakeup", 20),
-    rate("sched", "sched_stat_runtime", 40),
-    rate("sched", "", 15),
-    // 330 to 830 for both.
-    rate("raw_syscalls", "sys_enter", 200),
-    rate("raw_syscalls", "sys_exit", 200),
-    // 20 to 130 for all, the more the busier network and disks are.
-    rate("irq", "softirq_raise", 12),
-    rate("irq", "softirq_entry", 12),
-    rate("irq", "softirq_exit", 12),
-    rate("irq", "", 4),
-    // 3000 and more, but of few switches.
-    rate("kmem", "", 1000),
+    switching("sched", "sched_switch", 8),
+    switching("sched", "sched_waking", 4),
+    switching("sched", "sched_wakeup", 10),
+    switching("sched", "sched_stat_runtime", 20),
+    switching("sched", "", 10),
+    switching("irq", "softirq_raise", 3),
+    switching("irq", "softirq_entry", 3),
+    switching("irq", "softirq_exit", 3),
+    Rate {
+        group: "raw_syscalls",
+        name: "sys_enter",
+        per_switch: 200,
+        busy_program: 5_000_000,
+    },
+    Rate {
+        group: "raw_syscalls",
+        name: "sys_exit",
+        per_switch: 200,
+        busy_program: 5_000_000,
+    },
+    Rate {
+        group: "kmem",
+        name: "",
+        per_switch: 400,
+        busy_program: 10_000_000,
+    },
 ];
 
-/// Bytes a second that the events of a config come to on this machine.
-pub(super) fn ftrace(config: &FtraceConfig, machine: &Machine) -> u64 {
+/// What kernel events come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Volume {
+    /// Bytes a second.
+    pub(super) rate: u64,
+    /// Whether that is what one busy program makes: an idle machine has less.
+    pub(super) when_busy: bool,
+}
+
+impl std::ops::Add for Volume {
+    type Output = Volume;
+
+    fn add(self, other: Volume) -> Volume {
+        Volume {
+            rate: self.rate + other.rate,
+            when_busy: self.when_busy || other.when_busy,
+        }
+    }
+}
+
+impl std::iter::Sum for Volume {
+    fn sum<I: Iterator<Item = Volume>>(all: I) -> Volume {
+        all.fold(Volume::default(), std::ops::Add::add)
+    }
+}
+
+/// What the events of a config come to on this machine.
+pub(super) fn ftrace(config: &FtraceConfig, machine: &Machine) -> Volume {
     let switches = machine.context_switches.max(LEAST_SWITCHES * machine.cpus);
     // Of some system calls nobody knows how often they are made.
     let syscalls = config.syscall_events.is_empty();
-    let mut per_switch = 0;
-    for rate in RATES {
-        let wanted = config
+    let wanted = |rate: &&Rate| {
+        let named = config
             .ftrace_events
             .iter()
             .any(|event| match event.split_once('/') {
@@ -59,9 +115,14 @@ pub(super) fn ftrace(config: &FtraceConfig, machine: &Machine) -> u64 {
                 Some((group, name)) => group == rate.group && name == rate.name,
                 None => event == rate.name,
             });
-        if wanted && (rate.group != "raw_syscalls" || syscalls) {
-            per_switch += rate.bytes;
+        named && (rate.group != "raw_syscalls" || syscalls)
+    };
+    let of = |rate: &Rate| {
+        let switching = switches * rate.per_switch;
+        Volume {
+            rate: switching.max(rate.busy_program),
+            when_busy: rate.busy_program > switching,
         }
-    }
-    switches * per_switch
+    };
+    RATES.iter().filter(wanted).map(of).sum()
 }

@@ -6,10 +6,14 @@ use ferretto_service::limits;
 
 use super::{Adviser, name_of};
 
+/// Whoever writes fewer milliseconds, or bytes, means seconds or megabytes.
+const SHORT_MS: u32 = 60;
+const SMALL_FILE: u64 = 64 << 10;
 /// A file that is flushed to the disk more often than this, in ms, keeps it busy with little else.
 const OFTEN_MS: u32 = 1000;
 
 pub(super) fn advise(adviser: &mut Adviser<'_>) {
+    units(adviser);
     end(adviser);
     file(adviser);
     flushes(adviser);
@@ -21,6 +25,26 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
             "deferred_start",
             "with deferred_start a recording waits until its consumer starts it, and the command line never does",
             "leave it out",
+        );
+    }
+}
+
+/// Numbers that mean something else in this unit.
+fn units(adviser: &mut Adviser<'_>) {
+    if let Some(ms @ 1..=SHORT_MS) = adviser.config.duration_ms {
+        adviser.hint(
+            "duration_ms",
+            format!("it will be recorded for {ms} milliseconds"),
+            format!("for seconds write `duration_ms: {ms}000`"),
+        );
+    }
+    if let Some(bytes @ 1..SMALL_FILE) = adviser.config.max_file_size_bytes
+        && adviser.config.write_into_file.unwrap_or_default()
+    {
+        adviser.warn(
+            "max_file_size_bytes",
+            format!("the file may have {bytes} bytes: the recording ends when it is first written"),
+            format!("for megabytes write `max_file_size_bytes: {bytes}000000`"),
         );
     }
 }
@@ -47,7 +71,7 @@ fn end(adviser: &mut Adviser<'_>) {
         adviser.hint(
             "duration_ms",
             "without duration_ms it is recorded until Ctrl-C, and the buffers keep what fits",
-            "write `duration_ms: 10000`, or `write_into_file: true` to keep everything",
+            "write `duration_ms: 10000`, or `write_into_file: true` for a file of any length",
         );
     } else if config.max_file_size_bytes.unwrap_or_default() == 0 {
         adviser.hint(

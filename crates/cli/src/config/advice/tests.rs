@@ -1,6 +1,8 @@
 //! Everything that is said of configs, at the limit where it is not said yet and past it.
 
-use std::collections::BTreeMap;
+mod buffers;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use ferretto_proto::messages::{Message, TraceConfig};
 use ferretto_proto::text::{self, TRACE_CONFIG, UnknownNames};
@@ -15,6 +17,8 @@ data_sources { config { name: "linux.process_stats" } }
 "#;
 const BUFFER: &str = "buffers { size_kb: 32768 }\n";
 const DURATION: &str = "duration_ms: 10000\n";
+/// What a ring buffer with track events needs.
+const CLEARED: &str = "incremental_state_config { clear_period_ms: 5000 }\n";
 
 /// Our probes, two programs, a small kernel and a machine that switches 10,000 times a second.
 fn surroundings() -> Surroundings {
@@ -51,6 +55,8 @@ fn surroundings() -> Surroundings {
                 .map(|(group, names)| (group.to_owned(), names.iter().map(ToString::to_string).collect()))
                 .into(),
             atrace_categories: BTreeMap::from([("sched".to_owned(), 3), ("gfx".to_owned(), 0)]),
+            tracers: BTreeSet::from(["nop".to_owned(), "function_graph".to_owned()]),
+            instances: BTreeMap::from([("there".to_owned(), true), ("not_there".to_owned(), false)]),
         }),
         machine: Machine {
             name: "Linux".to_owned(),
@@ -101,7 +107,12 @@ fn one(source: &str, path: &str, words: &[&str]) {
 
 /// A config with one data source of this content instead of the usual.
 fn source(config: &str) -> String {
-    format!("{BUFFER}{DURATION}data_sources {{ config {{ {config} }} }}")
+    let tells_once = ["'track_event'", "'org.chromium.trace_event'"];
+    let cleared = match tells_once.iter().any(|name| config.contains(name)) {
+        true => CLEARED,
+        false => "",
+    };
+    format!("{BUFFER}{DURATION}{cleared}data_sources {{ config {{ {config} }} }}")
 }
 
 fn ftrace(config: &str) -> String {
@@ -189,7 +200,7 @@ fn data_sources_that_nobody_offers_with_the_reason() {
 #[test]
 fn filters_that_let_no_producer_pass() {
     let with = |filter: &str| {
-        format!("{BUFFER}{DURATION}data_sources {{ config {{ name: 'track_event' }} {filter} }}")
+        format!("{BUFFER}{DURATION}{CLEARED}data_sources {{ config {{ name: 'track_event' }} {filter} }}")
     };
     for passing in [
         "producer_name_filter: 'player'",
@@ -229,7 +240,9 @@ fn filters_that_let_no_producer_pass() {
 #[test]
 fn a_config_for_another_data_source() {
     one(
-        &source("name: 'linux.process_stats' sys_stats_config { stat_period_ms: 100 }"),
+        &source(
+            "name: 'linux.process_stats' process_stats_config { scan_all_processes_on_start: true } sys_stats_config { stat_period_ms: 100 }",
+        ),
         "data_sources[0].config.sys_stats_config",
         &[
             "linux.process_stats does not read sys_stats_config",
@@ -250,7 +263,7 @@ fn a_config_for_another_data_source() {
 fn the_same_data_source_twice() {
     let twice = |first: &str, second: &str| {
         format!(
-            "{BUFFER}buffers {{ size_kb: 1024 }}{DURATION}data_sources {{ config {{ name: 'track_event' {first} }} }} data_sources {{ \
+            "{BUFFER}buffers {{ size_kb: 1024 }}{DURATION}{CLEARED}data_sources {{ config {{ name: 'track_event' {first} }} }} data_sources {{ \
              config {{ name: 'track_event' target_buffer: 1 {second} }} }}"
         )
     };
@@ -259,7 +272,7 @@ fn the_same_data_source_twice() {
         "data_sources[1].config.name",
         &["data_sources[0] is the same", "twice"],
     );
-    nothing(&twice("", "track_event_config { enabled_categories: 'net' }"));
+    nothing(&twice("", "track_event_config { disabled_categories: 'net' }"));
 }
 
 #[test]
@@ -267,170 +280,6 @@ fn kernel_events_without_process_stats_are_worth_a_hint() {
     let config = source("name: 'linux.ftrace' ftrace_config { ftrace_events: 'power/cpu_idle' }");
     one(&config, "data_sources[0].config.name", &["linux.process_stats"]);
     assert_eq!(said(&config)[0].weight, Weight::Hint);
-}
-
-#[test]
-fn targets_that_are_no_buffer() {
-    let into = |target: &str| {
-        format!(
-            "buffers {{ size_kb: 1024 name: 'first' }} buffers {{ size_kb: 1024 name: 'second' }} {DURATION} data_sources {{ config {{ \
-             name: 'track_event' {target} }} }} data_sources {{ config {{ name: 'linux.system_info' target_buffer: 0 }} }} \
-             data_sources {{ config {{ name: 'linux.process_stats' target_buffer: 1 }} }}"
-        )
-    };
-    for there in [
-        "target_buffer: 1",
-        "target_buffer_name: 'second'",
-        "target_buffer: 1 target_buffer_name: 'second'",
-    ] {
-        nothing(&into(there));
-    }
-    let path = "data_sources[0].config.target_buffer";
-    one(&into("target_buffer: 2"), path, &["no buffer 2", "0 to 1"]);
-    one(
-        &into("target_buffer: 1 target_buffer_name: 'first'"),
-        path,
-        &["is not the buffer with the name"],
-    );
-    let path = "data_sources[0].config.target_buffer_name";
-    one(
-        &into("target_buffer_name: 'secnd'"),
-        path,
-        &["did you mean \"second\"?"],
-    );
-    one(
-        &into("target_buffer_name: 'other'"),
-        path,
-        &["no buffer has the name \"other\""],
-    );
-    let none = format!("{DURATION}data_sources {{ config {{ name: 'track_event' }} }}");
-    one(&none, "data_sources[0].config", &["no buffer", "size_kb"]);
-}
-
-#[test]
-fn a_buffer_that_nobody_writes_into() {
-    let config = format!("{BUFFER}{BUFFER}{DURATION}{SOURCES}");
-    one(
-        &config,
-        "buffers[1]",
-        &["no data source writes", "target_buffer: 1"],
-    );
-}
-
-#[test]
-fn a_buffer_that_holds_not_even_two_chunks() {
-    let of = |kb: u32| {
-        format!("buffers {{ size_kb: {kb} }} {DURATION} data_sources {{ config {{ name: 'track_event' }} }}")
-    };
-    nothing(&of(64));
-    one(&of(63), "buffers[0].size_kb", &["63 KB", "64 or more"]);
-}
-
-#[test]
-fn buffers_that_take_most_of_the_memory() {
-    let of = |kb: u32| {
-        format!("buffers {{ size_kb: {kb} }} {DURATION} data_sources {{ config {{ name: 'track_event' }} }}")
-    };
-    nothing(&of(4 << 20 >> 1));
-    let small = Surroundings {
-        machine: Machine {
-            memory_kb: 1 << 20,
-            ..surroundings().machine
-        },
-        ..surroundings()
-    };
-    assert_eq!(said_in(&of(512 << 10), &small), []);
-    let said = said_in(&of((512 << 10) + 1), &small);
-    assert!(said[0].what.contains("this machine has 1024 MB"), "{said:?}");
-}
-
-/// Two events that come to a known rate, as a data source, and KB a second.
-fn syscalls() -> (&'static str, u64) {
-    let sources = "data_sources { config { name: 'linux.ftrace' ftrace_config { ftrace_events: 'raw_syscalls/*' } } } \
-                   data_sources { config { name: 'linux.process_stats' } }";
-    let (config, _) = written(sources);
-    let rate = rates::ftrace(
-        &config.data_sources[0].config.ftrace_config,
-        &surroundings().machine,
-    );
-    assert!(rate > 1_000_000, "{rate}");
-    (sources, rate / 1024)
-}
-
-#[test]
-fn a_ring_that_holds_less_than_a_second() {
-    let (sources, kb_s) = syscalls();
-    let of = |kb: u64| format!("buffers {{ size_kb: {kb} }} {DURATION} {sources}");
-    nothing(&of(kb_s + 1));
-    one(
-        &of(kb_s - 1),
-        "buffers[0].size_kb",
-        &["MB/s", "hold the last", "size_kb: 8192"],
-    );
-}
-
-#[test]
-fn a_buffer_that_overruns_between_two_writes_into_the_file() {
-    let (sources, kb_s) = syscalls();
-    let of = |kb: u64, period: &str| {
-        format!("buffers {{ size_kb: {kb} }} {DURATION} write_into_file: true {period} {sources}")
-    };
-    // The period is 5 s unless it is given, and 100 ms at least.
-    nothing(&of(5 * kb_s + 10, ""));
-    one(
-        &of(5 * kb_s - 10, ""),
-        "buffers[0].size_kb",
-        &["every 5 s", "file_write_period_ms below"],
-    );
-    nothing(&of(kb_s + 10, "file_write_period_ms: 1000"));
-    one(
-        &of(kb_s - 10, "file_write_period_ms: 1000"),
-        "buffers[0].size_kb",
-        &["every 1 s"],
-    );
-}
-
-#[test]
-fn a_buffer_that_is_full_before_the_end() {
-    let (sources, kb_s) = syscalls();
-    let of = |kb: u64, end: &str| format!("buffers {{ size_kb: {kb} fill_policy: DISCARD }} {end} {sources}");
-    nothing(&of(10 * kb_s + 20, DURATION));
-    one(
-        &of(10 * kb_s - 20, DURATION),
-        "buffers[0].size_kb",
-        &["full after", "RING_BUFFER"],
-    );
-    // A file takes out what is there.
-    nothing(&of(10 * kb_s - 20, "duration_ms: 10000 write_into_file: true"));
-    // Where the rate is not known it is a matter of time.
-    let of = |ms: u32| {
-        format!(
-            "buffers {{ size_kb: 4096 fill_policy: DISCARD }} duration_ms: {ms} data_sources {{ config {{ name: 'track_event' }} }}"
-        )
-    };
-    nothing(&of(599_999));
-    one(&of(600_000), "buffers[0].fill_policy", &["RING_BUFFER"]);
-    // The triggers end it.
-    nothing(
-        "buffers { size_kb: 4096 fill_policy: DISCARD } data_sources { config { name: 'track_event' } } trigger_config { trigger_mode: \
-         STOP_TRACING trigger_timeout_ms: 1000 triggers { name: 'x' } }",
-    );
-}
-
-#[test]
-fn busier_machines_have_higher_rates_and_idle_ones_a_least_one() {
-    let (config, _) = written(SOURCES);
-    let config = &config.data_sources[0].config.ftrace_config;
-    let of = |context_switches| {
-        let machine = Machine {
-            context_switches,
-            ..surroundings().machine
-        };
-        rates::ftrace(config, &machine)
-    };
-    assert_eq!(of(20_000), 2 * of(10_000));
-    assert_eq!(of(0), of(2000));
-    assert!(of(2001) > of(2000));
 }
 
 #[test]
@@ -511,6 +360,7 @@ fn categories_that_no_program_has() {
     let of = |config: &str| source(&format!("name: 'track_event' track_event_config {{ {config} }}"));
     for there in [
         "enabled_categories: ['net', 'audio', 'rend*', '*']",
+        "disabled_categories: 'x' enabled_categories: 'net'",
         "disabled_categories: '*' enabled_categories: 'net'",
         "enabled_tags: ['verbose', 'slow']",
         "disabled_categories: 'whatever'",
@@ -519,12 +369,12 @@ fn categories_that_no_program_has() {
     }
     let path = "data_sources[0].config.track_event_config.";
     one(
-        &of("enabled_categories: ['net', 'rendring']"),
+        &of("disabled_categories: '*' enabled_categories: ['net', 'rendring']"),
         &format!("{path}enabled_categories[1]"),
         &["no program that is connected", "did you mean \"rendering\"?"],
     );
     one(
-        &of("enabled_categories: 'gpu*'"),
+        &of("disabled_categories: '*' enabled_categories: 'gpu*'"),
         &format!("{path}enabled_categories[0]"),
         &["later"],
     );
@@ -538,6 +388,57 @@ fn categories_that_no_program_has() {
         &format!("{path}disabled_categories[0]"),
         &["none is enabled"],
     );
+}
+
+#[test]
+fn categories_that_are_enabled_while_no_others_are_disabled() {
+    let of = |config: &str| source(&format!("name: 'track_event' track_event_config {{ {config} }}"));
+    one(
+        &of("enabled_categories: 'net'"),
+        "data_sources[0].config.track_event_config.enabled_categories[0]",
+        &["disables no other", "add `disabled_categories: \"*\"`"],
+    );
+}
+
+#[test]
+fn kernel_features_without_which_ftrace_does_not_start() {
+    let path = "data_sources[0].config.ftrace_config.";
+    let event = "ftrace_events: 'sched/sched_switch'";
+    nothing(&ftrace(&format!(
+        "{event} instance_name: 'there' enable_function_graph: true"
+    )));
+    one(
+        &ftrace(&format!("{event} instance_name: 'not_there'")),
+        &format!("{path}instance_name"),
+        &[
+            "no tracefs instance \"not_there\"",
+            "mkdir /sys/kernel/tracing/instances/not_there",
+        ],
+    );
+    let mut without = surroundings();
+    let kernel = without.kernel.as_mut().unwrap();
+    kernel.tracers = BTreeSet::from(["nop".to_owned()]);
+    let graph = ftrace("enable_function_graph: true");
+    let said = said_in(&graph, &without);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].what.contains("CONFIG_FUNCTION_GRAPH_TRACER"), "{said:?}");
+    // Where the kernel's list could not be read.
+    without.kernel.as_mut().unwrap().tracers.clear();
+    assert_eq!(said_in(&graph, &without), []);
+}
+
+#[test]
+fn processes_that_nobody_looks_for() {
+    let of = |config: &str| source(&format!("name: 'linux.process_stats' {config}"));
+    one(
+        &of(""),
+        "data_sources[0].config.process_stats_config",
+        &["nothing will be recorded", "scan_all_processes_on_start: true"],
+    );
+    nothing(&of("process_stats_config { scan_all_processes_on_start: true }"));
+    nothing(&of("process_stats_config { proc_stats_poll_ms: 1000 }"));
+    // Kernel events name threads.
+    nothing(&format!("{BUFFER}{DURATION}{SOURCES}"));
 }
 
 #[test]
@@ -572,7 +473,7 @@ fn periods_that_are_too_short() {
     );
     let of = |ms: u32| {
         source(&format!(
-            "name: 'linux.process_stats' process_stats_config {{ proc_stats_poll_ms: {ms} }}"
+            "name: 'linux.process_stats' process_stats_config {{ scan_all_processes_on_start: true proc_stats_poll_ms: {ms} }}"
         ))
     };
     nothing(&of(100));
@@ -586,6 +487,26 @@ fn periods_that_are_too_short() {
         |ms: u32| format!("{BUFFER}{DURATION}{SOURCES} write_into_file: true file_write_period_ms: {ms}");
     nothing(&of(100));
     one(&of(99), "file_write_period_ms", &["99 ms", "100"]);
+}
+
+#[test]
+fn numbers_that_were_meant_in_another_unit() {
+    let of = |ms: u32| format!("{BUFFER}duration_ms: {ms}{SOURCES}");
+    one(
+        &of(10),
+        "duration_ms",
+        &["10 milliseconds", "`duration_ms: 10000`"],
+    );
+    one(&of(60), "duration_ms", &["60 milliseconds"]);
+    nothing(&of(61));
+    let of =
+        |bytes: u32| format!("{BUFFER}{DURATION}{SOURCES}write_into_file: true max_file_size_bytes: {bytes}");
+    one(
+        &of(100),
+        "max_file_size_bytes",
+        &["100 bytes", "`max_file_size_bytes: 100000000`"],
+    );
+    nothing(&of(64 << 10));
 }
 
 #[test]
@@ -615,7 +536,7 @@ fn recordings_that_do_not_end_by_themselves() {
 #[test]
 fn fields_of_a_file_that_is_not_written() {
     for (field, given) in [
-        ("max_file_size_bytes", "1"),
+        ("max_file_size_bytes", "1000000"),
         ("file_write_period_ms", "1000"),
         ("write_flush_mode", "WRITE_FLUSH_ENABLED"),
         ("fflush_post_write", "FFLUSH_ENABLED"),
@@ -731,7 +652,7 @@ fn a_start_that_nobody_gives() {
 
 #[test]
 fn advice_points_into_the_text_and_is_one_line() {
-    let source = "duration_ms: 5\nbuffers { size_kb: 4096 }\ndata_sources {\n  config { name: \"linux.sys_stat\" target_buffer: 1 }\n}\n";
+    let source = "duration_ms: 500\nbuffers { size_kb: 4096 }\ndata_sources {\n  config { name: \"linux.sys_stat\" target_buffer: 1 }\n}\n";
     let (config, origin) = written(source);
     let lines: Vec<String> = advise(&config, &origin, &surroundings())
         .iter()
@@ -762,7 +683,7 @@ fn advice_points_into_the_text_and_is_one_line() {
     assert!(line.starts_with("warning: nobody"), "{line}");
     // A field that is not there is shown where it would be.
     let said = said(
-        "# one\nbuffers { size_kb: 64 }\n\ndata_sources { config { name: 'linux.sys_stats' } } duration_ms: 5",
+        "# one\nbuffers { size_kb: 64 }\n\ndata_sources { config { name: 'linux.sys_stats' } } duration_ms: 500",
     );
     let place = said[0].place.as_ref().unwrap();
     assert_eq!(

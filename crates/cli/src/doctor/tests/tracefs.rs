@@ -259,6 +259,24 @@ fn a_recording_of_the_service_is_nobody_elses() {
     };
     state.num_sessions_started = Some(1);
     assert_ok(&found(&fake, "ftrace"), "in use by traced_probes (pid 101)");
+    // Somebody else reads as well, or has turned it off.
+    fake.process(555, "cat");
+    fake.open(555, 3, "/sys/kernel/tracing/trace_pipe");
+    assert_note(
+        &found(&fake, "ftrace"),
+        "cat (pid 555) reads",
+        "missing from recordings",
+        &["kill 555"],
+    );
+    fake.remove("/proc/555");
+    fake.write(&format!("{TRACEFS}/tracing_on"), "0\n");
+    assert_note(
+        &found(&fake, "ftrace"),
+        "somebody turned it off while traced_probes (pid 101) records",
+        "no kernel events",
+        &["echo 1 > /sys/kernel/tracing/tracing_on"],
+    );
+    fake.write(&format!("{TRACEFS}/tracing_on"), "1\n");
     assert!(found(&fake, "service").what.ends_with("1 session recording"));
 }
 

@@ -1,9 +1,11 @@
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource, ProducerConfig};
-use ferretto_proto::messages::{DataSourceConfig, FtraceConfig, TraceConfig};
+use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
+use ferretto_proto::messages::{DataSourceConfig, FtraceConfig, SystemInfo, TraceConfig, TraceStats};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
 use super::*;
+use crate::account::evidence::SourceOf;
 use crate::trace_reader::{Cut, Damage, Piece, Reason};
 
 const END: End = End {
@@ -14,6 +16,7 @@ const END: End = End {
 /// A trace of a config with one buffer of 4 MB, named `main`.
 fn summary(change: impl FnOnce(&mut TraceConfig), stats: BufferStats) -> Summary {
     let mut config = TraceConfig {
+        duration_ms: Some(10_000),
         buffers: vec![BufferConfig {
             size_kb: Some(4096),
             name: Some("main".to_owned()),
@@ -95,7 +98,7 @@ fn an_overwritten_buffer_is_told_how_large_it_would_have_to_be() {
     );
     let fastest = |config: &mut TraceConfig| {
         config.write_into_file = Some(true);
-        config.file_write_period_ms = Some(MIN_FILE_WRITE_PERIOD_MS);
+        config.file_write_period_ms = Some(100);
     };
     let (_, advice) = found_in(summary(fastest, overwritten(1)));
     assert_eq!(advice, "raise buffers[0].size_kb from 4096 to 8192");
@@ -117,12 +120,12 @@ fn every_counter_of_a_buffer_has_a_finding_of_its_own() {
         .map(|finding| (finding.cause, finding.what))
         .collect();
     let expected = [
-        ("buffer_overwritten", "1 chunk of buffer 0 \"main\""),
         ("buffer_full", "2 chunks of buffer 0 \"main\""),
         ("shared_memory_full", "3 gaps in buffer 0 \"main\""),
         ("patch_too_late", "4 patches for buffer 0 \"main\""),
         ("packet_too_large", "5 packets for buffer 0 \"main\""),
         ("malformed_chunk", "6 chunks of buffer 0 \"main\""),
+        ("buffer_overwritten", "1 chunk of buffer 0 \"main\""),
     ];
     assert_eq!(causes, expected.map(|(cause, what)| (cause, what.to_owned())));
 }
@@ -133,9 +136,13 @@ fn every_counter_of_the_session_has_one_too() {
         |config| config.flush_timeout_ms = Some(300),
         BufferStats::default(),
     );
-    lossy.late_to_flush.push(Late {
+    lossy.evidence.late_to_flush.push(SourceOf {
         source: "linux.ftrace".to_owned(),
         producer: "perfetto.traced_probes".to_owned(),
+    });
+    lossy.system = Some(SystemInfo {
+        tracing_service_version: Some(crate::VERSION.to_owned()),
+        ..Default::default()
     });
     lossy.stats = Some(TraceStats {
         chunks_discarded: Some(1),
@@ -175,7 +182,7 @@ fn every_counter_of_the_session_has_one_too() {
         .find(|finding| finding.cause == "flush_failed")
         .unwrap();
     assert!(
-        flush.why.contains("linux.ftrace of perfetto.traced_probes"),
+        flush.why.contains("linux.ftrace of traced_probes"),
         "{}",
         flush.why
     );
@@ -367,30 +374,4 @@ fn a_file_that_reached_its_limit_is_noted() {
     };
     assert_eq!(found(&limited(1030), "file_full").len(), 1);
     assert_eq!(found(&limited(5000), "file_full"), []);
-}
-
-#[test]
-fn sizes_to_choose_are_round_and_large_enough() {
-    for (needed, size) in [
-        (0, 4),
-        (4, 4),
-        (5, 6),
-        (7, 8),
-        (4096, 4096),
-        (4097, 6144),
-        (6145, 8192),
-        (7373, 8192),
-    ] {
-        assert_eq!(roomy(needed), size, "{needed}");
-    }
-    assert!(roomy(u64::MAX) >= 1 << 63);
-}
-
-#[test]
-fn long_lists_are_cut() {
-    let names = ["a", "b", "c", "d", "e", "f"];
-    let name = |name: &&str| (*name).to_owned();
-    assert_eq!(listed(&names, name).as_deref(), Some("a, b, c, d, 2 more"));
-    assert_eq!(listed(&names[..2], name).as_deref(), Some("a, b"));
-    assert_eq!(listed(&names[..0], name), None);
 }

@@ -9,6 +9,8 @@ use crate::trace_reader::{End, Piece};
 fn reported(summary: &Summary, findings: &[Finding], detail: Detail) -> String {
     let trace = Trace {
         name: "t.pftrace",
+        compression: None,
+        file_size: Some(2048),
         summary,
         end: End {
             size: 2048,

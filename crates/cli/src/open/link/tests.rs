@@ -156,3 +156,17 @@ fn the_tunnel_leads_to_where_ssh_led() {
         assert_eq!(line(odd, &Some("a;b".to_owned()), 9001), expected, "{odd}");
     }
 }
+
+#[test]
+fn where_a_ui_is_can_be_connected_to() {
+    for (address, host, port) in [
+        ("https://ui.perfetto.dev", "ui.perfetto.dev", 443),
+        ("http://localhost/x", "localhost", 80),
+        ("http://localhost:10000/", "localhost", 10_000),
+        ("https://[::1]", "::1", 443),
+        ("http://[::1]:8080", "::1", 8080),
+    ] {
+        let ui: Ui = address.parse().unwrap();
+        assert_eq!(ui.host_and_port(), (host.to_owned(), port));
+    }
+}

@@ -3,7 +3,7 @@ use super::*;
 const UI: &str = "https://ui.perfetto.dev";
 
 fn policy() -> Policy {
-    Policy::new(UI, "my trace.pftrace".as_bytes())
+    Policy::new(Audience::PagesOf(UI.to_owned()), b"my trace.pftrace")
 }
 
 fn judged(request: &str) -> Answer {
@@ -183,7 +183,7 @@ fn a_head_is_waited_for_but_not_for_ever() {
 
 #[test]
 fn heads_name_the_ui_to_nobody_else() {
-    let head = |answer| String::from_utf8(policy().head(&answer, 5_000_000_000)).unwrap();
+    let head = |answer| String::from_utf8(policy().head(&answer, "a/b", Some(5_000_000_000))).unwrap();
     let allows = "\r\nAccess-Control-Allow-Origin: https://ui.perfetto.dev\r\n";
     for answer in [
         Answer::File,
@@ -232,4 +232,67 @@ fn what_strangers_say_cannot_write_on_the_terminal() {
         panic!("{answer:?}");
     };
     assert!(quote.starts_with("a\\u{9b}2Jx") && quote.len() < 100, "{quote}");
+}
+
+/// A request to the copy of the UI with these lines.
+fn to_own(method: &str, path: &str, lines: &str) -> Answer {
+    let policy = Policy::new(Audience::OwnPages, b"my trace.pftrace");
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:9001\r\n{lines}\r\n");
+    policy.judge(request.as_bytes()).unwrap()
+}
+
+#[test]
+fn a_copy_of_the_ui_is_for_everybody_and_the_trace_for_its_own_pages() {
+    let page = |path: &str, part| Answer::Page {
+        path: path.to_owned(),
+        part,
+    };
+    assert_eq!(to_own("GET", "/?testing=1", ""), page("/", Part::All));
+    assert_eq!(to_own("HEAD", "/v1/a%20b.js", ""), page("/v1/a b.js", Part::Head));
+    // Decoded once; what is made of it, the site decides.
+    assert_eq!(to_own("GET", "/%2e%2e%2fx%252e", ""), page("/../x%2e", Part::All));
+    assert_eq!(to_own("GET", "/%ff", ""), Answer::Refused(Refusal::NoSuchFile));
+
+    let trace = "/trace/my%20trace.pftrace";
+    for lines in [
+        "Sec-Fetch-Site: same-origin\r\n",
+        "Origin: http://127.0.0.1:9001\r\n",
+    ] {
+        assert_eq!(to_own("GET", trace, lines), Answer::File);
+        assert_eq!(to_own("HEAD", trace, lines), Answer::Head);
+        assert_eq!(to_own("OPTIONS", trace, lines), Answer::Refused(Refusal::Method));
+    }
+    // Other pages, those of other ports of this machine among them, pictures and scripts in them, links, and what is no browser.
+    for (lines, origin) in [
+        ("Sec-Fetch-Site: same-site\r\n", None),
+        ("Sec-Fetch-Site: cross-site\r\n", None),
+        ("Sec-Fetch-Site: none\r\n", None),
+        ("", None),
+        ("Origin: http://127.0.0.1:9002\r\n", Some("http://127.0.0.1:9002")),
+        ("Origin: http://localhost:9001\r\n", Some("http://localhost:9001")),
+        (
+            "Origin: https://127.0.0.1:9001\r\n",
+            Some("https://127.0.0.1:9001"),
+        ),
+        ("Origin: null\r\nSec-Fetch-Site: same-origin\r\n", Some("null")),
+        (
+            "Origin: https://ui.perfetto.dev\r\n",
+            Some("https://ui.perfetto.dev"),
+        ),
+    ] {
+        let refusal = Refusal::ForeignOrigin(origin.map(str::to_owned));
+        assert_eq!(to_own("GET", trace, lines), Answer::Refused(refusal), "{lines}");
+    }
+    let twice = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Site: cross-site\r\n";
+    assert_eq!(to_own("GET", trace, twice), Answer::Refused(Refusal::Malformed));
+    let policy = Policy::new(Audience::OwnPages, b"t");
+    let rebound = policy.judge(b"GET / HTTP/1.1\r\nHost: rebound.example:9001\r\n\r\n");
+    let refusal = Refusal::ForeignHost("rebound.example:9001".to_owned());
+    assert_eq!(rebound, Some(Answer::Refused(refusal)));
+    let head = String::from_utf8(policy.head(&page("/", Part::All), "text/html", Some(5))).unwrap();
+    assert!(
+        head.contains("\r\nContent-Security-Policy: frame-ancestors 'none'\r\n"),
+        "{head}"
+    );
+    assert!(!head.contains("Access-Control"), "{head}");
 }

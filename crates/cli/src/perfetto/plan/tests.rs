@@ -43,8 +43,8 @@ fn what_upstream_refuses_is_refused() {
         ("--query -o x", "--out"),
         ("--txt --txt-lossy", "--txt-lossy"),
         ("-t 5s", "-o FILE"),
-        ("-o x", "nothing to record"),
-        ("-c :test -t 5s -o x", "-c cannot be combined"),
+        ("-o x", "name events"),
+        ("-c :test -t 5s -o x", "write those into the config"),
         ("-t 5x -o x", "--time"),
         ("-c /nonexistent -o x", "No such file"),
         ("-c /dev/null -o x", "empty"),
@@ -60,13 +60,15 @@ fn what_upstream_refuses_is_refused() {
         ("--detach= -t 1s -o x", "--detach needs a key"),
         ("--attach=", "--attach needs a key"),
         ("--is_detached=", "--is_detached needs a key"),
+        ("--detach k -t 1s", "--out"),
         ("--detach k -t 1s -o x", "write_into_file"),
         ("--detach k -d -s 1mb -o x", "--background"),
         ("--detach k --attach k", "--detach"),
         ("--query --attach k", "--attach"),
         ("--stop", "--attach"),
         ("--attach k -o x", "--out"),
-        ("--attach k -t 1s", "a trace config"),
+        ("--attach k -t 1s", "leave out --time"),
+        ("--attach k -c :test", "leave out -c"),
         ("--clone 3 --clone-by-name n -o x", "--clone-by-name"),
         ("--clone 3", "-o FILE"),
         ("--clone-for-bugreport -t 1s -o x", "--clone or --clone-by-name"),
@@ -123,7 +125,7 @@ fn configs_are_put_together_as_upstream_does() {
     let wrong = file("wrong", "bogus: 1");
     let message = refused(&format!("--txt -o x -c {one} -c {wrong}"));
     assert!(message.contains(&format!("{wrong}:1:1")), "{message}");
-    assert!(refused(&format!("--txt -o x -c {empty}")).contains("is empty"));
+    assert!(refused(&format!("--txt -o x -c {empty}")).contains("The TraceConfig is empty"));
     assert!(matches!(
         recording(&format!("--clone 3 -o x -c {empty}")).job,
         Job::Clone(_)

@@ -1,8 +1,12 @@
 //! The words of a recording, from made-up statistics.
 
+use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::trace_stats::BufferStats;
+use ferretto_proto::messages::{DataSourceConfig, TraceConfig};
 
 use super::*;
+use crate::account::watch::Watch;
+use crate::account::{Case, Wording};
 
 fn stats(overwritten: u64, discarded: u64) -> TraceStats {
     TraceStats {
@@ -20,6 +24,7 @@ fn stats(overwritten: u64, discarded: u64) -> TraceStats {
 
 fn moment(stats: &TraceStats) -> Moment<'_> {
     Moment {
+        account: Box::leak(Box::new(account(stats))),
         activity: Activity::Recording,
         recorded: Duration::from_millis(1500),
         duration: None,
@@ -54,6 +59,36 @@ fn the_line_tells_times_fill_bytes_rate_and_losses() {
         line(moment(&TraceStats::default())),
         "recording 1.5 s, 0 B, 0 B/s, nothing lost"
     );
+}
+
+#[test]
+fn what_is_not_recorded_is_not_called_nothing_lost() {
+    let config = TraceConfig {
+        data_sources: vec![DataSource {
+            config: DataSourceConfig {
+                name: Some("my.own".to_owned()),
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let (stats, watch) = (stats(0, 0), Watch::from_the_start());
+    let account = Account::of(&Case {
+        config: &config,
+        wording: Wording::Config,
+        stats: Some(&stats),
+        baseline: None,
+        evidence: None,
+        watch: Some(&watch),
+        worst_writer: &|_| None,
+    });
+    let line = line(Moment {
+        account: &account,
+        ..moment(&stats)
+    });
+    assert!(line.ends_with(", NOT RECORDED: the data source my.own"), "{line}");
 }
 
 #[test]
@@ -96,56 +131,102 @@ fn the_rate_is_that_of_the_last_seconds() {
     assert!(rates.is_sorted_by(|a, b| a >= b), "{rates:?}");
 }
 
-fn summary<'a>(stats: &'a TraceStats, kernel: &'a KernelReport) -> Summary<'a> {
+fn account(stats: &TraceStats) -> Account {
+    let config = TraceConfig {
+        duration_ms: Some(5000),
+        ..Default::default()
+    };
+    account_of(&config, stats)
+}
+
+fn account_of(config: &TraceConfig, stats: &TraceStats) -> Account {
+    Account::of(&Case {
+        config,
+        wording: Wording::Flags,
+        stats: Some(stats),
+        baseline: None,
+        evidence: None,
+        watch: None,
+        worst_writer: &|_| None,
+    })
+}
+
+fn summary(account: &Account) -> Summary<'_> {
     Summary {
         file: Some("trace.pftrace"),
         size: Some(1536),
         packets: Some(12_345),
         recorded: Some(Duration::from_secs(5)),
-        stats: Some(stats),
-        kernel: Some(kernel),
+        account,
+        known: Known::ByTheKernelToo,
     }
 }
 
 #[test]
 fn the_summary_tells_size_packets_losses_and_how_to_open_the_file() {
-    let (stats, kernel) = (stats(1, 0), KernelReport::default());
-    let lossy = summary(&stats, &kernel);
+    let lossy = account(&stats(1, 0));
+    let lossy = summary(&lossy);
     assert_eq!(
         lossy.facts(),
         "recorded 5.0 s, 1.5 KiB, 12,345 packets, not complete:"
     );
+    let expected = [
+        (
+            LineKind::Alarm,
+            "  lost: 1 chunk of buffer 0: overwritten by newer data: the buffer is a ring, and was full",
+        ),
+        (
+            LineKind::Aside,
+            "    -> to keep all of it raise the buffer to 4.0 MiB with -b 4mb, record shorter, or stream into a file (-s SIZE)",
+        ),
+    ];
     assert_eq!(
-        lossy.alarms(),
-        ["  lost: 1 chunk of buffer 0, overwritten by newer data; a larger buffer (-b) reaches further back"]
+        lossy.lines(),
+        expected.map(|(kind, line)| (kind, line.to_owned()))
     );
     assert_eq!(
         lossy.next_step().unwrap(),
         "  to see it: ferretto open trace.pftrace (or load it at https://ui.perfetto.dev)"
     );
-    let stats = self::stats(0, 0);
-    let clean = summary(&stats, &kernel);
+    let clean = account(&stats(0, 0));
+    let clean = summary(&clean);
     assert_eq!(
         clean.facts(),
         "recorded 5.0 s, 1.5 KiB, 12,345 packets, nothing lost"
     );
-    assert!(clean.alarms().is_empty());
+    assert!(clean.lines().is_empty());
+}
+
+#[test]
+fn a_ring_buffer_that_has_no_time_to_cover_lost_nothing() {
+    let account = account_of(&TraceConfig::default(), &stats(1, 0));
+    let summary = summary(&account);
+    assert_eq!(
+        summary.facts(),
+        "recorded 5.0 s, 1.5 KiB, 12,345 packets, the newest data are kept"
+    );
+    let lines = summary.lines();
+    assert!(
+        lines.iter().all(|(kind, _)| *kind == LineKind::Aside),
+        "{lines:?}"
+    );
+    assert!(lines[1].1.contains("to reach further back"), "{lines:?}");
 }
 
 #[test]
 fn what_is_not_known_is_not_claimed() {
-    let (stats, kernel) = (stats(0, 0), KernelReport::default());
+    let account = account(&stats(0, 0));
     let unknown = Summary {
         file: None,
         size: None,
         packets: None,
-        kernel: None,
-        ..summary(&stats, &kernel)
+        known: Known::ByTheService,
+        ..summary(&account)
     };
     assert_eq!(unknown.facts(), "recorded 5.0 s, nothing lost after the kernel");
     assert_eq!(unknown.next_step(), None);
     let without_stats = Summary {
-        stats: None,
+        known: Known::Nothing,
         ..unknown
     };
     assert_eq!(
@@ -156,10 +237,10 @@ fn what_is_not_known_is_not_claimed() {
 
 #[test]
 fn there_is_no_advice_on_opening_an_empty_file() {
-    let (stats, kernel) = (stats(0, 0), KernelReport::default());
+    let account = account(&stats(0, 0));
     let empty = Summary {
         size: Some(0),
-        ..summary(&stats, &kernel)
+        ..summary(&account)
     };
     assert_eq!(empty.next_step(), None);
 }

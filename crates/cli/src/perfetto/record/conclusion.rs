@@ -2,25 +2,37 @@
 //!
 //! Called by [`record`](super::record) when the loop is over. Data are kept, a file without any is removed.
 
-use std::io;
-
 use super::*;
+use crate::perfetto::figures::Counted;
+use crate::perfetto::output::Missing;
+use crate::perfetto::progress::{Known, LineKind};
 
 /// A file of the service's is looked through for the summary up to this size, which takes about a second.
 const MAX_LOOKED_THROUGH: u64 = 1 << 30;
 
 impl Recorder<'_> {
-    pub(super) fn conclude(mut self, ending: Ending) -> u8 {
+    /// Gives the exit code, and the command if there is one.
+    pub(super) fn conclude(mut self, ending: Ending) -> (u8, Option<Workload>) {
+        let code = self.conclusion(ending);
+        (code, self.workload)
+    }
+
+    fn conclusion(&mut self, ending: Ending) -> u8 {
         // Services that were started for this recording end before its summary, lest they talk into it.
         self.endpoint = None;
         self.service = None;
+        let ending = match (ending, self.output_failure.take()) {
+            (Ending::Complete, Some(failure)) => Ending::OutputFailed(failure),
+            (ending, _) => ending,
+        };
         match ending {
             Ending::Complete => {
-                self.report(StartStatus::Started, "");
-                let file = self.summarize();
-                return match self.snapshots {
-                    _ if file == Trace::Cut => FAILURE,
-                    Some(snapshots) if snapshots.any_failed() => FAILURE,
+                self.report_end();
+                let conclusion = self.summarize();
+                return match (&self.snapshots, self.strictness) {
+                    _ if conclusion == Conclusion::Failed => FAILURE,
+                    (Some(snapshots), _) if snapshots.any_failed() => FAILURE,
+                    (_, Strictness::Strict) if conclusion == Conclusion::Incomplete => INCOMPLETE,
                     _ => SUCCESS,
                 };
             }
@@ -36,10 +48,16 @@ impl Recorder<'_> {
         }
         if matches!(ending, Ending::Abandoned(_)) {
             self.console.key_pressed();
+            self.workload.iter().for_each(Workload::terminate);
         }
         let problem = self.problem(&ending);
         self.console.say(&problem);
-        self.keep_or_discard(&ending);
+        match ending {
+            Ending::NothingToRecord(_) => {
+                self.output.take().map(Output::discard);
+            }
+            _ => self.keep_or_discard(),
+        }
         // Last, since whoever waits for it takes everything to be done then.
         self.report(StartStatus::Failed, &problem);
         if let (Ending::Abandoned(signal), Signals::Taken) = (&ending, &self.signals) {
@@ -66,13 +84,20 @@ impl Recorder<'_> {
                 )
             }
             Ending::NotAttached => format!(
-                "there is no session detached as {:?}, or it is not yours",
+                "Session re-attach failed: there is no session detached as {:?}, or it is not yours",
                 key(&self.job)
             ),
             Ending::Disconnected(Stage::Asking) => format!("the service did not do it: {trouble}"),
             Ending::ServiceError(error) => format!("Service error: {error}"),
             Ending::Disconnected(Stage::Connecting) => trouble,
-            Ending::Disconnected(Stage::Recording) => format!("the recording broke off: {trouble}"),
+            Ending::Disconnected(Stage::Recording) => match self.console.voice().program {
+                // Upstream's words in the end, for which tests look.
+                Program::Perfetto => format!(
+                    "the recording broke off: {trouble}. Service error: EnableTracing IPC request rejected. This is likely due to a \
+                     loss of the traced connection"
+                ),
+                Program::Ferretto => format!("the recording broke off: {trouble}"),
+            },
             Ending::Disconnected(Stage::ReadingBack) => {
                 format!("the recording could not be read to its end: {trouble}")
             }
@@ -83,6 +108,7 @@ impl Recorder<'_> {
                 CLONE_PATIENCE.as_secs()
             ),
             Ending::ReadTimedOut => "the service fell silent while the recording was read".to_owned(),
+            Ending::NothingToRecord(reason) => reason.clone(),
             Ending::OutputFailed(error) => format!("cannot write {}: {error}", self.output_name()),
             Ending::Abandoned(signal) => {
                 let what = match self.job {
@@ -104,32 +130,29 @@ impl Recorder<'_> {
         }
     }
 
-    /// Data that were recorded are kept, a file without any is not. One that could not be written is no use.
-    fn keep_or_discard(&mut self, ending: &Ending) {
+    /// Data that were recorded are kept, a file without any is not.
+    fn keep_or_discard(&mut self) {
         let Some(output) = self.output.take() else { return };
         let name = output.name().to_owned();
-        if matches!(ending, Ending::OutputFailed(_)) {
-            output.discard();
-        } else if let Some(size) = output.salvage() {
+        let Missing { packets, bytes } = output.missing();
+        if let Some(size) = output.salvage() {
+            let missing = match packets {
+                0 => String::new(),
+                _ => format!("; {} ({}) are missing", Counted(packets, "packet"), Bytes(bytes)),
+            };
             self.console
-                .say(format_args!("{} of it are in {name}", Bytes(size)));
+                .say(format_args!("{} of it are in {name}{missing}", Bytes(size)));
         }
     }
 
-    /// One line that says what there is and whether it is all, then what is missing and what to do next; gives what there is of the
-    /// trace.
-    fn summarize(&mut self) -> Trace {
+    /// One line that says what there is and whether it is all, then what is missing and what to do next.
+    fn summarize(&mut self) -> Conclusion {
         let name = self.output_name();
         let size = self.output.as_ref().and_then(Output::size);
         let trace = match self.session.writer() {
             Writer::Us => Trace::Whole,
             Writer::Service => self.look_through(size),
         };
-        if trace == Trace::Cut {
-            self.console.say(format_args!(
-                "{name} breaks off in the middle of a packet: the service could not write all of it. Is the disk full?"
-            ));
-        }
         // Upstream's words: scripts look for them. It says the former of clones whoever writes them.
         let written = match (self.session.writer(), &self.job) {
             (Writer::Us, _) | (Writer::Service, Job::Clone(_)) => {
@@ -137,7 +160,6 @@ impl Recorder<'_> {
             }
             (Writer::Service, _) => format!("Trace written into the output file {name}"),
         };
-        let seen = trace == Trace::Whole;
         if self.awaited.is_some() && size == Some(0) {
             self.console.notice(written);
             match self.snapshots.as_ref().map(Snapshots::taken) {
@@ -147,16 +169,43 @@ impl Recorder<'_> {
                     "the snapshots have what was recorded; {name} stays empty"
                 )),
             }
-            return trace;
+            return Conclusion::Complete;
+        }
+        let seen = trace == Trace::Whole;
+        let evidence = self.contents.evidence().filter(|_| seen);
+        let mut account = self.account(evidence);
+        if trace == Trace::Cut {
+            account.is_cut_off();
         }
         let summary = Summary {
             file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),
             size,
             packets: self.contents.packets().filter(|_| seen),
             recorded: (!matches!(self.job, Job::Clone(_))).then(|| self.session.recorded(now())),
-            stats: self.session.stats(),
-            kernel: self.contents.kernel().filter(|_| seen),
+            account: &account,
+            known: match (self.session.stats(), evidence) {
+                (None, _) => Known::Nothing,
+                (Some(_), None) => Known::ByTheService,
+                (Some(_), Some(_)) => Known::ByTheKernelToo,
+            },
         };
+        self.tell_summary(&written, &summary);
+        let conclusion = match trace {
+            Trace::Cut => Conclusion::Failed,
+            Trace::Whole | Trace::NotSeen => self.judge(&summary),
+        };
+        if conclusion == Conclusion::Incomplete
+            && self.strictness == Strictness::Strict
+            && summary.known != Known::ByTheKernelToo
+        {
+            self.console.say(
+                "--strict: not all of the trace could be looked at, so nobody knows whether it is complete",
+            );
+        }
+        conclusion
+    }
+
+    fn tell_summary(&mut self, written: &str, summary: &Summary<'_>) {
         match self.console.voice().program {
             // Scripts look at the end of that line, too.
             Program::Perfetto => {
@@ -171,13 +220,29 @@ impl Recorder<'_> {
             self.console
                 .alarm("  some producers did not hand over their newest data in time; they may be missing");
         }
-        for line in summary.alarms() {
-            self.console.alarm(&line);
+        for (kind, line) in summary.lines() {
+            match kind {
+                LineKind::Alarm => self.console.alarm(&line),
+                LineKind::Aside => self.console.line(line),
+            }
         }
         if let Some(line) = summary.next_step() {
             self.console.line(line);
         }
-        trace
+    }
+
+    /// What the recording has come to.
+    fn judge(&mut self, summary: &Summary<'_>) -> Conclusion {
+        let is_ours = self.console.voice().program == Program::Ferretto;
+        if summary.account.is_void && is_ours && matches!(self.job, Job::Record) {
+            self.console.say("nothing of what was asked for was recorded");
+            return Conclusion::Failed;
+        }
+        let is_whole = summary.account.is_whole() && !self.newest_may_be_missing;
+        match is_whole && summary.known == Known::ByTheKernelToo {
+            true => Conclusion::Complete,
+            false => Conclusion::Incomplete,
+        }
     }
 
     /// Looks at the packets that the service wrote, unless they cannot or should not be read.
@@ -186,15 +251,31 @@ impl Recorder<'_> {
         let Some(output) = &mut self.output else {
             return Trace::NotSeen;
         };
-        if size.is_none_or(|size| size > MAX_LOOKED_THROUGH) {
+        let too_large = |size| size > MAX_LOOKED_THROUGH && self.strictness == Strictness::Lenient;
+        if size.is_none_or(too_large) {
             return Trace::NotSeen;
         }
         match output.read_back(|packet| contents.observe(packet)) {
-            Ok(()) => Trace::Whole,
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Trace::Cut,
+            Ok(None) => Trace::Whole,
+            Ok(Some(cut)) => {
+                // As far as it can be: it is told either way.
+                let _ = output.cut_off(cut);
+                Trace::Cut
+            }
             Err(_) => Trace::NotSeen,
         }
     }
+}
+
+/// What a recording that came to its end has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Conclusion {
+    /// All that was asked for was recorded, and nothing was lost.
+    Complete,
+    /// Some of it, or it is not known.
+    Incomplete,
+    /// None of it, or the file is not whole.
+    Failed,
 }
 
 /// What was found in a file that the service wrote.
@@ -202,7 +283,7 @@ impl Recorder<'_> {
 enum Trace {
     /// Packets, to its end.
     Whole,
-    /// It ends in the middle of one.
+    /// It ended in the middle of one.
     Cut,
     /// It was not looked at, or is something else.
     NotSeen,

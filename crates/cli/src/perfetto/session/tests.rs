@@ -54,7 +54,9 @@ fn recording(parameters: Parameters) -> Session {
     let mut session = Session::new(parameters, Duration::ZERO);
     assert_eq!(steps(&mut session), [Step::Connect]);
     session.connected(Duration::ZERO);
-    assert!(calls(&mut session).ends_with(&[EnableTracing]));
+    assert!(calls(&mut session).ends_with(&[EnableTracing, GetTraceStats]));
+    session.trace_stats(Some(TraceStats::default()), Duration::ZERO);
+    assert_eq!(steps(&mut session), []);
     session
 }
 
@@ -212,6 +214,8 @@ fn a_second_signal_gives_up() {
     session.interrupted(Signal::Interrupt, seconds(11));
     assert_eq!(steps(&mut session), [Step::Tell(Notice::AlreadyReadingBack)]);
     session.interrupted(Signal::Terminate, seconds(12));
+    assert_eq!(steps(&mut session), [], "somebody else's, for the same end");
+    session.interrupted(Signal::Terminate, seconds(13));
     assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Terminate)));
 }
 
@@ -348,7 +352,7 @@ fn whoever_waits_for_the_start_is_told() {
         Duration::ZERO,
     );
     session.connected(Duration::ZERO);
-    assert_eq!(calls(&mut session), [Observe, EnableTracing]);
+    assert_eq!(calls(&mut session), [Observe, EnableTracing, GetTraceStats]);
     session.all_data_sources_started();
     assert_eq!(steps(&mut session), [Step::ReportStarted]);
 }

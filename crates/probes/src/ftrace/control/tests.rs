@@ -269,7 +269,12 @@ fn system_calls_are_filtered_for_all_sessions_together() {
         ..config(&[])
     };
     let number = |name| crate::ftrace::syscalls::number(name).unwrap();
-    let filter = || instance.tracefs.get(&Setting::SyscallExitFilter).unwrap();
+    let filter = || {
+        instance
+            .tracefs
+            .get(&Setting::EventFilter(EventName::new("raw_syscalls", "sys_exit")))
+            .unwrap()
+    };
     let mut control = control(&instance);
     setup(&mut control, FIRST, &only("sys_read")).unwrap();
     assert_eq!(filter(), format!("id == {}", number("sys_read")));

@@ -1,5 +1,7 @@
 //! Tests of the controller on the running kernel; skipped where tracefs cannot be used.
 
+mod watching;
+
 use super::*;
 use crate::ftrace::test_instance::TestInstance;
 use crate::ftrace::tracefs::{Recording, Setting};
@@ -50,7 +52,7 @@ impl Recorder {
     }
 
     fn start(&mut self, id: FtraceSessionId, config: &FtraceConfig) -> SetupReport {
-        let report = self.controller.setup_session(id, config).unwrap();
+        let report = self.controller.setup_session(id, config, boot_time()).unwrap();
         let sink = self.sinks.entry(id).or_default();
         self.controller.start_session(id, boot_time(), sink).unwrap();
         report
@@ -63,6 +65,12 @@ impl Recorder {
     fn stop(&mut self, id: FtraceSessionId) {
         let errors = self.controller.stop_session(id, boot_time(), &mut self.sinks);
         assert!(errors.is_empty(), "{errors:?}");
+        let incidents = self.controller.take_incidents();
+        assert_eq!(
+            incidents,
+            [],
+            "a test has no instance alone, or an alarm is false"
+        );
     }
 
     fn packets(&self, id: FtraceSessionId) -> Vec<TracePacket> {
@@ -158,7 +166,7 @@ fn the_scheduling_of_this_kernel_is_recorded() {
         threads.extend(ping_pong(ROUNDS / 4));
         recorder.drain();
     }
-    recorder.controller.flush(FIRST, &mut recorder.sinks);
+    recorder.controller.flush(FIRST, boot_time(), &mut recorder.sinks);
     let seen = recorder.controller.take_threads(FIRST).seen;
     recorder.stop(FIRST);
     let stopped = boot_time();
@@ -257,7 +265,7 @@ fn a_flush_does_not_chase_the_events_of_its_own_reading() {
     recorder.start(FIRST, &config);
     recorder.drain();
     let before = recorder.bundles(FIRST).len();
-    recorder.controller.flush(FIRST, &mut recorder.sinks);
+    recorder.controller.flush(FIRST, boot_time(), &mut recorder.sinks);
     let reads = recorder.bundles(FIRST).len() - before;
     recorder.stop(FIRST);
     let cpus = recorder.instance.tracefs.cpus().unwrap().len();
@@ -289,7 +297,7 @@ fn a_flush_reads_on_behind_pages_that_ended_early() {
             return recorder.stop(FIRST);
         }
     }
-    recorder.controller.flush(FIRST, &mut recorder.sinks);
+    recorder.controller.flush(FIRST, boot_time(), &mut recorder.sinks);
     let mut prints = recorder.prints(FIRST);
     recorder.stop(FIRST);
     // One thread, but it may have moved from one CPU to another.
@@ -310,7 +318,7 @@ fn files_that_system_calls_open_are_passed_on() {
     let config = recorder.config(&["raw_syscalls/sys_exit"]);
     recorder.start(FIRST, &config);
     let file = File::open("/proc/self/stat").unwrap();
-    recorder.controller.flush(FIRST, &mut recorder.sinks);
+    recorder.controller.flush(FIRST, boot_time(), &mut recorder.sinks);
     let opened = recorder.controller.take_threads(FIRST).opened_files;
     recorder.stop(FIRST);
     let expected = (rustix::thread::gettid().as_raw_pid(), file.as_raw_fd() as u64);
@@ -543,10 +551,21 @@ fn a_session_that_cannot_be_says_why() {
         instance_name: Some("no-such-instance".into()),
         ..FtraceConfig::default()
     };
-    let error = recorder.controller.setup_session(FIRST, &missing).unwrap_err();
+    let error = recorder
+        .controller
+        .setup_session(FIRST, &missing, boot_time())
+        .unwrap_err();
     assert!(error.to_string().contains("mkdir"), "{error}");
-    let bad = recorder.config(&["a/b/c"]);
-    assert!(recorder.controller.setup_session(FIRST, &bad).is_err());
+    let bad = FtraceConfig {
+        function_filters: vec!["schedule:traceoff".into()],
+        ..recorder.config(&[])
+    };
+    assert!(
+        recorder
+            .controller
+            .setup_session(FIRST, &bad, boot_time())
+            .is_err()
+    );
     assert!(recorder.controller.instances.is_empty(), "nothing is left of it");
     assert!(
         recorder

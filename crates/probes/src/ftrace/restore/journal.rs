@@ -61,6 +61,8 @@ pub(super) enum Record {
     Changing(Setting),
     /// The value of a setting after a change.
     Left(Setting, String),
+    /// Events that were on before the first change.
+    EventsThere(Vec<EventName>),
     /// Events that were on and are about to be switched off.
     EventsFound(Vec<EventName>),
     /// Events that are about to be switched on.
@@ -84,6 +86,7 @@ impl Record {
             Record::Found(setting, value) => ("found", setting.file(), escape(value)),
             Record::Changing(setting) => ("changing", setting.file(), String::new()),
             Record::Left(setting, value) => ("left", setting.file(), escape(value)),
+            Record::EventsThere(events) => ("events-there", list(events), String::new()),
             Record::EventsFound(events) => ("events-found", list(events), String::new()),
             Record::EventsOn(events) => ("events-on", list(events), String::new()),
             Record::EventOff(event) => ("event-off", list(std::slice::from_ref(event)), String::new()),
@@ -109,6 +112,7 @@ impl Record {
             "found" => Record::Found(setting()?, unescape(second)),
             "changing" => Record::Changing(setting()?),
             "left" => Record::Left(setting()?, unescape(second)),
+            "events-there" => Record::EventsThere(events()?),
             "events-found" => Record::EventsFound(events()?),
             "events-on" => Record::EventsOn(events()?),
             "event-off" => Record::EventOff(event()?),

@@ -1,10 +1,12 @@
 //! Tests of the module.
 
+use super::journal::Orphan;
 use super::*;
 use crate::ftrace::test_instance::{TestDir, TestInstance};
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::{Duration, Instant};
 
 impl Restorer {
     /// As if the daemon were killed: nothing is put back, and the journal loses its owner.
@@ -40,11 +42,25 @@ fn any_record() -> impl Strategy<Value = Record> {
         (setting(), any_text()).prop_map(|(setting, value)| Record::Found(setting, value)),
         setting().prop_map(Record::Changing),
         (setting(), any_text()).prop_map(|(setting, value)| Record::Left(setting, value)),
+        prop::collection::vec(any_event(), 1..4).prop_map(Record::EventsThere),
         prop::collection::vec(any_event(), 1..4).prop_map(Record::EventsFound),
         prop::collection::vec(any_event(), 1..4).prop_map(Record::EventsOn),
         any_event().prop_map(Record::EventOff),
         any_event().prop_map(Record::KprobeAdded),
     ]
+}
+
+/// The one journal that nobody owns, once its lock is free: a process that another test starts holds all descriptors of ours until it is
+/// a program of its own.
+fn await_orphan(journals: &JournalDir) -> Vec<Orphan> {
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        let orphans = journals.orphans().unwrap();
+        if !orphans.is_empty() || Instant::now() > until {
+            return orphans;
+        }
+        std::thread::yield_now();
+    }
 }
 
 proptest! {
@@ -61,7 +77,7 @@ proptest! {
         prop_assert!(journals.orphans().unwrap().is_empty(), "its owner lives");
         drop(journal);
 
-        let orphans = journals.orphans().unwrap();
+        let orphans = await_orphan(&journals);
         prop_assert_eq!(orphans.len(), 1);
         prop_assert_eq!(orphans[0].root(), Path::new("/some/where\tthere"));
         prop_assert!(orphans[0].is_of_this_boot());
@@ -76,7 +92,7 @@ proptest! {
         text.truncate(end - usize::from(!text.is_char_boundary(end)));
         fs::write(&path, &text).unwrap();
         let whole_lines = text.matches('\n').count() - 1;
-        let read: Vec<Record> = journals.orphans().unwrap()[0].records().collect();
+        let read: Vec<Record> = await_orphan(&journals)[0].records().collect();
         prop_assert_eq!(&read[..], &records[..whole_lines]);
     }
 }
@@ -127,6 +143,17 @@ fn a_journal_waits_for_its_tracefs_to_come_back() {
     }
 }
 
+#[test]
+fn a_journal_goes_with_its_instance() {
+    let dir = TestDir::new();
+    let journals = JournalDir::at(dir.path().join("journals")).unwrap();
+    let instances = dir.path().join("instances");
+    fs::create_dir(&instances).unwrap();
+    drop(Journal::create(&journals, &instances.join("removed")).unwrap());
+    assert!(replay(&journals).unwrap().is_empty());
+    assert_eq!(fs::read_dir(dir.path().join("journals")).unwrap().count(), 0);
+}
+
 /// A change that a session could make.
 #[derive(Clone, Debug)]
 enum Change {
@@ -167,7 +194,10 @@ fn any_change() -> impl Strategy<Value = Change> {
             Change::Set(Setting::EventPids, "1 2 3"),
             Change::Set(Setting::CpuMask, "1"),
             Change::Set(Setting::Option("event-fork".into()), "1"),
-            Change::Set(Setting::SyscallEnterFilter, "id == 3 || id == 4"),
+            Change::Set(
+                Setting::EventFilter(EventName::new("raw_syscalls", "sys_enter")),
+                "id == 3 || id == 4"
+            ),
         ]),
         Just(Change::DisableAll),
         event().prop_map(Change::Enable),
@@ -181,7 +211,12 @@ fn leave_in_some_state(instance: &TestInstance) {
     tracefs.set(&Setting::BufferPercent, "33").unwrap();
     tracefs.set(&Setting::TraceClock, "global").unwrap();
     tracefs.set(&Setting::EventPids, "77 88").unwrap();
-    tracefs.set(&Setting::SyscallEnterFilter, "id == 9").unwrap();
+    tracefs
+        .set(
+            &Setting::EventFilter(EventName::new("raw_syscalls", "sys_enter")),
+            "id == 9",
+        )
+        .unwrap();
     tracefs.set(&Setting::BufferSizeKb, "128").unwrap();
     tracefs.set(&Setting::CpuBufferSizeKb(0), "300").unwrap();
     tracefs
@@ -251,6 +286,107 @@ fn after_a_crash_what_others_have_changed_since_is_left_alone() {
     tracefs.set(&Setting::TraceClock, "mono").unwrap();
     replay(&journals).unwrap();
     assert_eq!(tracefs.get(&Setting::TraceClock).unwrap(), "mono");
+    assert_eq!(tracefs.get(&Setting::BufferPercent).unwrap(), "50");
+}
+
+#[test]
+fn a_journal_is_discarded_where_somebody_else_traces_by_now() {
+    for sign in ["an event", "a reader"] {
+        let Some(instance) = TestInstance::new() else {
+            return;
+        };
+        let tracefs = &instance.tracefs;
+        let dir = TestDir::new();
+        let journals = JournalDir::at(dir.path().join("journals")).unwrap();
+        let mut restorer = Restorer::new(tracefs.clone(), Some(journals.clone()));
+        restorer.set(&Setting::TracingOn, "0").unwrap();
+        restorer.set(&Setting::BufferSizeKb, "512").unwrap();
+        restorer.set(&Setting::BufferPercent, "7").unwrap();
+        restorer.set(&Setting::TracingOn, "1").unwrap();
+        restorer.crash();
+
+        let mut reader = None;
+        match sign {
+            "an event" => tracefs
+                .set_event(&EventName::new("sched", "sched_process_exit"), Recording::On)
+                .unwrap(),
+            _ => {
+                let pipe = fs::File::open(tracefs.root().join("trace_pipe")).unwrap();
+                let mut sleep = std::process::Command::new("sleep");
+                reader = Some(sleep.arg("1000").stdin(pipe).spawn().unwrap());
+            }
+        }
+        fs::write(tracefs.root().join("trace_marker"), "theirs").unwrap();
+        let replayed = replay(&journals).unwrap();
+        if let Some(mut reader) = reader {
+            reader.kill().unwrap();
+            reader.wait().unwrap();
+        }
+        assert!(replayed[0].somebody_else.is_some(), "{sign}: {replayed:?}");
+        assert_eq!(tracefs.get(&Setting::BufferPercent).unwrap(), "7", "{sign}");
+        assert!(tracefs.read("trace").unwrap().contains("theirs"), "{sign}");
+        assert!(
+            replay(&journals).unwrap().is_empty(),
+            "{sign}: the journal is gone"
+        );
+    }
+}
+
+#[test]
+fn what_somebody_else_changed_meanwhile_is_not_put_back() {
+    let Some(instance) = TestInstance::new() else {
+        return;
+    };
+    let tracefs = &instance.tracefs;
+    let mut restorer = Restorer::new(tracefs.clone(), None);
+    restorer.set(&Setting::TraceClock, "boot").unwrap();
+    restorer.set(&Setting::BufferSizeKb, "512").unwrap();
+    restorer.set(&Setting::BufferPercent, "7").unwrap();
+    restorer.set(&Setting::TracingOn, "1").unwrap();
+    tracefs.set(&Setting::TracingOn, "0").unwrap();
+    tracefs.set(&Setting::BufferSizeKb, "300").unwrap();
+    let size = tracefs.get(&Setting::BufferSizeKb).unwrap();
+    assert!(restorer.restore().is_empty());
+    assert_eq!(tracefs.get(&Setting::TracingOn).unwrap(), "0");
+    assert_eq!(tracefs.get(&Setting::BufferSizeKb).unwrap(), size);
+    assert_eq!(tracefs.get(&Setting::TraceClock).unwrap(), "local");
+    assert_eq!(tracefs.get(&Setting::BufferPercent).unwrap(), "50");
+}
+
+#[test]
+fn what_somebody_else_found_good_is_what_they_find_again() {
+    let Some(instance) = TestInstance::new() else {
+        return;
+    };
+    let tracefs = &instance.tracefs;
+    let mut restorer = Restorer::new(tracefs.clone(), None);
+    restorer.set(&Setting::BufferPercent, "7").unwrap();
+    tracefs.set(&Setting::BufferPercent, "60").unwrap();
+    restorer.set(&Setting::BufferPercent, "8").unwrap();
+    assert!(restorer.restore().is_empty());
+    assert_eq!(tracefs.get(&Setting::BufferPercent).unwrap(), "60");
+}
+
+#[test]
+fn who_traces_at_the_end_keeps_events_and_buffers() {
+    let Some(instance) = TestInstance::new() else {
+        return;
+    };
+    let tracefs = &instance.tracefs;
+    let theirs = EventName::new("sched", "sched_process_exit");
+    let mut restorer = Restorer::new(tracefs.clone(), None);
+    restorer.set(&Setting::TracingOn, "0").unwrap();
+    restorer.set(&Setting::BufferSizeKb, "512").unwrap();
+    restorer.set(&Setting::BufferPercent, "7").unwrap();
+    restorer.set(&Setting::TracingOn, "1").unwrap();
+    let size = tracefs.get(&Setting::BufferSizeKb).unwrap();
+    tracefs.set_event(&theirs, Recording::On).unwrap();
+    fs::write(tracefs.root().join("trace_marker"), "theirs").unwrap();
+    assert!(restorer.restore().is_empty());
+    assert!(tracefs.read("trace").unwrap().contains("theirs"));
+    assert_eq!(tracefs.get(&Setting::BufferSizeKb).unwrap(), size);
+    assert_eq!(tracefs.recording().unwrap(), Recording::On);
+    assert!(tracefs.event_enabled(&theirs).unwrap());
     assert_eq!(tracefs.get(&Setting::BufferPercent).unwrap(), "50");
 }
 
@@ -325,5 +461,11 @@ fn a_hard_reset_stops_everything() {
     assert_eq!(instance.tracefs.recording().unwrap(), Recording::Off);
     assert!(instance.tracefs.enabled_events().unwrap().is_empty());
     assert!(instance.tracefs.buffer_pages(4096).unwrap() <= Some(2));
-    assert_eq!(instance.tracefs.get(&Setting::SyscallEnterFilter).unwrap(), "0");
+    assert_eq!(
+        instance
+            .tracefs
+            .get(&Setting::EventFilter(EventName::new("raw_syscalls", "sys_enter")))
+            .unwrap(),
+        "0"
+    );
 }

@@ -55,6 +55,7 @@ fn a_packet_holds_what_was_collected() {
             unknown_events: vec!["a/b".into()],
             failed_events: vec!["c/d".into()],
         },
+        troubles: vec!["One thing.".into(), "Another.".into()],
         symbols: SymbolStats {
             parsed: 7,
             memory_kib: 8,
@@ -78,6 +79,7 @@ fn a_packet_holds_what_was_collected() {
     let start = decode(Phase::START_OF_TRACE);
     assert_eq!(start.phase, Some(Phase::START_OF_TRACE));
     assert!(start.ftrace_parse_errors.is_empty());
+    assert_eq!(start.atrace_errors.as_deref(), Some("One thing.\nAnother."));
 
     let end = decode(Phase::END_OF_TRACE);
     assert_eq!(end.cpu_stats[0].cpu, Some(1));
@@ -98,4 +100,24 @@ fn a_packet_holds_what_was_collected() {
         [messages::FtraceParseStatus::FTRACE_STATUS_INVALID_EVENT]
     );
     assert!(!end.kprobe_stats.is_set());
+}
+
+#[test]
+fn a_trouble_is_one_line_with_its_time() {
+    let mut writer = Writer::new();
+    encode_trouble(
+        77,
+        "ftrace is in use. As root, type\n    echo nop > tracer",
+        &mut writer,
+    );
+    let packet = messages::TracePacket::decode_from_slice(writer.as_slice()).unwrap();
+    assert_eq!(packet.timestamp, Some(77));
+    let Some(Data::FtraceStats(stats)) = packet.data else {
+        panic!("{packet:?}");
+    };
+    assert_eq!(stats.phase, Some(Phase::START_OF_TRACE));
+    assert_eq!(
+        stats.atrace_errors.as_deref(),
+        Some("ftrace is in use. As root, type echo nop > tracer")
+    );
 }

@@ -18,8 +18,10 @@ fn a_setting_is_found_by_its_file() {
         Setting::FunctionFilter,
         Setting::GraphFunctions,
         Setting::MaxGraphDepth,
-        Setting::SyscallEnterFilter,
-        Setting::SyscallExitFilter,
+        Setting::SubBufferSizeKb,
+        Setting::UnwantedPids,
+        Setting::EventFilter(EventName::new("raw_syscalls", "sys_enter")),
+        Setting::EventFilter(EventName::new("raw_syscalls", "sys_exit")),
     ];
     for setting in settings {
         assert_eq!(Setting::from_file(&setting.file()), Some(setting));
@@ -28,6 +30,9 @@ fn a_setting_is_found_by_its_file() {
         "",
         "trace",
         "options/",
+        "events/sched/filter",
+        "events/../../filter",
+        "events/a/b/c/filter",
         "options/../tracing_on",
         "per_cpu/cpux/buffer_size_kb",
         "/etc/passwd",
@@ -51,8 +56,16 @@ fn what_a_file_shows_becomes_what_can_be_written() {
             "schedule\nkfree\nschedule_timeout:traceoff:unlimited\n",
             "schedule\nkfree",
         ),
-        (Setting::SyscallEnterFilter, "none\n", "0"),
-        (Setting::SyscallEnterFilter, "id == 3\n", "id == 3"),
+        (
+            Setting::EventFilter(EventName::new("raw_syscalls", "sys_enter")),
+            "none\n",
+            "0",
+        ),
+        (
+            Setting::EventFilter(EventName::new("raw_syscalls", "sys_enter")),
+            "id == 3\n",
+            "id == 3",
+        ),
         (Setting::CpuMask, "ff\n", "ff"),
     ];
     for (setting, shown, written) in cases {

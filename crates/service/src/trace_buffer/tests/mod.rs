@@ -120,6 +120,10 @@ fn discard(size: u64) -> Fixture {
     Fixture(TraceBuffer::new(size, FillPolicy::Discard).unwrap())
 }
 
+fn discard_at_end(size: u64) -> Fixture {
+    Fixture(TraceBuffer::new(size, FillPolicy::DiscardAtEnd).unwrap())
+}
+
 impl Fixture {
     fn try_commit(&mut self, chunk: &TestChunk) -> CopyOutcome {
         let outcome = self.0.copy_chunk(&chunk.info, &chunk.payload);

@@ -116,6 +116,8 @@ struct Writer {
     /// The largest number that left the buffer.
     gone: Option<u64>,
     next_packet: usize,
+    /// It went away, and what it had not sent with it.
+    is_gone: bool,
     /// The last empty chunk that was refused: the gap it leaves is marked although it costs no packet.
     refused_empty: Option<u64>,
 }
@@ -135,7 +137,7 @@ impl Writer {
 
     /// Writes one more chunk.
     fn write(&mut self, random: &mut Random, max_fragment: usize) {
-        if self.in_flight.back().is_some_and(|chunk| chunk.open) {
+        if self.is_gone || self.in_flight.back().is_some_and(|chunk| chunk.open) {
             return;
         }
         let number = self.next_number;
@@ -195,8 +197,9 @@ impl Writer {
                 let first = held.fragments[held.taken].clone();
                 let mut chain = vec![*number];
                 let mut last = first.clone();
-                let mut broken = first.index > 0;
-                let mut waits = !broken && !first.ends_packet && held.awaits_patch;
+                let unpatched = !first.ends_packet && held.awaits_patch;
+                let mut broken = first.index > 0 || unpatched && self.is_gone;
+                let mut waits = !broken && unpatched;
                 let mut later = numbers[position + 1..].iter();
                 let mut expected = *number;
                 while !broken && !waits && !last.ends_packet {
@@ -210,7 +213,9 @@ impl Writer {
                         broken = true;
                     } else if let Some(fragment) = chunk.fragments.get(chunk.taken) {
                         broken = fragment.packet != first.packet || fragment.index != chain.len();
-                        waits = !broken && !fragment.ends_packet && chunk.awaits_patch;
+                        let unpatched = !fragment.ends_packet && chunk.awaits_patch;
+                        broken |= unpatched && self.is_gone;
+                        waits = !broken && unpatched;
                         if !broken {
                             chain.push(*next);
                             last = fragment.clone();
@@ -257,6 +262,8 @@ struct Model {
     random: Random,
     buffer: TraceBuffer,
     policy: FillPolicy,
+    /// It discards, and has refused a chunk for want of room.
+    full: bool,
     write_at: u32,
     writers: Vec<Writer>,
     delivered: usize,
@@ -267,10 +274,10 @@ impl Model {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
         let size = 4096 << random.below(4);
-        let policy = if random.one_in(4) {
-            FillPolicy::Discard
-        } else {
-            FillPolicy::RingBuffer
+        let policy = match random.below(6) {
+            0 | 1 => FillPolicy::Discard,
+            2 => FillPolicy::DiscardAtEnd,
+            _ => FillPolicy::RingBuffer,
         };
         let writers = (0..1 + random.below(6))
             .map(|index| Writer {
@@ -287,6 +294,7 @@ impl Model {
                 completed: BTreeSet::new(),
                 gone: None,
                 next_packet: 0,
+                is_gone: false,
                 refused_empty: None,
             })
             .collect();
@@ -296,6 +304,7 @@ impl Model {
             random,
             buffer,
             policy,
+            full: false,
             write_at: 0,
             writers,
             delivered: 0,
@@ -363,7 +372,7 @@ impl Model {
                     writer.refused_empty = writer.refused_empty.max(Some(number));
                 }
                 match why {
-                    Discard::Full => assert_eq!(self.policy, FillPolicy::Discard),
+                    Discard::Full => self.refuse_for_want_of_room(reserved),
                     Discard::TooLate => assert!(
                         writer.gone.is_some_and(|gone| gone > number)
                             || seen_before.is_some_and(|seen| seen == visible.len()),
@@ -414,6 +423,36 @@ impl Model {
         self.writers[index].held.insert(number, held);
     }
 
+    /// The buffer said that it is full, to a chunk with `reserved` bytes: it was before, or is now with reason.
+    fn refuse_for_want_of_room(&mut self, reserved: usize) {
+        assert_ne!(self.policy, FillPolicy::RingBuffer);
+        if std::mem::replace(&mut self.full, true) {
+            return;
+        }
+        let size = (16 + reserved as u32).next_multiple_of(16);
+        let capacity = self.buffer.size() as u32;
+        let behind_the_end = self.write_at + size > capacity;
+        let needed = match self.policy {
+            FillPolicy::DiscardAtEnd => {
+                assert!(behind_the_end, "there is room");
+                return;
+            }
+            _ if behind_the_end => vec![(self.write_at, capacity), (0, size)],
+            _ => vec![(self.write_at, self.write_at + size)],
+        };
+        let unread = |held: &Held| held.taken < held.fragments.len();
+        let in_the_way = self.writers.iter().any(|writer| {
+            let meets = |held: &Held| {
+                needed
+                    .iter()
+                    .any(|(start, end)| held.start < *end && *start < held.end)
+            };
+            let last = writer.held.iter().rev().find(|(_, held)| meets(held));
+            last.is_some_and(|(last, _)| writer.held.range(..=last).any(|(_, held)| unread(held)))
+        });
+        assert!(in_the_way, "what is in the way was read");
+    }
+
     /// Overwrites what is in the way of a chunk with `reserved` bytes. Returns where the chunk goes.
     fn make_room(&mut self, reserved: usize) -> (u32, u32) {
         let size = (16 + reserved as u32).next_multiple_of(16);
@@ -434,6 +473,14 @@ impl Model {
                 .rev()
                 .find(|(_, held)| held.start < end && start < held.end);
             if let Some((&hit, _)) = hit {
+                // Over what is left of a lost packet the reader may have passed before the model did.
+                let is_whole = |fragment: &Fragment| fragment.index == 0 && fragment.ends_packet;
+                let unread = |held: &Held| held.fragments[held.taken..].iter().any(is_whole);
+                assert!(
+                    self.policy == FillPolicy::RingBuffer
+                        || !writer.held.range(..=hit).any(|(_, held)| unread(held)),
+                    "something unread made room"
+                );
                 writer.evict(hit);
             }
         }
@@ -477,6 +524,17 @@ impl Model {
                 self.copy(index, &chunk);
             }
         }
+    }
+
+    /// The writer dies: what it has in shared memory is scraped, patches that it has not sent never come.
+    fn die(&mut self, index: usize) {
+        self.scrape(index);
+        let writer = &mut self.writers[index];
+        writer.is_gone = true;
+        writer.in_flight.clear();
+        writer.unpatched.clear();
+        let (producer, writer) = (ProducerId(writer.producer), WriterId(writer.writer));
+        self.buffer.writer_gone(producer, writer);
     }
 
     fn patch(&mut self, index: usize) {
@@ -583,6 +641,7 @@ impl Model {
                 }
             }
             14 if self.random.one_in(4) => self.lose(index),
+            15 if self.random.one_in(40) => self.die(index),
             14..17 => self.patch(index),
             17 => {
                 let limit = self.random.below(6);
@@ -613,7 +672,7 @@ impl Model {
                 writer
                     .held
                     .values()
-                    .all(|held| !held.incomplete || self.policy == FillPolicy::Discard),
+                    .all(|held| !held.incomplete || writer.is_gone || self.full),
                 "seed {}: a scraped chunk was never completed",
                 self.seed
             );

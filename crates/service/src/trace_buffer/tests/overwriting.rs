@@ -207,6 +207,114 @@ fn a_buffer_that_discards_keeps_the_oldest() {
 }
 
 #[test]
+fn what_was_read_makes_room_in_a_buffer_that_discards() {
+    let mut buffer = discard(4096);
+    for id in 0..100 {
+        buffer.commit(chunk(1, 1, id).whole('a', 1000));
+        buffer.commit(chunk(2, 1, id).whole('b', 1000));
+        assert_eq!(buffer.read(), ["a1000", "b1000"]);
+    }
+    let stats = buffer.stats();
+    assert_eq!((stats.chunks_overwritten, stats.chunks_discarded), (0, 0));
+    assert_eq!((stats.chunks_written, stats.chunks_read), (200, 200));
+    assert!(stats.write_wrap_count > 40);
+}
+
+#[test]
+fn what_is_unread_does_not_make_room_wherever_it_is() {
+    // The last one is behind the end, or the one that is in the way is: at the end, at the beginning, or further on.
+    for (sizes, read) in [
+        (&[1000, 1000, 2000][..], 0),
+        (&[2000, 1000, 1000], 0),
+        (&[100, 3000, 900], 1),
+    ] {
+        let mut buffer = discard(4096);
+        for (id, size) in (0..).zip(sizes) {
+            buffer.commit(chunk(1, 1, id).whole('a', *size));
+        }
+        assert_eq!(buffer.read_some(read).len(), read);
+        let refused = chunk(2, 1, 0).whole('x', 200);
+        assert_eq!(buffer.try_commit(&refused), CopyOutcome::Discarded(Discard::Full));
+        assert_eq!(buffer.read().len(), sizes.len() - read);
+        assert_eq!(
+            buffer.try_commit(&refused),
+            CopyOutcome::Discarded(Discard::Full),
+            "it stays as it is, whatever was read since"
+        );
+    }
+}
+
+#[test]
+fn a_chunk_without_packets_does_not_make_room_of_those_before_it() {
+    let mut buffer = discard(4096);
+    // It comes too early, so that it is the first that the next lap meets.
+    buffer.commit(chunk(1, 1, 1));
+    buffer.commit(chunk(1, 1, 0).whole('a', 2000));
+    buffer.commit(chunk(2, 1, 0).whole('b', 2000));
+    let refused = chunk(3, 1, 0).whole('x', 1);
+    for _ in 0..4 {
+        let _ = buffer.try_commit(&refused);
+    }
+    assert_eq!(buffer.read()[..2], ["a2000", "b2000"]);
+}
+
+#[test]
+fn what_waits_for_a_patch_does_not_make_room() {
+    let mut buffer = discard(4096);
+    buffer.commit(chunk(1, 1, 0).begin('a', 1000).needs_patching());
+    buffer.commit(chunk(2, 1, 0).whole('b', 2000));
+    assert_eq!(buffer.read(), ["b2000"]);
+    buffer.commit(chunk(2, 1, 1).whole('c', 900));
+    let refused = chunk(2, 1, 2).whole('d', 900);
+    assert_eq!(buffer.try_commit(&refused), CopyOutcome::Discarded(Discard::Full));
+    assert_eq!(buffer.read(), ["c900"]);
+}
+
+#[test]
+fn the_rest_of_a_scraped_chunk_does_not_end_a_buffer_that_discards() {
+    // Its scraped copy was read, and made room, or stands right in front of the cursor.
+    for gone in [false, true] {
+        let mut buffer = discard(4096);
+        buffer.scrape(chunk(1, 1, 0).whole('a', 20).begin('b', 10).padded_to(1000));
+        buffer.commit(chunk(2, 1, 0).whole('x', 3000));
+        assert_eq!(buffer.read(), ["a20", "x3000"]);
+        if gone {
+            buffer.commit(chunk(2, 1, 1).whole('y', 500));
+        }
+        buffer.commit(
+            chunk(1, 1, 0)
+                .whole('a', 20)
+                .whole('b', 10)
+                .whole('c', 100)
+                .padded_to(1000),
+        );
+        buffer.commit(chunk(2, 1, 2).whole('z', 500));
+        let read = buffer.read();
+        assert!(
+            ["b10", "c100"]
+                .iter()
+                .all(|text| read.contains(&(*text).to_owned())),
+            "{read:?}"
+        );
+        assert!(read.iter().any(|text| text.starts_with("z500")), "{read:?}");
+        assert_eq!(buffer.stats().chunks_discarded, 0);
+    }
+}
+
+#[test]
+fn a_buffer_of_upstreams_second_kind_that_discards_is_filled_once() {
+    let mut buffer = discard_at_end(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 2000));
+    buffer.commit(chunk(1, 1, 1).whole('b', 2000));
+    assert_eq!(buffer.read(), ["a2000", "b2000"]);
+    for id in [2, 3] {
+        let refused = chunk(1, 1, id).whole('x', 100);
+        assert_eq!(buffer.try_commit(&refused), CopyOutcome::Discarded(Discard::Full));
+    }
+    assert_eq!(buffer.stats().write_wrap_count, 0);
+}
+
+#[test]
 fn a_buffer_that_discards_may_be_filled_to_the_last_byte() {
     let mut buffer = discard(4096);
     for (id, outcome) in [
@@ -266,7 +374,7 @@ fn histograms_count_every_commit_that_a_buffer_looks_at() {
         let histograms = buffer.0.writer_stats();
         histograms.map(|(_, _, h)| h.counts().iter().sum::<u64>()).sum()
     };
-    let mut buffer = discard(4096);
+    let mut buffer = discard_at_end(4096);
     let scraped = chunk(1, 1, 0).whole('a', 20).whole('b', 20);
     buffer.scrape(scraped.clone());
     buffer.commit(scraped.clone());

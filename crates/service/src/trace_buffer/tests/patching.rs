@@ -188,3 +188,43 @@ fn a_full_buffer_that_discards_still_takes_patches() {
     assert!(buffer.patch((1, 1, 0), 1, b"aaaa", DONE));
     assert_eq!(buffer.read(), ["a5+b5"]);
 }
+
+#[test]
+fn what_a_lost_writer_left_unpatched_is_lost_and_holds_up_nothing() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 9).begin('b', 9).needs_patching());
+    buffer.commit(chunk(1, 1, 1).end('c', 9).whole('d', 9).begin('e', 9));
+    buffer.commit(chunk(1, 1, 2).middle('f', 9).needs_patching());
+    buffer.commit(chunk(1, 1, 3).end('g', 9).whole('h', 9));
+    buffer.commit(chunk(2, 1, 0).begin('i', 9).needs_patching());
+    buffer.commit(chunk(2, 1, 1).end('j', 9).whole('k', 9));
+    assert_eq!(buffer.read(), ["a9"]);
+    buffer.0.writer_gone(ProducerId(1), WriterId(1));
+    buffer.0.begin_read();
+    for text in ["dddddddd", "hhhhhhhh"] {
+        let packet = buffer.0.read_next_packet().expect("it waits for nothing");
+        assert_eq!(packet.fragments().collect::<Vec<_>>().concat(), text.as_bytes());
+        assert!(
+            packet.losses.contains(LossReasons::WRITER_ABORT),
+            "{:?}",
+            packet.losses
+        );
+    }
+    assert!(
+        buffer.0.read_next_packet().is_none(),
+        "another writer's may still be patched"
+    );
+    assert!(buffer.patch((2, 1, 0), 1, b"ii--", DONE));
+    assert_eq!(first_fragments(&mut buffer).len(), 2);
+}
+
+#[test]
+fn the_end_of_a_writer_that_wrote_nothing_changes_nothing() {
+    let mut buffer = ring(4096);
+    buffer.0.writer_gone(ProducerId(1), WriterId(1));
+    buffer.commit(chunk(1, 1, 0).begin('a', 9).needs_patching());
+    buffer.commit(chunk(1, 1, 1).end('b', 9));
+    assert!(buffer.read().is_empty());
+    assert!(buffer.patch((1, 1, 0), 1, b"aaaa", DONE));
+    assert_eq!(first_fragments(&mut buffer).len(), 1);
+}

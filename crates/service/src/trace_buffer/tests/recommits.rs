@@ -218,7 +218,7 @@ fn only_the_final_commit_moves_and_only_when_all_was_read() {
 
 #[test]
 fn a_full_buffer_that_discards_still_completes_what_it_holds() {
-    let mut buffer = discard(4096);
+    let mut buffer = discard_at_end(4096);
     buffer.scrape(chunk(1, 1, 0).whole('a', 20).begin('b', 10).padded_to(1024));
     assert_eq!(buffer.read(), ["a20"]);
     fill_to_the_end(&mut buffer);

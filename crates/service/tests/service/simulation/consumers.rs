@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ferretto_proto::messages::priority_boost_config::BoostPolicy;
-use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
+use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::{DataSourceConfig, Message, PriorityBoostConfig, TraceConfig, trace_config};
 use ferretto_service::{ConfigInput, ConsumerId, SessionId, StateScope};
 
@@ -81,6 +81,7 @@ impl Simulation {
                 } else {
                     FillPolicy::RING_BUFFER
                 }),
+                experimental_mode: random.one_in(4).then_some(ExperimentalMode::TRACE_BUFFER_V2),
                 transfer_on_clone: random.one_in(16).then_some(true),
                 clear_before_clone: random.one_in(16).then_some(true),
                 ..Default::default()

@@ -1,10 +1,13 @@
-//! The scheduling policy and priority of the daemon's thread, which `priority_boost` of a config raises.
+//! The scheduling policy and priority of a daemon's thread, which `priority_boost` of a config raises: that of a session the
+//! service's, that of a data source the probes'.
 //!
 //! It takes `CAP_SYS_NICE` or resource limits (`RLIMIT_NICE`, `RLIMIT_RTPRIO`) that allow it.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::io;
 
+use ferretto_proto::messages::PriorityBoostConfig;
 use ferretto_service::PriorityBoost;
 
 /// What the scheduler knows of a thread.
@@ -19,13 +22,13 @@ struct Scheduling {
 
 /// What the thread that made this ran at, to which a priority that was raised since, or inherited by another, is put back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ThreadPriority {
+pub(crate) struct ThreadPriority {
     usual: Scheduling,
 }
 
 impl ThreadPriority {
     /// Remembers what this thread runs at.
-    pub(super) fn of_this_thread() -> ThreadPriority {
+    pub(crate) fn of_this_thread() -> ThreadPriority {
         ThreadPriority { usual: current() }
     }
 
@@ -33,7 +36,7 @@ impl ThreadPriority {
     ///
     /// # Errors
     /// What the kernel has against it; then nothing has changed.
-    pub(super) fn set(&self, boost: Option<PriorityBoost>) -> Result<(), PriorityError> {
+    pub(crate) fn set(&self, boost: Option<PriorityBoost>) -> Result<(), PriorityError> {
         let before = current();
         apply(match boost {
             None => self.usual,
@@ -55,12 +58,66 @@ impl ThreadPriority {
     }
 }
 
+/// Boosts of this thread that are asked for one by one, of which the highest counts. The thread is at its usual priority again when
+/// this ends.
+#[derive(Debug)]
+pub(crate) struct Boosts {
+    thread: ThreadPriority,
+    by: BTreeMap<u64, PriorityBoost>,
+}
+
+impl Boosts {
+    /// None yet.
+    pub(crate) fn of_this_thread() -> Boosts {
+        Boosts {
+            thread: ThreadPriority::of_this_thread(),
+            by: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a boost, under a number by which it can be taken back.
+    ///
+    /// # Errors
+    /// If there is no such priority, or the kernel refuses it: then there is no such boost.
+    pub(crate) fn add(&mut self, number: u64, config: &PriorityBoostConfig) -> Result<(), String> {
+        self.by.insert(number, PriorityBoost::requested(config)?);
+        self.thread.set(self.highest()).map_err(|error| {
+            self.by.remove(&number);
+            format!("priority_boost: {error}")
+        })
+    }
+
+    /// Takes a boost back.
+    pub(crate) fn remove(&mut self, number: u64) {
+        if self.by.remove(&number).is_none() {
+            return;
+        }
+        // One that was in the shadow of a higher one may turn out to be refused.
+        while self.thread.set(self.highest()).is_err() && !self.by.is_empty() {
+            let highest = self.highest();
+            self.by.retain(|_, boost| Some(*boost) != highest);
+        }
+    }
+
+    fn highest(&self) -> Option<PriorityBoost> {
+        self.by.values().max().copied()
+    }
+}
+
+impl Drop for Boosts {
+    fn drop(&mut self) {
+        if !self.by.is_empty() {
+            let _ = self.thread.set(None);
+        }
+    }
+}
+
 /// The kernel does not change the priority.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PriorityError {
+pub(crate) enum PriorityError {
     /// `sched_setscheduler` failed.
     #[error(
-        "sched_setscheduler(policy {policy}, priority {priority}): {error}; the service needs CAP_SYS_NICE"
+        "sched_setscheduler(policy {policy}, priority {priority}): {error}; this program needs CAP_SYS_NICE"
     )]
     Policy {
         policy: i32,
@@ -68,7 +125,7 @@ pub(super) enum PriorityError {
         error: io::Error,
     },
     /// `setpriority` failed.
-    #[error("setpriority({nice}): {error}; the service needs CAP_SYS_NICE")]
+    #[error("setpriority({nice}): {error}; this program needs CAP_SYS_NICE")]
     Nice { nice: i32, error: io::Error },
 }
 

@@ -1,0 +1,412 @@
+//! What the service's counters say about lost data, and how full the buffers are.
+//!
+//! Called for an [`Account`], and while recording for the changing line. Fields and their meaning are those of upstream's
+//! `trace_stats.proto`; what the config says, and what it should say instead, is quoted as one would type it. Advice is only given
+//! where it follows from the numbers.
+
+use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
+use ferretto_proto::messages::{TraceConfig, TraceStats};
+
+use super::evidence::SourceOf;
+use super::{Account, Baseline, Case, Severity, Wording, is_flight_recorder, listed, roomy};
+use crate::perfetto::figures::{Bytes, Counted};
+
+/// What upstream's service, and ours, gives a producer that does not say.
+const DEFAULT_SHM_KB: u64 = 256;
+/// More shared memory is not given to anybody.
+const MAX_SHM_KB: u64 = 32 << 10;
+/// From here on a buffer is better streamed into a file than made larger.
+const LARGE_BUFFER_KB: u64 = 1 << 20;
+/// How often a file is written unless the config says.
+const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = 5000;
+const MIN_FILE_WRITE_PERIOD_MS: u32 = 100;
+const DEFAULT_FLUSH_TIMEOUT_MS: u32 = 5000;
+
+/// The counters of a session, to be judged.
+pub(super) struct Counters<'a> {
+    config: &'a TraceConfig,
+    wording: Wording,
+    stats: &'a TraceStats,
+    baseline: Option<Baseline>,
+    late_to_flush: &'a [SourceOf],
+    worst_writer: &'a dyn Fn(usize) -> Option<String>,
+}
+
+impl<'a> Counters<'a> {
+    pub(super) fn of(case: &Case<'a>, stats: &'a TraceStats) -> Counters<'a> {
+        Counters {
+            config: case.config,
+            wording: case.wording,
+            stats,
+            baseline: case.baseline,
+            late_to_flush: case.evidence.map_or(&[], |evidence| &evidence.late_to_flush),
+            worst_writer: case.worst_writer,
+        }
+    }
+
+    /// Buffer by buffer, then those of the whole session.
+    pub(super) fn add_to(&self, account: &mut Account) {
+        for (index, buffer) in self.stats.buffer_stats.iter().enumerate() {
+            self.buffer(index, buffer, account);
+        }
+        self.wrong_buffers(account);
+        self.packets(account);
+        self.flushes(account);
+    }
+
+    fn buffer(&self, index: usize, buffer: &BufferStats, account: &mut Account) {
+        let name = self.buffer_name(index);
+        let chunks = |count: u64, bytes: u64| {
+            let bytes = if bytes > 0 {
+                format!(" ({})", Bytes(bytes))
+            } else {
+                String::new()
+            };
+            format!("{}{bytes} of {name}", Counted(count, "chunk"))
+        };
+        let mut lost = |cause, what: String, why: &str, advice: Option<String>| {
+            account.add(Severity::Loss, cause, what, why, advice);
+        };
+        if let Some(count @ 1..) = buffer.chunks_discarded {
+            let advice = match self.config.write_into_file {
+                // What has been written makes room again.
+                Some(true) => self.write_more_often(index, buffer),
+                _ => format!(
+                    "{}, or keep the newest data instead of the oldest: fill_policy: RING_BUFFER",
+                    self.larger_buffer(index, buffer, "or more")
+                ),
+            };
+            let why = "came when the buffer was full, and its policy is DISCARD";
+            lost("buffer_full", chunks(count, 0), why, Some(advice));
+        }
+        if let Some(count @ 1..) = buffer.trace_writer_packet_loss {
+            let what = format!("{} in {name}", Counted(count, "gap"));
+            let why = "producers wrote faster than the service took it, and their shared memory was full";
+            lost(
+                "shared_memory_full",
+                what,
+                why,
+                Some(self.about_shared_memory(index)),
+            );
+        }
+        if let Some(count @ 1..) = buffer.patches_failed {
+            let what = format!("{} for {name}", Counted(count, "patch"));
+            let why = "came after their packets had been overwritten, which are incomplete therefore";
+            lost(
+                "patch_too_late",
+                what,
+                why,
+                Some(self.larger_buffer(index, buffer, "")),
+            );
+        }
+        if let Some(count @ 1..) = buffer.oversized_packets_dropped {
+            let what = format!("{} for {name}", Counted(count, "packet"));
+            let why = "did not fit into the buffer at all";
+            lost(
+                "packet_too_large",
+                what,
+                why,
+                Some(self.larger_buffer(index, buffer, "")),
+            );
+        }
+        if let Some(count @ 1..) = buffer.abi_violations {
+            let why = "a producer broke the rules of shared memory; what it wrote there is left out";
+            let advice = "see the service's log for the producer, and update it".to_owned();
+            lost("malformed_chunk", chunks(count, 0), why, Some(advice));
+        }
+        if let Some(count @ 1..) = buffer.chunks_overwritten {
+            let bytes = buffer.bytes_overwritten.unwrap_or(0);
+            let (severity, why, advice) = self.about_overwriting(index, buffer, bytes);
+            account.add(
+                severity,
+                "buffer_overwritten",
+                chunks(count, bytes),
+                why,
+                Some(advice),
+            );
+        }
+    }
+
+    /// Why a buffer was overwritten, whether that was wanted, and what helps who wants more.
+    fn about_overwriting(
+        &self,
+        index: usize,
+        buffer: &BufferStats,
+        bytes: u64,
+    ) -> (Severity, &'static str, String) {
+        if self.config.write_into_file == Some(true) {
+            let why = "overwritten before they were written into the file";
+            return (Severity::Loss, why, self.write_more_often(index, buffer));
+        }
+        let needed = roomy(self.buffer_size_kb(index, buffer) + bytes.div_ceil(1024));
+        let stream = match self.wording {
+            Wording::Flags => "stream into a file (-s SIZE)",
+            Wording::Config => "stream into a file (write_into_file: true)",
+        };
+        if is_flight_recorder(self.config) {
+            let why = "made room for newer data, as a ring buffer is to";
+            let advice = format!(
+                "to reach further back {}, or {stream}",
+                self.buffer_of(index, buffer, needed, "")
+            );
+            return (Severity::Note, why, advice);
+        }
+        let why = "overwritten by newer data: the buffer is a ring, and was full";
+        let advice = if needed <= LARGE_BUFFER_KB {
+            format!(
+                "to keep all of it {}, record shorter, or {stream}",
+                self.buffer_of(index, buffer, needed, "")
+            )
+        } else {
+            format!(
+                "to keep all of it, which takes {}, {stream} or record shorter",
+                Bytes(needed << 10)
+            )
+        };
+        (Severity::Loss, why, advice)
+    }
+
+    /// For buffers that are read while recording.
+    fn write_more_often(&self, index: usize, buffer: &BufferStats) -> String {
+        let period = self
+            .config
+            .file_write_period_ms
+            .unwrap_or(DEFAULT_FILE_WRITE_PERIOD_MS);
+        let shorter = (period / 2).max(MIN_FILE_WRITE_PERIOD_MS);
+        let larger = self.larger_buffer(index, buffer, "");
+        if shorter < period && self.wording == Wording::Config {
+            format!("lower file_write_period_ms from {period} to {shorter}, or {larger}")
+        } else {
+            larger
+        }
+    }
+
+    /// Twice as large.
+    fn larger_buffer(&self, index: usize, buffer: &BufferStats, and: &str) -> String {
+        let needed = roomy(2 * self.buffer_size_kb(index, buffer));
+        self.buffer_of(index, buffer, needed, and)
+    }
+
+    /// How to give a buffer so many KB.
+    fn buffer_of(&self, index: usize, buffer: &BufferStats, kb: u64, and: &str) -> String {
+        let and = if and.is_empty() {
+            String::new()
+        } else {
+            format!(" {and}")
+        };
+        match self.wording {
+            Wording::Flags => {
+                let flag = match kb.is_multiple_of(1024) {
+                    true => format!("-b {}mb", kb / 1024),
+                    false => format!("-b {kb}kb"),
+                };
+                format!("raise the buffer to {}{and} with {flag}", Bytes(kb << 10))
+            }
+            Wording::Config => {
+                let size = self.buffer_size_kb(index, buffer);
+                format!("raise buffers[{index}].size_kb from {size} to {kb}{and}")
+            }
+        }
+    }
+
+    fn about_shared_memory(&self, buffer: usize) -> String {
+        let process = (self.worst_writer)(buffer);
+        let producer = match process.as_deref() {
+            Some("traced_probes") => "perfetto.traced_probes",
+            Some(name) => name,
+            None => "PRODUCER",
+        };
+        let configured = self
+            .config
+            .producers
+            .iter()
+            .find(|configured| configured.producer_name.as_deref() == Some(producer))
+            .and_then(|configured| configured.shm_size_kb);
+        let (from, to) = match configured.map(u64::from) {
+            Some(size) if size >= MAX_SHM_KB => {
+                return format!("{producer} has all the shared memory that there may be: let it write less");
+            }
+            Some(size) => (format!(" (now {size})"), (4 * size).min(MAX_SHM_KB)),
+            None => (String::new(), 16 * DEFAULT_SHM_KB),
+        };
+        format!(
+            "give it more: producers {{ producer_name: \"{producer}\" shm_size_kb: {to} page_size_kb: 32 }}{from}; it counts \
+             for producers that connect later"
+        )
+    }
+
+    /// What producers sent for buffers that are not theirs: with other services than ours this is counted since the service began.
+    fn wrong_buffers(&self, account: &mut Account) {
+        let before = self.baseline.unwrap_or_default();
+        for (count, before, unit, cause) in [
+            (
+                self.stats.chunks_discarded,
+                before.chunks_discarded,
+                "chunk",
+                "chunk_for_wrong_buffer",
+            ),
+            (
+                self.stats.patches_discarded,
+                before.patches_discarded,
+                "patch",
+                "patch_for_wrong_buffer",
+            ),
+        ] {
+            let count = count.unwrap_or(0).saturating_sub(before);
+            if count == 0 {
+                continue;
+            }
+            let what = Counted(count, unit).to_string();
+            if self.baseline.is_some() {
+                let why = "sent by a producer for a buffer that is not its own, or left by one that died before it said for which";
+                account.add(Severity::Loss, cause, what, why, None);
+            } else {
+                let why = "sent by producers for buffers that are not their own since the service began; whether any was for this \
+                           recording is not known";
+                account.add(Severity::Note, cause, what, why, None);
+            }
+        }
+    }
+
+    fn packets(&self, account: &mut Account) {
+        if let Some(count @ 1..) = self.stats.invalid_packets {
+            let what = Counted(count, "packet").to_string();
+            let why = "malformed by a producer, so left out";
+            account.add(Severity::Loss, "malformed_packet", what, why, None);
+        }
+        let filter = &self.stats.filter_stats;
+        if let Some(count @ 1..) = filter.errors {
+            let advice = "check that trace_filter.bytecode_v2 was made for this version's packets".to_owned();
+            let what = Counted(count, "packet").to_string();
+            let why = "refused by the config's trace_filter";
+            account.add(Severity::Loss, "filter_error", what, why, Some(advice));
+        }
+        if let (Some(input), Some(output)) = (filter.input_bytes, filter.output_bytes)
+            && input > output
+        {
+            let what = format!("{} of {}", Bytes(input - output), Bytes(input));
+            let why = "removed by the config's trace_filter, as it should";
+            account.add(Severity::Note, "filtered", what, why, None);
+        }
+    }
+
+    fn flushes(&self, account: &mut Account) {
+        let timeout = self.config.flush_timeout_ms.filter(|timeout| *timeout > 0);
+        let timeout = timeout.unwrap_or(DEFAULT_FLUSH_TIMEOUT_MS);
+        let advice = format!(
+            "raise flush_timeout_ms from {timeout} to {}",
+            2 * u64::from(timeout)
+        );
+        let failed = self.stats.final_flush_outcome == Some(FinalFlushOutcome::FINAL_FLUSH_FAILED);
+        let why = match listed(self.late_to_flush, SourceOf::to_string) {
+            Some(late) => format!("not acknowledged in time by {late}; the newest data may be missing"),
+            None => "not acknowledged in time; the newest data may be missing".to_owned(),
+        };
+        let what = match self.stats.flushes_failed {
+            Some(count @ 1..) => {
+                let last = if failed { ", the last one among them" } else { "" };
+                let of = self
+                    .stats
+                    .flushes_requested
+                    .map(|all| format!(" of {all}"))
+                    .unwrap_or_default();
+                format!("{}{of}{last}", Counted(count, "flush"))
+            }
+            _ if failed => "the last flush".to_owned(),
+            _ => return,
+        };
+        account.add(Severity::Loss, "flush_failed", what, why, Some(advice));
+    }
+
+    fn buffer_name(&self, index: usize) -> String {
+        let configured = self
+            .config
+            .buffers
+            .get(index)
+            .and_then(|buffer| buffer.name.as_deref());
+        match configured {
+            Some(name) => format!("buffer {index} {name:?}"),
+            None => format!("buffer {index}"),
+        }
+    }
+
+    fn buffer_size_kb(&self, index: usize, buffer: &BufferStats) -> u64 {
+        let configured = self.config.buffers.get(index).and_then(|buffer| buffer.size_kb);
+        configured.map_or(buffer.buffer_size.unwrap_or(0) >> 10, u64::from)
+    }
+}
+
+/// How full the fullest buffer is, from 0 to 1. `None` without buffers of a known size.
+pub(crate) fn fill(stats: &TraceStats) -> Option<f64> {
+    stats.buffer_stats.iter().filter_map(buffer_fill).reduce(f64::max)
+}
+
+fn buffer_fill(buffer: &BufferStats) -> Option<f64> {
+    let size = buffer.buffer_size.filter(|size| *size > 0)?;
+    let get = |value: Option<u64>| i128::from(value.unwrap_or(0));
+    let used = get(buffer.bytes_written) - get(buffer.bytes_read) - get(buffer.bytes_overwritten)
+        + get(buffer.padding_bytes_written)
+        - get(buffer.padding_bytes_cleared);
+    Some((used.max(0) as f64 / size as f64).min(1.0))
+}
+
+/// Bytes that went into the buffers so far.
+pub(crate) fn bytes_written(stats: &TraceStats) -> u64 {
+    stats
+        .buffer_stats
+        .iter()
+        .map(|buffer| buffer.bytes_written.unwrap_or(0))
+        .fold(0, u64::saturating_add)
+}
+
+/// Whether anything in a buffer was lost, so that what is not in the trace may have been there.
+pub(super) fn has_holes(stats: &TraceStats) -> bool {
+    stats.buffer_stats.iter().any(|buffer| {
+        [
+            buffer.chunks_overwritten,
+            buffer.chunks_discarded,
+            buffer.trace_writer_packet_loss,
+            buffer.patches_failed,
+            buffer.oversized_packets_dropped,
+            buffer.abi_violations,
+        ]
+        .into_iter()
+        .flatten()
+        .any(|count| count > 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(buffer: BufferStats) -> TraceStats {
+        TraceStats {
+            buffer_stats: vec![buffer],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_fullest_buffer_counts() {
+        let buffer = |size, written, read| BufferStats {
+            buffer_size: Some(size),
+            bytes_written: Some(written),
+            bytes_read: Some(read),
+            ..Default::default()
+        };
+        let two = TraceStats {
+            buffer_stats: vec![buffer(1000, 250, 0), buffer(1000, 900, 150)],
+            ..Default::default()
+        };
+        assert_eq!(fill(&two), Some(0.75));
+        assert_eq!(bytes_written(&two), 1150);
+        assert_eq!(fill(&TraceStats::default()), None);
+        assert_eq!(fill(&stats(buffer(0, 10, 0))), None);
+        assert_eq!(
+            fill(&stats(buffer(100, 10, 20))),
+            Some(0.0),
+            "counters of different moments may cross"
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! What the packets of a trace say of its completeness.
+//!
+//! Filled by the recording and by `info`, with each packet. It holds what data sources and the service noted: statistics of
+//! `linux.ftrace`, marks of data sources that were late, went away or were never there, and of which sources there are packets at
+//! all. Its size does not grow with the trace.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
+use ferretto_proto::messages::{Message, TracingServiceEvent};
+use ferretto_proto::write::{FtraceEventBundle, TracePacket};
+use ferretto_wire::{Reader, Value};
+
+use super::kernel::KernelReport;
+use super::producer_name;
+
+/// More marks of a kind are not remembered.
+const MAX_MARKS: usize = 1 << 10;
+
+/// Data sources of which it is known what they write, and the fields of `TracePacket` that are about it. Each writes some of it
+/// whenever it records.
+const KINDS: [(&str, &[u32]); 5] = [
+    (
+        "linux.ftrace",
+        &[TracePacket::FTRACE_EVENTS, TracePacket::FTRACE_STATS],
+    ),
+    (
+        "linux.process_stats",
+        &[TracePacket::PROCESS_TREE, TracePacket::PROCESS_STATS],
+    ),
+    ("linux.sys_stats", &[TracePacket::SYS_STATS]),
+    (
+        "linux.system_info",
+        &[TracePacket::CPU_INFO, TracePacket::INTERRUPT_INFO],
+    ),
+    (
+        "track_event",
+        &[TracePacket::TRACK_EVENT, TracePacket::TRACK_DESCRIPTOR],
+    ),
+];
+
+/// A data source of a producer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SourceOf {
+    pub(crate) source: String,
+    pub(crate) producer: String,
+}
+
+impl fmt::Display for SourceOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.source, producer_name(&self.producer))
+    }
+}
+
+/// A producer that went away while it was recorded from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Departure {
+    pub(crate) producer: String,
+    /// What of it was being recorded.
+    pub(crate) sources: Vec<String>,
+    /// After this time of the recording, if that is known.
+    pub(crate) after: Option<Duration>,
+    /// When it was back, if it came back.
+    pub(crate) back: Option<Duration>,
+}
+
+/// Gathered from the packets of one trace.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    pub(super) kernel: KernelReport,
+    /// Which of [`KINDS`] there are.
+    kinds: BTreeSet<u32>,
+    /// Bundles of kernel events that say that events before them are lost.
+    pub(super) bundles_after_a_loss: u64,
+    /// Pages of the kernel's buffer that could not be read whole.
+    pub(super) kernel_page_errors: u64,
+    /// Had not started after some time.
+    pub(crate) late_to_start: Vec<SourceOf>,
+    /// All had started in the end.
+    pub(super) all_started: bool,
+    pub(crate) late_to_flush: Vec<SourceOf>,
+    pub(super) departures: Vec<Departure>,
+    /// Names of data sources that nobody offered.
+    pub(super) not_offered: BTreeSet<String>,
+    started_at: Option<u64>,
+    /// The service noted the end of the session.
+    pub(super) has_ended: bool,
+    /// The service was told to end in mid-recording, at this time since boot if that is known.
+    service_ended: Option<Option<u64>>,
+    /// It is a copy of a session that goes on.
+    pub(super) is_clone: bool,
+}
+
+impl Evidence {
+    /// Looks at a packet. Almost all are passed over after a look at the tags of their fields.
+    pub(crate) fn observe(&mut self, packet: &[u8]) {
+        let (mut sequence, mut timestamp) = (0, None);
+        for field in Reader::new(packet) {
+            match field.map(|field| (field.number, field.value)) {
+                Ok((TracePacket::TRUSTED_PACKET_SEQUENCE_ID, Value::Varint(id))) => sequence = id,
+                Ok((TracePacket::TIMESTAMP, Value::Varint(time))) => timestamp = Some(time),
+                Ok(_) => {}
+                // The trace is what it is; this is only about the account.
+                Err(_) => break,
+            }
+        }
+        for field in Reader::new(packet).map_while(Result::ok) {
+            if let Value::Bytes(content) = field.value {
+                self.take(field.number, sequence, timestamp, content);
+            }
+        }
+    }
+
+    /// Takes in what a packet of this sequence is about: the content of one of its fields.
+    pub(crate) fn take(&mut self, field: u32, sequence: u64, timestamp: Option<u64>, content: &[u8]) {
+        if KINDS.iter().any(|(_, kinds)| kinds.contains(&field)) {
+            self.kinds.insert(field);
+        }
+        match field {
+            TracePacket::FTRACE_EVENTS => self.bundle(content),
+            TracePacket::FTRACE_STATS => self.kernel.take(sequence, content),
+            TracePacket::SERVICE_EVENT => {
+                if let Ok(event) = TracingServiceEvent::decode_from_slice(content) {
+                    self.service_event(event, timestamp);
+                }
+            }
+            TracePacket::CLONE_SNAPSHOT_TRIGGER => self.is_clone = true,
+            _ => {}
+        }
+    }
+
+    fn bundle(&mut self, content: &[u8]) {
+        for field in Reader::new(content).map_while(Result::ok) {
+            match (field.number, field.value) {
+                (FtraceEventBundle::LOST_EVENTS, Value::Varint(1..)) => self.bundles_after_a_loss += 1,
+                (FtraceEventBundle::ERROR, _) => self.kernel_page_errors += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn service_event(&mut self, event: TracingServiceEvent, timestamp: Option<u64>) {
+        match event.event_type {
+            Some(EventType::TracingStarted(_)) => self.started_at = self.started_at.or(timestamp),
+            Some(EventType::AllDataSourcesStarted(_)) => self.all_started = true,
+            Some(EventType::TracingDisabled(_)) => self.has_ended = true,
+            Some(EventType::CloneStarted(_)) => self.is_clone = true,
+            Some(EventType::ServiceEnded(_)) => self.service_ended = Some(timestamp),
+            Some(EventType::SlowStartingDataSources(late)) => remember(&mut self.late_to_start, &late),
+            Some(EventType::LastFlushSlowDataSources(late)) => remember(&mut self.late_to_flush, &late),
+            Some(EventType::DataSourcesGone(gone)) => {
+                let after = self.since_the_start(timestamp);
+                for gone in sources(&gone) {
+                    self.gone(gone, after);
+                }
+            }
+            Some(EventType::DataSourcesNotOffered(absent)) => {
+                let room = MAX_MARKS.saturating_sub(self.not_offered.len());
+                self.not_offered
+                    .extend(sources(&absent).map(|absent| absent.source).take(room));
+            }
+            _ => {}
+        }
+    }
+
+    /// How long the session had recorded at this time, if that is known.
+    fn since_the_start(&self, timestamp: Option<u64>) -> Option<Duration> {
+        let (now, start) = timestamp.zip(self.started_at)?;
+        Some(Duration::from_nanos(now.saturating_sub(start)))
+    }
+
+    /// Whether the service was told to end and so ended the session, and after which time of the recording if that is known.
+    pub(super) fn ended_by_the_service(&self) -> Option<Option<Duration>> {
+        let at = self.service_ended.filter(|_| !self.is_clone)?;
+        Some(self.since_the_start(at))
+    }
+
+    fn gone(&mut self, gone: SourceOf, after: Option<Duration>) {
+        let mut all = self.departures.iter_mut();
+        if let Some(departure) = all.find(|known| known.producer == gone.producer && known.after == after) {
+            departure.sources.push(gone.source);
+            departure.sources.sort();
+        } else if self.departures.len() < MAX_MARKS {
+            self.departures.push(Departure {
+                producer: gone.producer,
+                sources: vec![gone.source],
+                after,
+                back: None,
+            });
+        }
+    }
+
+    /// Whether there are packets of a data source; `None` if it is not known what it writes.
+    pub(crate) fn has_packets_of(&self, source: &str) -> Option<bool> {
+        let (_, kinds) = KINDS.iter().find(|(name, _)| *name == source)?;
+        Some(kinds.iter().any(|kind| self.kinds.contains(kind)))
+    }
+
+    /// Whether the service noted that the session began.
+    pub(super) fn has_begun(&self) -> bool {
+        self.started_at.is_some()
+    }
+
+    /// Whether there are kernel events.
+    pub(super) fn has_kernel_events(&self) -> bool {
+        self.kinds.contains(&TracePacket::FTRACE_EVENTS)
+    }
+}
+
+fn sources(marked: &DataSources) -> impl Iterator<Item = SourceOf> {
+    marked.data_source.iter().map(|source| SourceOf {
+        source: source.data_source_name.clone().unwrap_or_default(),
+        producer: source.producer_name.clone().unwrap_or_default(),
+    })
+}
+
+fn remember(known: &mut Vec<SourceOf>, marked: &DataSources) {
+    for source in sources(marked) {
+        if known.len() < MAX_MARKS && !known.contains(&source) {
+            known.push(source);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What `linux.ftrace` notes in a trace about itself: events that the kernel lost, those it does not have, and what went wrong.
+//!
+//! Filled by [`Evidence`](super::evidence::Evidence) from `FtraceStats`. The service's own counters know nothing of this: what the
+//! kernel's ring buffers dropped was never sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferretto_proto::messages::{FtraceStats, Message, ftrace_stats::Phase};
+
+use crate::perfetto::figures::Counted;
+
+/// At most so many names are remembered; a config can name any number.
+const MAX_NAMES: usize = 1000;
+/// At most so many names are listed.
+const LISTED: usize = 8;
+/// At most so many troubles are told.
+const MAX_TROUBLES: usize = 16;
+/// Characters of a trouble that are told.
+const MAX_TROUBLE: usize = 1000;
+
+/// Gathered from the packets of one trace.
+#[derive(Debug, Default)]
+pub(crate) struct KernelReport {
+    /// By writer and CPU, since each tracefs instance counts by itself.
+    lost: BTreeMap<(u64, u64), Lost>,
+    /// Events that this kernel does not have.
+    unknown: BTreeSet<String>,
+    /// Events that could not be enabled.
+    failed: BTreeSet<String>,
+    /// Sentences, in the order in which they came.
+    troubles: Vec<String>,
+    /// Whether the statistics that a source writes when it ends are there.
+    pub(super) has_end: bool,
+}
+
+/// The kernel's counters, which go on from session to session.
+#[derive(Debug, Default, Clone, Copy)]
+struct Lost {
+    at_start: u64,
+    at_end: u64,
+}
+
+impl KernelReport {
+    /// Takes in an encoded `FtraceStats` that the writer of this sequence wrote.
+    pub(super) fn take(&mut self, sequence: u64, stats: &[u8]) {
+        let Ok(stats) = FtraceStats::decode_from_slice(stats) else {
+            // The trace is what it is; this is only about the account.
+            return;
+        };
+        self.has_end |= stats.phase == Some(Phase::END_OF_TRACE);
+        for cpu in &stats.cpu_stats {
+            let key = (sequence, cpu.cpu.unwrap_or(0));
+            let lost = cpu
+                .overrun
+                .unwrap_or(0)
+                .saturating_add(cpu.dropped_events.unwrap_or(0));
+            let entry = self.lost.entry(key).or_default();
+            match stats.phase {
+                Some(Phase::START_OF_TRACE) => {
+                    *entry = Lost {
+                        at_start: lost,
+                        at_end: lost,
+                    }
+                }
+                Some(Phase::END_OF_TRACE) => entry.at_end = lost,
+                _ => {}
+            }
+        }
+        for (names, known) in [
+            (&stats.unknown_ftrace_events, &mut self.unknown),
+            (&stats.failed_ftrace_events, &mut self.failed),
+        ] {
+            let room = MAX_NAMES.saturating_sub(known.len());
+            known.extend(names.iter().take(room).cloned());
+        }
+        let told = stats.atrace_errors.iter().flat_map(|text| text.lines());
+        for trouble in told.map(str::trim).filter(|line| !line.is_empty()) {
+            let trouble: String = trouble.chars().take(MAX_TROUBLE).collect();
+            if self.troubles.len() < MAX_TROUBLES && !self.troubles.contains(&trouble) {
+                self.troubles.push(trouble);
+            }
+        }
+    }
+
+    /// What the kernel lost while recording, if anything: `12 kernel events on 2 CPUs`.
+    pub(super) fn lost(&self) -> Option<String> {
+        let per_cpu = self
+            .lost
+            .values()
+            .map(|lost| lost.at_end.saturating_sub(lost.at_start));
+        let (mut events, mut cpus) = (0_u64, 0);
+        for lost in per_cpu.filter(|lost| *lost > 0) {
+            events = events.saturating_add(lost);
+            cpus += 1;
+        }
+        (events > 0).then(|| format!("{} on {}", Counted(events, "kernel event"), Counted(cpus, "CPU")))
+    }
+
+    /// Names of events that are not in the trace, and why.
+    pub(super) fn unavailable(&self) -> impl Iterator<Item = (String, &'static str)> {
+        [
+            (&self.unknown, "this kernel has no event of that name"),
+            (&self.failed, "the kernel would not enable it"),
+        ]
+        .into_iter()
+        .filter(|(names, _)| !names.is_empty())
+        .map(|(names, why)| {
+            let mut listed = names
+                .iter()
+                .take(LISTED)
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", ");
+            if names.len() > LISTED {
+                listed.push_str(&format!(" and {} others", names.len() - LISTED));
+            }
+            (listed, why)
+        })
+    }
+
+    /// Whether this event is one of those that are not in the trace.
+    pub(super) fn is_unavailable(&self, event: &str) -> bool {
+        self.unknown.contains(event) || self.failed.contains(event)
+    }
+
+    /// What went wrong, in a sentence each.
+    pub(super) fn troubles(&self) -> &[String] {
+        &self.troubles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferretto_proto::write;
+    use ferretto_wire::Writer;
+
+    fn stats(fill: impl FnOnce(&mut write::FtraceStats<'_>)) -> Vec<u8> {
+        let mut stats = Writer::new();
+        fill(&mut write::FtraceStats::new(&mut stats));
+        stats.as_slice().to_vec()
+    }
+
+    fn observe(report: &mut KernelReport, sequence: u64, phase: Phase, cpu: u32, overrun: u64, dropped: u64) {
+        let stats = stats(|stats| {
+            stats.phase(phase).cpu_stats(|stats| {
+                stats.cpu(cpu.into()).overrun(overrun).dropped_events(dropped);
+            });
+        });
+        report.take(sequence, &stats);
+    }
+
+    #[test]
+    fn only_what_was_lost_during_the_recording_counts() {
+        let mut report = KernelReport::default();
+        observe(&mut report, 1, Phase::START_OF_TRACE, 0, 100, 0);
+        observe(&mut report, 1, Phase::START_OF_TRACE, 1, 7, 0);
+        observe(&mut report, 2, Phase::START_OF_TRACE, 0, 0, 0);
+        assert_eq!(report.lost(), None);
+        observe(&mut report, 1, Phase::END_OF_TRACE, 0, 1_100, 200);
+        observe(&mut report, 1, Phase::END_OF_TRACE, 1, 7, 0);
+        observe(&mut report, 2, Phase::END_OF_TRACE, 0, 34, 0);
+        assert_eq!(report.lost().unwrap(), "1,234 kernel events on 2 CPUs");
+    }
+
+    #[test]
+    fn events_and_troubles_are_named_once() {
+        let mut report = KernelReport::default();
+        for _ in 0..2 {
+            report.take(
+                1,
+                &stats(|stats| {
+                    stats
+                        .unknown_ftrace_events("sched/sched_swich")
+                        .failed_ftrace_events("irq/locked")
+                        .atrace_errors("Somebody took it.\n\nIt is gone.\n");
+                }),
+            );
+        }
+        let expected = [
+            (
+                "sched/sched_swich".to_owned(),
+                "this kernel has no event of that name",
+            ),
+            ("irq/locked".to_owned(), "the kernel would not enable it"),
+        ];
+        assert_eq!(report.unavailable().collect::<Vec<_>>(), expected);
+        assert!(report.is_unavailable("irq/locked") && !report.is_unavailable("irq/other"));
+        assert_eq!(report.troubles(), ["Somebody took it.", "It is gone."]);
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let mut report = KernelReport::default();
+        report.take(
+            1,
+            &stats(|stats| {
+                for number in 0..10 {
+                    stats.unknown_ftrace_events(format!("a/{number}"));
+                }
+            }),
+        );
+        let (names, _) = report.unavailable().next().unwrap();
+        assert!(names.ends_with("a/7 and 2 others"), "{names}");
+    }
+
+    #[test]
+    fn garbage_is_passed_over() {
+        let mut report = KernelReport::default();
+        report.take(0, &[]);
+        report.take(0, &[0xff; 20]);
+        assert_eq!((report.lost(), report.unavailable().count()), (None, 0));
+    }
+}

@@ -1,0 +1,215 @@
+//! What a recording was asked for and does not have, and what it lost: one account, by cause, with what to change about it.
+//!
+//! Called by the recording ([`perfetto`](crate::perfetto)), for the changing line, the summary and the exit code, and by
+//! [`info`](crate::info) for a trace of whatever service in a file. It rests on what is there: the service's counters
+//! ([`counters`]), the marks and packets in the trace ([`evidence`]), and what the service told while it recorded ([`watch`]).
+//! Where nothing is known, the account claims neither a loss nor that all is there.
+
+pub(crate) mod counters;
+pub(crate) mod evidence;
+pub(crate) mod kernel;
+mod sources;
+pub(crate) mod watch;
+
+use ferretto_proto::messages::{TraceConfig, TraceStats};
+
+use counters::Counters;
+use evidence::Evidence;
+use watch::Watch;
+
+use crate::perfetto::figures::Elapsed;
+
+#[cfg(test)]
+mod tests;
+
+/// So many names are listed.
+const LISTED: usize = 4;
+
+/// How bad it is. In the order in which it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Severity {
+    /// Something was recorded and lost.
+    Loss,
+    /// Something was asked for and not recorded.
+    Missing,
+    /// Worth knowing; nothing is missing.
+    Note,
+}
+
+/// One cause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) severity: Severity,
+    /// For scripts: does not change from version to version.
+    pub(crate) cause: &'static str,
+    /// How much of what: `12 chunks (1.5 MiB) of buffer 0 "main"`.
+    pub(crate) what: String,
+    /// How that came.
+    pub(crate) why: String,
+    /// What to change.
+    pub(crate) advice: Option<String>,
+}
+
+impl Finding {
+    /// `what: why`.
+    pub(crate) fn sentence(&self) -> String {
+        match self.why.as_str() {
+            "" => self.what.clone(),
+            why => format!("{}: {why}", self.what),
+        }
+    }
+}
+
+/// How the recording was configured, and so what an advice has to name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wording {
+    /// By flags and names of events.
+    Flags,
+    /// By a trace config.
+    Config,
+}
+
+/// All that is known of a recording.
+pub(crate) struct Case<'a> {
+    pub(crate) config: &'a TraceConfig,
+    pub(crate) wording: Wording,
+    pub(crate) stats: Option<&'a TraceStats>,
+    /// What counters of the whole service showed when the session began, if that is known.
+    pub(crate) baseline: Option<Baseline>,
+    /// From the packets; `None` if not all of them were seen.
+    pub(crate) evidence: Option<&'a Evidence>,
+    /// What the service told; `None` if it was not asked from the start on.
+    pub(crate) watch: Option<&'a Watch>,
+    /// The process that lost most in a buffer, where that is known.
+    pub(crate) worst_writer: &'a dyn Fn(usize) -> Option<String>,
+}
+
+/// Counters that other services than ours keep for all their sessions together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Baseline {
+    pub(crate) chunks_discarded: u64,
+    pub(crate) patches_discarded: u64,
+}
+
+impl Baseline {
+    /// What the stats at the beginning of a session say.
+    pub(crate) fn of(stats: &TraceStats) -> Baseline {
+        Baseline {
+            chunks_discarded: stats.chunks_discarded.unwrap_or(0),
+            patches_discarded: stats.patches_discarded.unwrap_or(0),
+        }
+    }
+}
+
+/// The account.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// Losses, then what is missing, then notes. Within these, causes before what follows from them.
+    pub(crate) findings: Vec<Finding>,
+    /// Nothing of what was asked for was recorded.
+    pub(crate) is_void: bool,
+}
+
+impl Account {
+    /// Gives an account of a recording.
+    pub(crate) fn of(case: &Case<'_>) -> Account {
+        let mut account = Account::default();
+        if let Some(stats) = case.stats {
+            Counters::of(case, stats).add_to(&mut account);
+        }
+        sources::add_to(case, &mut account);
+        account.end_of_session(case);
+        account.findings.sort_by_key(|finding| finding.severity);
+        account
+    }
+
+    /// The service could not write all of the trace, and what there was of its last packet was taken away.
+    pub(crate) fn is_cut_off(&mut self) {
+        let why = "the service wrote half a packet and then no more, and the half was taken away; is the disk full?";
+        let advice = "free some space, or choose another place with -o".to_owned();
+        self.add(
+            Severity::Loss,
+            "file_cut",
+            "the end of the trace",
+            why,
+            Some(advice),
+        );
+        self.findings.sort_by_key(|finding| finding.severity);
+    }
+
+    /// Whether all that was asked for is there, as far as is known.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.findings
+            .iter()
+            .all(|finding| finding.severity == Severity::Note)
+    }
+
+    /// Services that note the start of a session note its end, too. Ours also notes if it was told to end, and so ended the session.
+    fn end_of_session(&mut self, case: &Case<'_>) {
+        if let Some(after) = case.evidence.and_then(Evidence::ended_by_the_service) {
+            let what = after.map(|after| format!("everything after {}", Elapsed(after)));
+            let what = what.unwrap_or_else(|| "the rest".to_owned());
+            let why = "the recording ended then, because the tracing service was told to end";
+            let advice =
+                "record again when the service is back: `ferretto status` says whether it is".to_owned();
+            self.add(Severity::Missing, "service_ended", what, why, Some(advice));
+        }
+        let breaks_off =
+            |evidence: &Evidence| evidence.has_begun() && !evidence.has_ended && !evidence.is_clone;
+        if case.evidence.is_some_and(breaks_off) && !case.config.trace_filter.is_set() {
+            let why = "the service did not note the end of the session in it: it broke off, or is still being written";
+            self.add(Severity::Loss, "no_end", "the end of the trace", why, None);
+        }
+    }
+
+    fn add(
+        &mut self,
+        severity: Severity,
+        cause: &'static str,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        advice: Option<String>,
+    ) {
+        self.findings.push(Finding {
+            severity,
+            cause,
+            what: what.into(),
+            why: why.into(),
+            advice,
+        });
+    }
+}
+
+/// Whether the recording has no length of its own: a ring buffer then keeps the newest data until somebody ends or copies it, and to
+/// overwrite the oldest is its purpose. All of a given time, on the other hand, was asked for.
+pub(crate) fn is_flight_recorder(config: &TraceConfig) -> bool {
+    config.write_into_file != Some(true)
+        && (config.duration_ms.unwrap_or(0) == 0 || !config.trigger_config.triggers.is_empty())
+}
+
+/// The first of some names, and how many more there are; `None` if there are none.
+pub(crate) fn listed<T>(items: &[T], name: impl Fn(&T) -> String) -> Option<String> {
+    if items.is_empty() {
+        return None;
+    }
+    let mut names: Vec<String> = items.iter().take(LISTED).map(name).collect();
+    if items.len() > LISTED {
+        names.push(format!("{} more", items.len() - LISTED));
+    }
+    Some(names.join(", "))
+}
+
+/// A size that people would choose, of at least this: 1 or 1.5 times a power of two.
+fn roomy(kb: u64) -> u64 {
+    let power = kb.max(4).checked_next_power_of_two().unwrap_or(u64::MAX);
+    if power / 4 * 3 >= kb.max(4) {
+        power / 4 * 3
+    } else {
+        power
+    }
+}
+
+/// What people call a producer.
+pub(crate) fn producer_name(producer: &str) -> &str {
+    producer.strip_prefix("perfetto.").unwrap_or(producer)
+}

@@ -1,0 +1,378 @@
+//! What became of each data source that the config asks for.
+//!
+//! Called for an [`Account`]. What the service told while it recorded goes before marks in the trace, and these before what is
+//! concluded from the lack of packets: for that to mean anything, no buffer may have holes and no filter may have been at work.
+
+use std::time::Duration;
+
+use ferretto_proto::messages::TraceConfig;
+
+use super::counters::has_holes;
+use super::evidence::{Departure, Evidence, SourceOf};
+use super::watch::unique;
+use super::{Account, Case, Severity, Wording, listed, producer_name};
+use crate::perfetto::figures::{Counted, Elapsed};
+
+/// The kernel's events.
+const FTRACE: &str = "linux.ftrace";
+/// Sources that `ferretto` adds to what its flags ask for, and `perfetto` in part.
+const OVERVIEW: [&str; 3] = ["linux.process_stats", "linux.sys_stats", "linux.system_info"];
+
+/// Whether it is usual for producers of a data source to come and go while it is recorded: applications that run for a while. What
+/// they had to tell they told.
+pub(super) fn comes_and_goes(source: &str) -> bool {
+    source == "track_event"
+}
+
+impl Departure {
+    /// What is said of it at once: `traced_probes went away after 3.2 s (linux.ftrace); what it had handed over by then is kept`.
+    pub(crate) fn notice(&self) -> String {
+        format!(
+            "{} went away{} ({}); what it had handed over by then is kept",
+            producer_name(&self.producer),
+            after(self.after),
+            listed(&self.sources, String::clone).unwrap_or_default()
+        )
+    }
+}
+
+fn after(time: Option<Duration>) -> String {
+    time.map(|time| format!(" after {}", Elapsed(time)))
+        .unwrap_or_default()
+}
+
+/// Adds what is missing, and what of kernel events was lost.
+pub(super) fn add_to(case: &Case<'_>, account: &mut Account) {
+    let sources = Sources { case };
+    sources.kernel(account);
+    sources.departures(account);
+    let mut fates = Vec::new();
+    for name in sources.names() {
+        let fate = sources.fate(&name);
+        sources.tell(&name, fate, account);
+        fates.push((name, fate));
+    }
+    sources.late(account);
+    // The user asked for the sources that flags name. Sources added to these count only if flags name none.
+    let named = |name: &str| case.wording == Wording::Config || !OVERVIEW.contains(&name);
+    let asked_for: Vec<_> = match fates.iter().any(|(name, _)| named(name)) {
+        true => fates.iter().filter(|(name, _)| named(name)).collect(),
+        false => fates.iter().collect(),
+    };
+    account.is_void = !asked_for.is_empty() && asked_for.iter().all(|(_, fate)| fate.is_void());
+}
+
+/// What became of a data source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// As far as is known.
+    Recorded,
+    /// It wrote nothing, which may be all that there was.
+    Silent,
+    /// No producer had it.
+    NotOffered,
+    /// No producer acknowledged its start.
+    NotStarted,
+    /// It was there, and nothing of it is in the trace, for reasons that are told elsewhere.
+    Failed,
+    /// It should have left something.
+    Absent,
+}
+
+impl Fate {
+    fn is_void(self) -> bool {
+        !matches!(self, Fate::Recorded | Fate::Silent)
+    }
+}
+
+struct Sources<'a> {
+    case: &'a Case<'a>,
+}
+
+impl Sources<'_> {
+    /// Of all data sources that the config has.
+    fn names(&self) -> Vec<String> {
+        let sources = self.case.config.data_sources.iter();
+        unique(sources.filter_map(|source| source.config.name.clone()))
+    }
+
+    fn fate(&self, name: &str) -> Fate {
+        let packets = self
+            .evidence_of_absence()
+            .and_then(|evidence| evidence.has_packets_of(name));
+        if self.is_not_offered(name) && packets != Some(true) {
+            return Fate::NotOffered;
+        }
+        if name == FTRACE && self.ftrace_is_void() {
+            return Fate::Failed;
+        }
+        if self.is_not_started(name) {
+            return Fate::NotStarted;
+        }
+        match packets {
+            // Its statistics are there whatever else is.
+            Some(false) if name == FTRACE => match self.departed(name) {
+                true => Fate::Failed,
+                false => Fate::Absent,
+            },
+            Some(false) => Fate::Silent,
+            _ => Fate::Recorded,
+        }
+    }
+
+    fn is_not_offered(&self, name: &str) -> bool {
+        let marked = self
+            .case
+            .evidence
+            .is_some_and(|evidence| evidence.not_offered.contains(name));
+        marked || self.case.watch.and_then(|watch| watch.was_offered(name)) == Some(false)
+    }
+
+    fn is_not_started(&self, name: &str) -> bool {
+        if let Some(has_started) = self.case.watch.and_then(|watch| watch.has_started(name)) {
+            return !has_started;
+        }
+        let Some(evidence) = self.case.evidence else {
+            return false;
+        };
+        let left_something = match name {
+            FTRACE => evidence.has_kernel_events(),
+            _ => evidence.has_packets_of(name) == Some(true),
+        };
+        let was_late = evidence.late_to_start.iter().any(|late| late.source == name);
+        was_late && !evidence.all_started && !left_something
+    }
+
+    /// Whether there are no kernel events, and it is known why.
+    fn ftrace_is_void(&self) -> bool {
+        let Some(evidence) = self.evidence_of_absence() else {
+            return false;
+        };
+        if evidence.has_kernel_events() {
+            return false;
+        }
+        !evidence.kernel.troubles().is_empty() || all_unavailable(self.case.config, evidence)
+    }
+
+    fn departed(&self, name: &str) -> bool {
+        let mut sources = self.all_departures().iter().flat_map(|gone| &gone.sources);
+        sources.any(|source| source == name)
+    }
+
+    /// Those that the service told of, which know who came back; or those that are marked.
+    fn all_departures(&self) -> &[Departure] {
+        let told = self.case.watch.map(|watch| watch.departures());
+        let marked = self.case.evidence.map(|evidence| &*evidence.departures);
+        match (told, marked) {
+            (Some(told), _) if !told.is_empty() => told,
+            (_, Some(marked)) => marked,
+            _ => &[],
+        }
+    }
+
+    /// The evidence, if the trace has every packet that was written.
+    fn evidence_of_absence(&self) -> Option<&Evidence> {
+        let holes = self.case.stats.is_some_and(has_holes);
+        let filtered = self.case.config.trace_filter.is_set();
+        self.case.evidence.filter(|_| !holes && !filtered)
+    }
+
+    fn tell(&self, name: &str, fate: Fate, account: &mut Account) {
+        let what = match name {
+            FTRACE => "kernel events (linux.ftrace)".to_owned(),
+            _ => format!("the data source {name}"),
+        };
+        let advice = match name {
+            FTRACE => {
+                "kernel events need root (sudo), a running traced_probes, and tracefs; `ferretto doctor` finds out what is missing"
+            }
+            _ if name.starts_with("linux.") => {
+                "see whether traced_probes is running and may do it: `ferretto doctor`"
+            }
+            _ => "see whether a producer offers it: `perfetto --query`",
+        };
+        let (severity, cause, why) = match fate {
+            Fate::Recorded | Fate::Failed => return,
+            Fate::NotOffered => (
+                Severity::Missing,
+                "data_source_not_offered",
+                format!("no producer offered {name} while it was recorded"),
+            ),
+            Fate::NotStarted => {
+                let of = self.producers_that_did_not_start(name);
+                let of = listed(&of, |producer| producer_name(producer).to_owned());
+                let who = of.unwrap_or_else(|| "its producer".to_owned());
+                (
+                    Severity::Missing,
+                    "data_source_not_started",
+                    format!("{who} never said that it had started"),
+                )
+            }
+            Fate::Absent => (
+                Severity::Missing,
+                "data_source_silent",
+                "the config asks for them, and nothing of linux.ftrace is in the trace, not even its statistics".to_owned(),
+            ),
+            // It may be for services that are not watched to tell.
+            Fate::Silent if self.case.watch.is_some() && comes_and_goes(name) => return,
+            Fate::Silent => (
+                Severity::Note,
+                "data_source_silent",
+                "the config asks for it, and the trace has no packet of its kinds".to_owned(),
+            ),
+        };
+        let what = match fate {
+            Fate::Silent => format!("nothing of {what}"),
+            _ => what,
+        };
+        account.add(severity, cause, what, why, Some(advice.to_owned()));
+    }
+
+    fn producers_that_did_not_start(&self, name: &str) -> Vec<String> {
+        let late: Vec<SourceOf> = match (self.case.watch, self.case.evidence) {
+            (Some(watch), _) => watch.not_started(),
+            (None, Some(evidence)) => evidence.late_to_start.clone(),
+            (None, None) => Vec::new(),
+        };
+        unique(
+            late.into_iter()
+                .filter(|late| late.source == name)
+                .map(|late| late.producer),
+        )
+    }
+
+    fn departures(&self, account: &mut Account) {
+        let (usual, gone): (Vec<&Departure>, Vec<&Departure>) = self
+            .all_departures()
+            .iter()
+            .partition(|departure| departure.sources.iter().all(|source| comes_and_goes(source)));
+        for departure in gone {
+            let Departure {
+                producer,
+                after: at,
+                back,
+                ..
+            } = departure;
+            let sources = listed(&departure.sources, String::clone).unwrap_or_default();
+            let until = back.map(|back| format!(" until it was back after {}", Elapsed(back)));
+            let what = format!("{sources}{}{}", after(*at), until.unwrap_or_default());
+            let why = format!(
+                "{} went away; what it had handed over by then is kept",
+                producer_name(producer)
+            );
+            let advice = "see its log, or the kernel's (`dmesg`), for why it ended".to_owned();
+            account.add(Severity::Missing, "data_source_gone", what, why, Some(advice));
+        }
+        if let Some(names) = listed(&usual, |departure| producer_name(&departure.producer).to_owned()) {
+            let what = Counted(usual.len() as u64, "producer").to_string();
+            let why = format!(
+                "went away while recording, as applications do ({names}); what they had handed over is kept"
+            );
+            account.add(Severity::Note, "producer_gone", what, why, None);
+        }
+    }
+
+    /// Those that started in the end, while others were recording already.
+    fn late(&self, account: &mut Account) {
+        let Some(evidence) = self.case.evidence else {
+            return;
+        };
+        let in_the_end: Vec<&SourceOf> = evidence
+            .late_to_start
+            .iter()
+            .filter(|late| self.fate(&late.source) == Fate::Recorded)
+            .collect();
+        if let Some(late) = listed(&in_the_end, ToString::to_string) {
+            let what = format!("the beginning of {late}");
+            let why = "started late, others did not wait";
+            account.add(Severity::Note, "data_source_late", what, why, None);
+        }
+    }
+
+    /// What `linux.ftrace` says of itself.
+    fn kernel(&self, account: &mut Account) {
+        let Some(evidence) = self.case.evidence else {
+            return;
+        };
+        let why = "the kernel's buffers were full before they were read";
+        let lost = evidence.kernel.lost().or_else(|| {
+            (evidence.bundles_after_a_loss > 0).then(|| {
+                format!(
+                    "kernel events, {}",
+                    Counted(evidence.bundles_after_a_loss, "time")
+                )
+            })
+        });
+        if let Some(what) = lost {
+            let advice = larger_kernel_buffer(self.case.config);
+            account.add(Severity::Loss, "kernel_buffer_overrun", what, why, Some(advice));
+        }
+        if evidence.kernel_page_errors > 0 {
+            let what = Counted(evidence.kernel_page_errors, "page").to_string() + " of kernel events";
+            let why = "were not what the kernel's format says";
+            account.add(Severity::Loss, "kernel_page_unreadable", what, why, None);
+        }
+        for trouble in evidence.kernel.troubles() {
+            let why = trouble.trim_end_matches('.');
+            account.add(Severity::Missing, "ftrace_trouble", "kernel events", why, None);
+        }
+        for (names, why) in evidence.kernel.unavailable() {
+            account.add(Severity::Missing, "kernel_event_unavailable", names, why, None);
+        }
+        let breaks_off = evidence.has_ended
+            && !evidence.is_clone
+            && evidence.has_kernel_events()
+            && !evidence.kernel.has_end
+            && evidence.kernel.troubles().is_empty()
+            && !self.departed(FTRACE)
+            && self.evidence_of_absence().is_some();
+        if breaks_off {
+            let what = "the end of the kernel events";
+            let why = "linux.ftrace did not write its last statistics: traced_probes went away, or did not stop in time";
+            account.add(Severity::Missing, "kernel_events_break_off", what, why, None);
+        }
+    }
+}
+
+/// Whether each kernel event that is asked for by name is one that is not there.
+fn all_unavailable(config: &TraceConfig, evidence: &Evidence) -> bool {
+    let configs = config.data_sources.iter().map(|source| &source.config);
+    let mut asked_for = configs
+        .filter(|config| config.name.as_deref() == Some(FTRACE))
+        .map(|config| &config.ftrace_config)
+        .peekable();
+    asked_for.peek().is_some()
+        && asked_for.all(|ftrace| {
+            let mut events = ftrace.ftrace_events.iter();
+            !ftrace.ftrace_events.is_empty()
+                && ftrace.atrace_categories.is_empty()
+                && events.all(|event| evidence.kernel.is_unavailable(event))
+        })
+}
+
+fn larger_kernel_buffer(config: &TraceConfig) -> String {
+    let ftrace = config
+        .data_sources
+        .iter()
+        .find_map(|source| source.config.ftrace_config.as_option());
+    let buffer = ftrace
+        .and_then(|config| config.buffer_size_kb)
+        .filter(|size| *size > 0);
+    let larger = match buffer {
+        Some(size) => format!(
+            "raise ftrace_config.buffer_size_kb from {size} to {}",
+            super::roomy(2 * u64::from(size))
+        ),
+        None => "set ftrace_config.buffer_size_kb: 8192 (per CPU)".to_owned(),
+    };
+    let period = ftrace
+        .and_then(|config| config.drain_period_ms)
+        .filter(|period| *period > 100);
+    match period {
+        Some(period) => format!(
+            "{larger}, or lower ftrace_config.drain_period_ms from {period} to {}",
+            period / 2
+        ),
+        None => format!("{larger}, or ask for fewer events"),
+    }
+}

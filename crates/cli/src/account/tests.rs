@@ -1,0 +1,532 @@
+//! Accounts of recordings, from made-up packets and words of the service.
+
+use std::time::Duration;
+
+use ferretto_proto::messages::ftrace_stats::Phase;
+use ferretto_proto::messages::observable_events::{DataSourceInstanceState, DataSourceInstanceStateChange};
+use ferretto_proto::messages::tracing_service_state::{DataSource as Offer, Producer};
+use ferretto_proto::messages::{
+    DataSourceConfig, DataSourceDescriptor, FtraceConfig, TracingServiceState, trace_config,
+};
+use ferretto_proto::write::{self, TracePacket};
+use ferretto_wire::Writer;
+
+use super::watch::Question;
+use super::*;
+
+fn asking_for(sources: &[&str]) -> TraceConfig {
+    let source = |name: &&str| trace_config::DataSource {
+        config: DataSourceConfig {
+            name: Some((*name).to_owned()),
+            ftrace_config: FtraceConfig {
+                ftrace_events: vec!["sched/sched_switch".to_owned()],
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    TraceConfig {
+        duration_ms: Some(1000),
+        data_sources: sources.iter().map(source).collect(),
+        ..Default::default()
+    }
+}
+
+fn judged(config: &TraceConfig, evidence: Option<&Evidence>, watch: Option<&Watch>) -> Account {
+    Account::of(&Case {
+        config,
+        wording: Wording::Config,
+        stats: None,
+        baseline: None,
+        evidence,
+        watch,
+        worst_writer: &|_| None,
+    })
+}
+
+/// What is missing: cause and sentence.
+fn missing(account: &Account) -> Vec<(&'static str, String)> {
+    let findings = account.findings.iter();
+    let missing = findings.filter(|finding| finding.severity == Severity::Missing);
+    missing
+        .map(|finding| (finding.cause, finding.sentence()))
+        .collect()
+}
+
+fn packet(evidence: &mut Evidence, fill: impl FnOnce(&mut TracePacket<'_>)) {
+    let mut packet = Writer::new();
+    fill(&mut TracePacket::new(&mut packet));
+    evidence.observe(packet.as_slice());
+}
+
+fn ftrace_stats(evidence: &mut Evidence, fill: impl FnOnce(&mut write::FtraceStats<'_>)) {
+    packet(evidence, |packet| {
+        packet.ftrace_stats(fill);
+    });
+}
+
+fn kernel_events(evidence: &mut Evidence) {
+    packet(evidence, |packet| {
+        packet.ftrace_events(|bundle| {
+            bundle.cpu(0);
+        });
+    });
+}
+
+/// A mark of the service, in ms since boot.
+fn event(evidence: &mut Evidence, ms: u64, fill: impl FnOnce(&mut write::TracingServiceEvent<'_>)) {
+    packet(evidence, |packet| {
+        packet.timestamp(ms * 1_000_000).service_event(fill);
+    });
+}
+
+const STARTED: DataSourceInstanceState = DataSourceInstanceState::DATA_SOURCE_INSTANCE_STATE_STARTED;
+const STOPPED: DataSourceInstanceState = DataSourceInstanceState::DATA_SOURCE_INSTANCE_STATE_STOPPED;
+const PROBES: &str = "perfetto.traced_probes";
+
+fn change(
+    watch: &mut Watch,
+    producer: &str,
+    source: &str,
+    state: DataSourceInstanceState,
+    ms: u64,
+) -> Question {
+    let change = DataSourceInstanceStateChange {
+        producer_name: Some(producer.to_owned()),
+        data_source_name: Some(source.to_owned()),
+        state: Some(state),
+        ..Default::default()
+    };
+    watch.changed(&change, Duration::from_millis(ms))
+}
+
+fn state(producers: &[(i32, &str, &str)]) -> TracingServiceState {
+    TracingServiceState {
+        producers: producers
+            .iter()
+            .map(|(id, name, _)| Producer {
+                id: Some(*id),
+                name: Some((*name).to_owned()),
+                ..Default::default()
+            })
+            .collect(),
+        data_sources: producers
+            .iter()
+            .map(|(id, _, source)| Offer {
+                producer_id: Some(*id),
+                ds_descriptor: DataSourceDescriptor {
+                    name: Some((*source).to_owned()),
+                    ..Default::default()
+                }
+                .into(),
+                ..Default::default()
+            })
+            .collect(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_producer_that_goes_away_is_told_at_once_and_in_the_end() {
+    let mut watch = Watch::from_the_start();
+    assert!(watch.is_there(&state(&[(1, PROBES, "linux.ftrace")])).is_empty());
+    let set_up = change(&mut watch, PROBES, "linux.ftrace", STOPPED, 0);
+    let started = change(&mut watch, PROBES, "linux.ftrace", STARTED, 1);
+    assert_eq!([set_up, started], [Question::None; 2]);
+    let stopped = change(&mut watch, PROBES, "linux.ftrace", STOPPED, 3200);
+    assert_eq!(stopped, Question::WhoIsThere);
+    let gone = watch.is_there(&state(&[]));
+    assert_eq!(
+        gone[0].notice(),
+        "traced_probes went away after 3.2 s (linux.ftrace); what it had handed over by then is kept"
+    );
+    let mut evidence = Evidence::default();
+    kernel_events(&mut evidence);
+    let config = asking_for(&["linux.ftrace"]);
+    let account = judged(&config, Some(&evidence), Some(&watch));
+    let sentence =
+        "linux.ftrace after 3.2 s: traced_probes went away; what it had handed over by then is kept";
+    assert_eq!(missing(&account), [("data_source_gone", sentence.to_owned())]);
+    assert!(!account.is_void && !account.is_whole());
+    // And is back, as another.
+    change(&mut watch, PROBES, "linux.ftrace", STOPPED, 4000);
+    change(&mut watch, PROBES, "linux.ftrace", STARTED, 4100);
+    assert!(watch.is_there(&state(&[(2, PROBES, "linux.ftrace")])).is_empty());
+    let account = judged(&config, Some(&evidence), Some(&watch));
+    assert!(
+        missing(&account)[0]
+            .1
+            .starts_with("linux.ftrace after 3.2 s until it was back after 4.1 s: "),
+        "{account:?}"
+    );
+}
+
+#[test]
+fn an_instance_that_is_set_up_beside_another_is_no_producer_that_went_away() {
+    let mut watch = Watch::from_the_start();
+    watch.is_there(&state(&[(1, "app", "own")]));
+    change(&mut watch, "app", "own", STOPPED, 0);
+    change(&mut watch, "app", "own", STARTED, 1);
+    // A second one of the same name.
+    assert_eq!(change(&mut watch, "app", "own", STOPPED, 2), Question::WhoIsThere);
+    assert!(
+        watch
+            .is_there(&state(&[(1, "app", "own"), (2, "app", "own")]))
+            .is_empty()
+    );
+    change(&mut watch, "app", "own", STARTED, 3);
+    // The first one goes.
+    change(&mut watch, "app", "own", STOPPED, 900);
+    assert_eq!(watch.is_there(&state(&[(2, "app", "own")])).len(), 1);
+}
+
+#[test]
+fn applications_come_and_go() {
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 100, |event| {
+        event.tracing_started(true);
+    });
+    for app in ["one", "two"] {
+        event(&mut evidence, 600, |event| {
+            event.data_sources_gone(|gone| {
+                gone.data_source(|source| {
+                    source.producer_name(app).data_source_name("track_event");
+                });
+            });
+        });
+    }
+    event(&mut evidence, 700, |event| {
+        event.tracing_disabled(true);
+    });
+    let account = judged(&asking_for(&["track_event"]), Some(&evidence), None);
+    assert!(account.is_whole() && !account.is_void, "{account:?}");
+    let note = &account.findings[0];
+    assert_eq!((note.cause, &*note.what), ("producer_gone", "2 producers"));
+    assert!(note.why.contains("(one, two)"), "{note:?}");
+}
+
+#[test]
+fn marks_tell_the_same_of_a_file() {
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 1000, |event| {
+        event.tracing_started(true);
+    });
+    event(&mut evidence, 4200, |event| {
+        event.data_sources_gone(|gone| {
+            for source in ["linux.ftrace", "linux.process_stats"] {
+                gone.data_source(|gone| {
+                    gone.producer_name(PROBES).data_source_name(source);
+                });
+            }
+        });
+    });
+    event(&mut evidence, 5000, |event| {
+        event.data_sources_not_offered(|absent| {
+            absent.data_source(|absent| {
+                absent.data_source_name("my.own");
+            });
+        });
+    });
+    kernel_events(&mut evidence);
+    let config = asking_for(&["linux.ftrace", "linux.process_stats", "my.own"]);
+    let account = judged(&config, Some(&evidence), None);
+    let sentences: Vec<_> = missing(&account);
+    assert_eq!(
+        sentences,
+        [
+            (
+                "data_source_gone",
+                "linux.ftrace, linux.process_stats after 3.2 s: traced_probes went away; what it had handed over by then is kept"
+                    .to_owned()
+            ),
+            (
+                "data_source_not_offered",
+                "the data source my.own: no producer offered my.own while it was recorded".to_owned()
+            ),
+        ]
+    );
+    assert!(!account.is_void);
+    assert!(judged(&asking_for(&["my.own"]), Some(&evidence), None).is_void);
+}
+
+#[test]
+fn a_recording_that_the_service_ended_lacks_the_rest() {
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 1000, |event| {
+        event.tracing_started(true);
+    });
+    event(&mut evidence, 2200, |event| {
+        event.service_ended(true);
+    });
+    event(&mut evidence, 2300, |event| {
+        event.tracing_disabled(true);
+    });
+    let config = asking_for(&["my.own"]);
+    let account = judged(&config, Some(&evidence), None);
+    let sentence =
+        "everything after 1.2 s: the recording ended then, because the tracing service was told to end";
+    assert_eq!(missing(&account), [("service_ended", sentence.to_owned())]);
+    assert!(!account.is_void && !account.is_whole());
+    assert!(account.findings[0].advice.is_some());
+    // A copy has all that there was when it was made.
+    event(&mut evidence, 2300, |event| {
+        event.clone_started(true);
+    });
+    assert_eq!(missing(&judged(&config, Some(&evidence), None)), []);
+}
+
+#[test]
+fn a_service_may_have_ended_at_an_unknown_time() {
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 2200, |event| {
+        event.service_ended(true);
+    });
+    let account = judged(&asking_for(&["my.own"]), Some(&evidence), None);
+    assert!(missing(&account)[0].1.starts_with("the rest: "), "{account:?}");
+}
+
+#[test]
+fn a_source_that_nobody_offers_is_missed_whether_or_not_it_is_marked() {
+    let watch = Watch::from_the_start();
+    let account = judged(&asking_for(&["my.own"]), Some(&Evidence::default()), Some(&watch));
+    assert_eq!(missing(&account)[0].0, "data_source_not_offered");
+    assert!(account.is_void);
+    let attached = Watch::from_now_on();
+    let account = judged(&asking_for(&["my.own"]), None, Some(&attached));
+    assert_eq!(
+        (missing(&account), account.is_void),
+        (vec![], false),
+        "it may be gone"
+    );
+}
+
+#[test]
+fn a_source_that_never_started_is_missed_and_a_late_one_noted() {
+    let mut watch = Watch::from_the_start();
+    change(&mut watch, "app", "my.own", STOPPED, 0);
+    let config = asking_for(&["my.own"]);
+    let account = judged(&config, Some(&Evidence::default()), Some(&watch));
+    assert_eq!(
+        missing(&account),
+        [(
+            "data_source_not_started",
+            "the data source my.own: app never said that it had started".to_owned()
+        )]
+    );
+    assert!(account.is_void);
+
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 10_000, |event| {
+        event.slow_starting_data_sources(|late| {
+            late.data_source(|late| {
+                late.producer_name("app").data_source_name("my.own");
+            });
+        });
+    });
+    let marked = judged(&config, Some(&evidence), None);
+    assert_eq!(missing(&marked), missing(&account));
+    event(&mut evidence, 11_000, |event| {
+        event.all_data_sources_started(true);
+    });
+    let late = judged(&config, Some(&evidence), None);
+    assert_eq!(
+        (missing(&late), late.findings[0].cause),
+        (vec![], "data_source_late")
+    );
+}
+
+#[test]
+fn troubles_of_ftrace_are_told_in_their_own_words() {
+    let mut evidence = Evidence::default();
+    ftrace_stats(&mut evidence, |stats| {
+        stats.atrace_errors("The instance foo is in use by another tracer.\nAsk it to end.");
+    });
+    let config = asking_for(&["linux.ftrace"]);
+    let mut watch = Watch::from_the_start();
+    change(&mut watch, PROBES, "linux.ftrace", STOPPED, 0);
+    let account = judged(&config, Some(&evidence), Some(&watch));
+    let trouble = |sentence: &str| ("ftrace_trouble", format!("kernel events: {sentence}"));
+    assert_eq!(
+        missing(&account),
+        [
+            trouble("The instance foo is in use by another tracer"),
+            trouble("Ask it to end")
+        ],
+        "and nothing of a source that did not answer"
+    );
+    assert!(account.is_void);
+    // Somebody took it away in the middle.
+    kernel_events(&mut evidence);
+    change(&mut watch, PROBES, "linux.ftrace", STARTED, 0);
+    let account = judged(&config, Some(&evidence), Some(&watch));
+    assert!(!account.is_void && !account.is_whole());
+}
+
+#[test]
+fn events_that_are_not_there_are_all_that_was_asked_for_or_not() {
+    let mut evidence = Evidence::default();
+    ftrace_stats(&mut evidence, |stats| {
+        stats
+            .unknown_ftrace_events("sched/sched_switch")
+            .phase(Phase::END_OF_TRACE);
+    });
+    let config = asking_for(&["linux.ftrace"]);
+    let account = judged(&config, Some(&evidence), None);
+    assert_eq!(
+        missing(&account),
+        [(
+            "kernel_event_unavailable",
+            "sched/sched_switch: this kernel has no event of that name".to_owned()
+        )]
+    );
+    assert!(account.is_void);
+    kernel_events(&mut evidence);
+    assert!(!judged(&config, Some(&evidence), None).is_void);
+}
+
+#[test]
+fn kernel_events_without_their_last_statistics_break_off() {
+    let mut evidence = Evidence::default();
+    kernel_events(&mut evidence);
+    let config = asking_for(&["linux.ftrace"]);
+    assert!(judged(&config, Some(&evidence), None).is_whole(), "it goes on");
+    event(&mut evidence, 1, |event| {
+        event.tracing_disabled(true);
+    });
+    assert_eq!(
+        missing(&judged(&config, Some(&evidence), None))[0].0,
+        "kernel_events_break_off"
+    );
+    ftrace_stats(&mut evidence, |stats| {
+        stats.phase(Phase::END_OF_TRACE);
+    });
+    assert!(judged(&config, Some(&evidence), None).is_whole());
+}
+
+#[test]
+fn nothing_at_all_of_ftrace_is_missed_unless_it_may_have_been_lost() {
+    let config = asking_for(&["linux.ftrace"]);
+    let evidence = Evidence::default();
+    let account = judged(&config, Some(&evidence), None);
+    assert_eq!(missing(&account)[0].0, "data_source_silent");
+    assert!(account.is_void);
+    let stats = TraceStats {
+        buffer_stats: vec![ferretto_proto::messages::trace_stats::BufferStats {
+            chunks_overwritten: Some(1),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let account = Account::of(&Case {
+        config: &config,
+        wording: Wording::Config,
+        stats: Some(&stats),
+        baseline: None,
+        evidence: Some(&evidence),
+        watch: None,
+        worst_writer: &|_| None,
+    });
+    assert_eq!((missing(&account), account.is_void), (vec![], false));
+}
+
+#[test]
+fn what_flags_add_by_themselves_was_not_asked_for() {
+    let watch = {
+        let mut watch = Watch::from_the_start();
+        change(&mut watch, PROBES, "linux.process_stats", STARTED, 0);
+        watch
+    };
+    let is_void = |wording, sources: &[&str]| {
+        Account::of(&Case {
+            config: &asking_for(sources),
+            wording,
+            stats: None,
+            baseline: None,
+            evidence: None,
+            watch: Some(&watch),
+            worst_writer: &|_| None,
+        })
+        .is_void
+    };
+    let both = ["linux.ftrace", "linux.process_stats"];
+    assert!(is_void(Wording::Flags, &both));
+    assert!(!is_void(Wording::Config, &both));
+    assert!(!is_void(Wording::Flags, &both[1..]), "nothing else was");
+}
+
+#[test]
+fn counters_of_the_whole_service_count_from_the_start_of_the_session() {
+    let stats = TraceStats {
+        chunks_discarded: Some(7),
+        ..Default::default()
+    };
+    let found = |baseline| {
+        let account = Account::of(&Case {
+            config: &TraceConfig::default(),
+            wording: Wording::Config,
+            stats: Some(&stats),
+            baseline,
+            evidence: None,
+            watch: None,
+            worst_writer: &|_| None,
+        });
+        let finding = account.findings.into_iter().next();
+        finding.map(|finding| (finding.severity, finding.what))
+    };
+    let at = |chunks_discarded| {
+        Some(Baseline {
+            chunks_discarded,
+            ..Default::default()
+        })
+    };
+    assert_eq!(found(at(7)), None);
+    assert_eq!(found(at(5)), Some((Severity::Loss, "2 chunks".to_owned())));
+    assert_eq!(
+        found(None),
+        Some((Severity::Note, "7 chunks".to_owned())),
+        "the service's"
+    );
+}
+
+#[test]
+fn a_session_that_began_and_did_not_end_is_not_whole() {
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 1, |event| {
+        event.tracing_started(true);
+    });
+    let whole = |evidence: &Evidence| judged(&TraceConfig::default(), Some(evidence), None).is_whole();
+    assert!(!whole(&evidence));
+    event(&mut evidence, 2, |event| {
+        event.tracing_disabled(true);
+    });
+    assert!(whole(&evidence));
+}
+
+#[test]
+fn sizes_to_choose_are_round_and_large_enough() {
+    for (needed, size) in [
+        (0, 4),
+        (4, 4),
+        (5, 6),
+        (7, 8),
+        (4096, 4096),
+        (4097, 6144),
+        (6145, 8192),
+        (7373, 8192),
+    ] {
+        assert_eq!(roomy(needed), size, "{needed}");
+    }
+    assert!(roomy(u64::MAX) >= 1 << 63);
+}
+
+#[test]
+fn long_lists_are_cut() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let name = |name: &&str| (*name).to_owned();
+    assert_eq!(listed(&names, name).as_deref(), Some("a, b, c, d, 2 more"));
+    assert_eq!(listed(&names[..2], name).as_deref(), Some("a, b"));
+    assert_eq!(listed(&names[..0], name), None);
+}

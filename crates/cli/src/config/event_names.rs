@@ -1,0 +1,157 @@
+//! How names of kernel events are spelled: `group/name`, `group/*` or `name`, and what other tools and people make of that.
+//!
+//! Called by [`plan`](crate::perfetto::plan) and [`check`](super::check) for configs, and by
+//! `perfetto::event_words` for words of a command line. For one that is none upstream's probes record no
+//! kernel event at all, and ours none for it; so such a config is refused.
+
+use ferretto_probes::ftrace::data_source::NAME as FTRACE;
+use ferretto_probes::ftrace::request::is_event_pattern;
+use ferretto_proto::messages::TraceConfig;
+use ferretto_proto::text::Place;
+
+use super::advice::Origin;
+
+/// A name in a config that is none.
+#[derive(Debug)]
+pub(crate) struct Malformed {
+    /// How the config calls itself, and where in it the name stands.
+    place: Option<(String, Option<Place>)>,
+    /// What is wrong with it, and what to write.
+    sentence: String,
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sentence = &self.sentence;
+        match &self.place {
+            None => f.write_str(sentence),
+            Some((name, None)) => write!(f, "{name}: error: {sentence}"),
+            Some((name, Some(place))) => write!(
+                f,
+                "{name}:{}:{}: error: {sentence}\n{}",
+                place.line,
+                place.column,
+                place.caret()
+            ),
+        }
+    }
+}
+
+/// The first name of kernel events in a config that is none.
+pub(crate) fn malformed(config: &TraceConfig, origin: &Origin) -> Option<Malformed> {
+    let sources = config.data_sources.iter().enumerate();
+    let mut ftrace = sources.filter(|(_, source)| source.config.name.as_deref() == Some(FTRACE));
+    ftrace.find_map(|(index, source)| {
+        let events = &source.config.ftrace_config.ftrace_events;
+        let (position, event) = events
+            .iter()
+            .enumerate()
+            .find(|(_, event)| !is_event_pattern(event))?;
+        let path = format!("data_sources[{index}].config.ftrace_config.ftrace_events[{position}]");
+        let change = match origin {
+            Origin::Flags => instead(event, |name| format!("'{name}'")),
+            _ => instead(event, |name| format!("ftrace_events: \"{name}\"")),
+        };
+        Some(Malformed {
+            place: match origin {
+                Origin::Flags => None,
+                Origin::Text { name, positions } => Some((name.clone(), positions.place(&path))),
+                Origin::Encoded { name } => Some((format!("{name}: {path}"), None)),
+            },
+            sentence: format!(
+                "`{}` is no name of kernel events, which are `name`, `group/name` or `group/*`: {change}",
+                event.escape_debug()
+            ),
+        })
+    })
+}
+
+/// What to write instead of a name that is none; `shown` puts a right one as it is written there.
+fn instead(name: &str, shown: impl Fn(&str) -> String) -> String {
+    let right = names_in(name);
+    if right.is_empty() || !right.iter().all(|name| is_name(name)) {
+        return format!(
+            "write {} for one event, {} for all of a group",
+            shown("sched/sched_switch"),
+            shown("sched/*")
+        );
+    }
+    let right: Vec<String> = right.iter().map(|name| shown(name)).collect();
+    format!("write {}", right.join(" "))
+}
+
+/// The names that are in a word, each as configs have it: `perf` and `trace-cmd` write `group:name` and put commas between, `bpftrace`
+/// writes `tracepoint:group:name`, and the kernel has a folder for each.
+pub(crate) fn names_in(word: &str) -> Vec<String> {
+    word.split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(as_configs_have_it)
+        .collect()
+}
+
+fn as_configs_have_it(name: &str) -> String {
+    let name = match name.strip_prefix('/') {
+        Some(path) => path.rsplit_once("events/").map_or(path, |(_, event)| event),
+        None => name.strip_prefix("events/").unwrap_or(name),
+    };
+    let name = ["tracepoint:", "t:"]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix))
+        .unwrap_or(name);
+    let name = name.replacen(':', "/", 1);
+    let name = name.strip_suffix("/enable").unwrap_or(&name);
+    match name.strip_suffix('/') {
+        Some(group) => format!("{group}/*"),
+        None => name.to_owned(),
+    }
+}
+
+/// Whether a config may have this name. Of all groups at once nothing is recorded, so those are to be named.
+pub(crate) fn is_name(name: &str) -> bool {
+    is_event_pattern(name) && name != "*"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_other_tools_write_is_understood() {
+        for (typed, names) in [
+            ("sched/sched_switch", &["sched/sched_switch"][..]),
+            ("sched:sched_switch", &["sched/sched_switch"]),
+            ("sched:*", &["sched/*"]),
+            ("sched/*,irq/*", &["sched/*", "irq/*"]),
+            (
+                "sched:sched_switch, irq:softirq_entry,",
+                &["sched/sched_switch", "irq/softirq_entry"],
+            ),
+            (
+                "tracepoint:syscalls:sys_enter_openat",
+                &["syscalls/sys_enter_openat"],
+            ),
+            ("t:sched:sched_switch", &["sched/sched_switch"]),
+            (
+                "/sys/kernel/tracing/events/sched/sched_switch/enable",
+                &["sched/sched_switch"],
+            ),
+            ("events/sched/", &["sched/*"]),
+            ("sched_switch", &["sched_switch"]),
+            (",", &[]),
+        ] {
+            assert_eq!(names_in(typed), names, "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_told_with_the_right_one() {
+        let change = |name: &str| instead(name, |name| format!("'{name}'"));
+        assert_eq!(change("sched/*,irq/*"), "write 'sched/*' 'irq/*'");
+        assert_eq!(change("/sched/sched_switch"), "write 'sched/sched_switch'");
+        assert_eq!(change("sched/"), "write 'sched/*'");
+        for name in ["*/*", "sched/*_switch", "a/b/c", "*"] {
+            assert!(change(name).contains("'sched/*' for all of a group"), "{name}");
+        }
+    }
+}

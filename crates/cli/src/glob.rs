@@ -1,0 +1,56 @@
+//! Patterns for names, as shells have them: `*` and `?`.
+//!
+//! Called where names of events are matched: by [`list`](crate::list) and for the words of a command line. The time that it takes is at
+//! most the product of both lengths.
+
+/// Whether a pattern matches all of a text. `*` stands for any letters, `?` for one.
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut at, mut in_text) = (0, 0);
+    // Behind the last star, and where the text went on when it stood for the least.
+    let mut star = None;
+    while in_text < text.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                star = Some((at + 1, in_text));
+                at += 1;
+            }
+            Some(letter) if *letter == '?' || *letter == text[in_text] => {
+                at += 1;
+                in_text += 1;
+            }
+            _ => match star {
+                Some((behind, stood)) => {
+                    star = Some((behind, stood + 1));
+                    at = behind;
+                    in_text = stood + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at..].iter().all(|letter| *letter == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_any_letters_and_a_question_mark_is_one() {
+        for (pattern, text) in [
+            ("", ""),
+            ("*", ""),
+            ("a*c", "abc"),
+            ("a*b*c", "aXbYbc"),
+            ("?b*", "ab"),
+            ("*switch", "sched_switch"),
+        ] {
+            assert!(glob(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("", "a"), ("a?", "a"), ("a*c", "abcd"), ("*b", "a")] {
+            assert!(!glob(pattern, text), "{pattern} {text}");
+        }
+        assert!(!glob(&"*a".repeat(40), &"a".repeat(39)), "and soon");
+    }
+}

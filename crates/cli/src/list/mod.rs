@@ -1,0 +1,180 @@
+//! `ferretto list`: what there is to record, and who records: kernel events, data sources, sessions, categories of track events, clocks.
+//!
+//! Called by [`applet`](crate::applet). One module for each subject gathers a [`Listing`], which is printed as a table or, with `--json`, as
+//! one object whose names `docs/json.md` promises. Nothing is started and nothing is changed. Exit codes: 0; 1 if the subject could
+//! not be asked, or a pattern fits nothing; 2 for a command line that makes no sense.
+
+mod categories;
+mod clocks;
+mod events;
+mod pattern;
+mod sessions;
+mod sources;
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::Value;
+
+use crate::stdout::{Screen, Table, print};
+pub(crate) use pattern::Patterns;
+pub(crate) use sessions::sessions_of;
+
+const SUCCESS: u8 = 0;
+const FAILURE: u8 = 1;
+const USAGE: u8 = 2;
+
+/// What there is of a subject.
+pub(crate) struct Listing {
+    pub(crate) table: Table,
+    /// What stands below it.
+    below: Option<String>,
+    /// The same for scripts, and more.
+    pub(crate) json: Value,
+    /// What has to be known beside it, for stderr.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Something that can be listed.
+struct Subject {
+    word: &'static str,
+    /// What somebody might type instead.
+    alias: &'static str,
+    about: &'static str,
+    details: &'static str,
+    /// # Errors
+    /// Why it could not be asked.
+    list: fn(&Patterns) -> Result<Listing, String>,
+}
+
+const SUBJECTS: &[Subject] = &[
+    Subject {
+        word: "events",
+        alias: "event",
+        about: "Kernel events that can be recorded, from tracefs",
+        details: "Kernel events that can be recorded, from tracefs: what to type after `ferretto`, or as ftrace_events in a config. Events \
+                  that are typed have a message of their own in the trace format; others are generic: the trace describes \
+                  them along with the data, and the UI shows their fields as they are.\n\n\
+                  PATTERN is a part of GROUP/NAME; or GROUP/ (or GROUP:), all events of a group; or GROUP/PART. With * or ? it \
+                  has to fit the whole name or group.",
+        list: events::list,
+    },
+    Subject {
+        word: "sources",
+        alias: "source",
+        about: "Data sources that producers offer",
+        details: "Data sources that the service's producers offer; if no service runs, those of the one that `ferretto` starts for a \
+                  recording.\n\nPATTERN is a part of the name of a source or of a producer; with * or ? it has to fit the whole name.",
+        list: sources::list,
+    },
+    Subject {
+        word: "sessions",
+        alias: "session",
+        about: "Tracing sessions that run",
+        details: "Tracing sessions that the service runs: one's own, or everybody's for root.\n\n\
+                  PATTERN is the id of a session or a part of its name; with * or ? it has to fit the whole name.",
+        list: sessions::list,
+    },
+    Subject {
+        word: "categories",
+        alias: "category",
+        about: "Categories of track events that connected programs have",
+        details: "Categories of track events that connected programs have told the service of: what to type as \
+                  enabled_categories in a config.\n\n\
+                  PATTERN is a part of a category, a tag or the name of a producer; with * or ? it has to fit the whole of it.",
+        list: categories::list,
+    },
+    Subject {
+        word: "clocks",
+        alias: "clock",
+        about: "Clocks of this machine that traces use",
+        details: "Clocks of this machine that traces use, with their ids in the trace format: what they show now, how fine they are, and \
+                  how they go beside BOOTTIME, the clock of traces: how far ahead, and how much faster in parts per million, \
+                  measured for a fifth of a second. Then the clocks that ftrace can be set to.\n\n\
+                  PATTERN is a part of a clock's name; with * or ? it has to fit the whole name.",
+        list: clocks::list,
+    },
+];
+
+/// The definition of all flags.
+pub(crate) fn command() -> Command {
+    let command = Command::new("list")
+        .bin_name("ferretto list")
+        .about("Lists what can be recorded: events, sources, categories; sessions; clocks")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .after_help(
+            "Examples:\n  ferretto list events sched\n  ferretto list events 'block:*rq*'\n  ferretto list sessions --json\n\n\
+             Exit status:\n  0  it was listed\n  1  it could not be asked, or a pattern fits nothing\n  2  a flag or a \
+             subject makes no sense",
+        );
+    SUBJECTS.iter().fold(command, |command, subject| {
+        command.subcommand(
+            Command::new(subject.word)
+                .alias(subject.alias)
+                .about(subject.about)
+                .long_about(subject.details)
+                .arg(
+                    Arg::new("PATTERN")
+                        .action(ArgAction::Append)
+                        .help("List only what fits one of these"),
+                )
+                .arg(
+                    Arg::new("json")
+                        .long("json")
+                        .action(ArgAction::SetTrue)
+                        .help("Print one JSON object, as docs/json.md describes it"),
+                ),
+        )
+    })
+}
+
+/// Runs the applet with the words after its name; gives the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let matches = match command().try_get_matches_from(std::iter::once("list".into()).chain(words)) {
+        Ok(matches) => matches,
+        Err(message) => {
+            let _ = message.print();
+            return if message.use_stderr() { USAGE } else { SUCCESS };
+        }
+    };
+    let Some((word, matches)) = matches.subcommand() else {
+        return USAGE;
+    };
+    let Some(subject) = SUBJECTS.iter().find(|subject| subject.word == word) else {
+        return USAGE;
+    };
+    match answer(subject, matches) {
+        Ok(code) => code,
+        Err(problem) => {
+            eprintln!("ferretto list {word}: {problem}");
+            FAILURE
+        }
+    }
+}
+
+fn answer(subject: &Subject, matches: &ArgMatches) -> Result<u8, String> {
+    let typed = matches.get_many::<String>("PATTERN");
+    let patterns = Patterns::new(typed.into_iter().flatten());
+    let listing = (subject.list)(&patterns)?;
+    match matches.get_flag("json") {
+        true => print(format!("{:#}\n", listing.json).as_bytes())?,
+        false => {
+            let mut text = listing.table.print(Screen::look());
+            if let Some(below) = listing.below {
+                text.push_str(&format!("\n{below}\n"));
+            }
+            print(text.as_bytes())?;
+        }
+    }
+    for note in listing.notes {
+        eprintln!("ferretto list {}: {note}", subject.word);
+    }
+    let mut code = SUCCESS;
+    for unfit in patterns.unfit() {
+        eprintln!("ferretto list {}: {unfit}", subject.word);
+        code = FAILURE;
+    }
+    Ok(code)
+}

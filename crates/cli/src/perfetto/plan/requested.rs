@@ -1,0 +1,148 @@
+//! The config that a command line asks for: that of its `-c`, or of its light flags and words.
+//!
+//! Called by [`plan`](super).
+
+use std::ffi::OsString;
+
+use ferretto_proto::messages::{Message, TraceConfig};
+
+use super::PlanError;
+use crate::config::advice::Origin;
+use crate::config::surroundings::Kernel;
+use crate::perfetto::Program;
+use crate::perfetto::args::Arguments;
+use crate::perfetto::config_source::{ConfigError, ConfigSyntax, WrittenConfig, parse_config, read_config};
+use crate::perfetto::event_words::{Given, WordError, understand};
+use crate::perfetto::light_config::{LightFlags, Wanted, add_overview, light_config, test_config};
+
+/// What is recorded of a command if nothing else is asked for: when it and others ran, and what they began.
+const OF_COMMANDS: [&str; 7] = [
+    "sched/sched_switch",
+    "sched/sched_waking",
+    "sched/sched_process_exec",
+    "sched/sched_process_fork",
+    "sched/sched_process_exit",
+    "task/task_newtask",
+    "task/task_rename",
+];
+
+/// The configs of all `-c` put together, or that of the light flags. As upstream, empty files beside light flags are ignored.
+pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Result<WrittenConfig, PlanError> {
+    let mut given: Vec<(&OsString, Vec<u8>)> = Vec::new();
+    for name in &arguments.configs {
+        // Upstream appends what it reads, but what comes from here takes the place of all before.
+        if name == "-" || name == ":test" {
+            given.clear();
+        }
+        let bytes = if name == ":test" {
+            test_config()?.encode_to_vec()
+        } else {
+            read_config(name)?
+        };
+        given.push((name, bytes));
+    }
+    let last = given.last().map(|(name, _)| display(name));
+    given.retain(|(_, bytes)| !bytes.is_empty());
+    let only_command = arguments.command.is_some() && arguments.configs.is_empty();
+    if arguments.light.any() || only_command {
+        if !given.is_empty() {
+            return Err(PlanError::TwoConfigs);
+        }
+        let mut flags = arguments.light.clone();
+        let mut wanted = wanted(program, &flags)?;
+        if arguments.command.is_some() {
+            // It ends with the command.
+            flags.time.get_or_insert("0".to_owned());
+            if wanted.is_empty() && flags.apps.is_empty() {
+                wanted.extend(OF_COMMANDS.map(Wanted::of_perfetto));
+            }
+        }
+        let mut config = light_config(&flags, &wanted)?;
+        if program == Program::Ferretto {
+            add_overview(&mut config);
+        }
+        let origin = Origin::Flags;
+        return Ok(WrittenConfig { config, origin });
+    }
+    // A clone has the config of the original.
+    let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
+    match (last, given.is_empty()) {
+        (None, _) if !clone => Err(PlanError::NoConfig),
+        (Some(name), true) if !clone => Err(PlanError::EmptyConfig(name)),
+        _ => together(&given, config_syntax(arguments)),
+    }
+}
+
+/// What the words of a command line ask for.
+fn wanted(program: Program, light: &LightFlags) -> Result<Vec<Wanted>, WordError> {
+    if program == Program::Perfetto {
+        return Ok(light
+            .events
+            .iter()
+            .map(|word| Wanted::of_perfetto(word))
+            .collect());
+    }
+    let bare = light.events.iter().map(|word| (Given::Bare, word.as_str()));
+    let with_flag = light
+        .event_flags
+        .iter()
+        .map(|word| (Given::WithFlag, word.as_str()));
+    let words: Vec<(Given, &str)> = bare.chain(with_flag).collect();
+    // Nothing is looked up for nothing.
+    let kernel = match words.is_empty() {
+        true => None,
+        false => Kernel::look_at_events().ok(),
+    };
+    understand(words, kernel.as_ref())
+}
+
+fn config_syntax(arguments: &Arguments) -> ConfigSyntax {
+    match (arguments.text, arguments.lossy_text) {
+        (true, _) => ConfigSyntax::Text,
+        (false, true) => ConfigSyntax::LossyText,
+        (false, false) => ConfigSyntax::Encoded,
+    }
+}
+
+/// Puts configs together as protobuf does: lists are joined, messages merged, of single values the last one counts. Each is
+/// parsed by itself, so that a mistake is shown in the file that has it.
+fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<WrittenConfig, PlanError> {
+    let mut parsed = Vec::new();
+    for (name, bytes) in configs {
+        parsed.push(if *name == ":test" {
+            WrittenConfig {
+                config: test_config()?,
+                origin: Origin::Flags,
+            }
+        } else {
+            parse_config(&display(name), bytes, syntax)?
+        });
+    }
+    if parsed.len() == 1
+        && let Some(written) = parsed.pop()
+    {
+        return Ok(written);
+    }
+    let encoded: Vec<u8> = parsed
+        .iter()
+        .flat_map(|written| written.config.encode_to_vec())
+        .collect();
+    let names: Vec<String> = configs.iter().map(|(name, _)| display(name)).collect();
+    let name = names.join(" with ");
+    match TraceConfig::decode_from_slice(&encoded) {
+        Ok(config) => Ok(WrittenConfig {
+            config,
+            // Indices of fields are those of the whole: no single text has them.
+            origin: Origin::Encoded { name },
+        }),
+        Err(source) => Err(ConfigError::Encoded { name, source }.into()),
+    }
+}
+
+fn display(name: &OsString) -> String {
+    if name == "-" {
+        "<stdin>".to_owned()
+    } else {
+        name.to_string_lossy().into_owned()
+    }
+}

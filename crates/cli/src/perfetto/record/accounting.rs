@@ -1,0 +1,189 @@
+//! What is known of a recording for its account, and what of that is told at once.
+//!
+//! Called by [`record`](super) with what the service tells.
+
+use ferretto_proto::messages::TracingServiceState;
+use ferretto_proto::messages::observable_events::DataSourceInstanceStateChange;
+
+use super::*;
+use crate::account::evidence::{Evidence, SourceOf};
+use crate::account::watch::{Question, Watch};
+use crate::account::{Account, Case, Finding, Severity, Wording, listed};
+use crate::config::advice::Origin;
+
+/// What an account is given from, but for the trace itself.
+pub(super) struct Knowledge {
+    pub(super) config: TraceConfig,
+    wording: Wording,
+    watch: Watch,
+    hearing: Hearing,
+    inquiry: Inquiry,
+}
+
+/// Whether the service tells what becomes of data sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hearing {
+    Nothing,
+    All,
+}
+
+/// Whether the service was asked who is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inquiry {
+    None,
+    UnderWay,
+    /// It has to be asked once more, since something happened after it was.
+    Outdated,
+}
+
+impl Knowledge {
+    pub(super) fn of(recording: &Recording) -> Knowledge {
+        let written = recording.written.as_ref();
+        let by_flags = written.is_some_and(|written| matches!(written.origin, Origin::Flags));
+        Knowledge {
+            config: recording.config.clone(),
+            wording: if by_flags { Wording::Flags } else { Wording::Config },
+            watch: match recording.job {
+                Job::Record => Watch::from_the_start(),
+                Job::StartAndDetach(_) | Job::Attach(..) | Job::Clone(_) => Watch::from_now_on(),
+            },
+            hearing: Hearing::Nothing,
+            inquiry: Inquiry::None,
+        }
+    }
+
+    /// The service was asked to tell.
+    pub(super) fn somebody_tells(&mut self) {
+        self.hearing = Hearing::All;
+    }
+
+    /// It is too old to.
+    pub(super) fn nobody_tells(&mut self) {
+        self.hearing = Hearing::Nothing;
+    }
+
+    fn watch(&self) -> Option<&Watch> {
+        (self.hearing == Hearing::All).then_some(&self.watch)
+    }
+}
+
+impl Recorder<'_> {
+    /// The account of what is known; of the packets it is if all of them were seen.
+    pub(super) fn account(&self, evidence: Option<&Evidence>) -> Account {
+        Account::of(&Case {
+            config: &self.knowledge.config,
+            wording: self.knowledge.wording,
+            stats: self.session.stats(),
+            baseline: self.session.baseline(),
+            evidence,
+            watch: self.knowledge.watch(),
+            worst_writer: &|_| None,
+        })
+    }
+
+    /// Instances of data sources changed their states.
+    pub(super) fn instances_changed(&mut self, changes: &[DataSourceInstanceStateChange]) {
+        // What is said while everything stops is no news.
+        if !self.session.is_recording() {
+            return;
+        }
+        let recorded = self.session.recorded(now());
+        let mut question = Question::None;
+        for change in changes {
+            if self.knowledge.watch.changed(change, recorded) == Question::WhoIsThere {
+                question = Question::WhoIsThere;
+            }
+        }
+        if question == Question::WhoIsThere {
+            self.ask_who_is_there();
+        }
+    }
+
+    fn ask_who_is_there(&mut self) {
+        if self.knowledge.inquiry != Inquiry::None {
+            self.knowledge.inquiry = Inquiry::Outdated;
+            return;
+        }
+        if let Some(endpoint) = &mut self.endpoint
+            && endpoint.query_service_state(StateScope::Everything).is_ok()
+        {
+            self.knowledge.inquiry = Inquiry::UnderWay;
+        }
+    }
+
+    /// The service's state; `None` from one that cannot tell it.
+    pub(super) fn take_service_state(&mut self, state: Option<&TracingServiceState>) {
+        let outdated = self.knowledge.inquiry == Inquiry::Outdated;
+        self.knowledge.inquiry = Inquiry::None;
+        let Some(state) = state else { return };
+        for departure in self.knowledge.watch.is_there(state) {
+            self.console.say(departure.notice());
+        }
+        if outdated {
+            self.ask_who_is_there();
+        }
+    }
+
+    /// All data sources that are left have started.
+    pub(super) fn report_start(&mut self) {
+        match self.not_started() {
+            // Their producers went away before they said so.
+            Some(waiting) => self.report(StartStatus::TimedOut, &format!("not started: {waiting}")),
+            None => self.report(StartStatus::Started, ""),
+        }
+    }
+
+    /// The recording is over, and somebody may still wait for its start.
+    pub(super) fn report_end(&mut self) {
+        let triggered = self.activity != Activity::AwaitingTrigger;
+        if self.reports.is_empty() || !triggered || self.not_started().is_none() {
+            return self.report(StartStatus::Started, "");
+        }
+        // The trace may tell why. One that the service wrote is looked at later.
+        let evidence = self
+            .contents
+            .evidence()
+            .filter(|_| self.session.writer() == Writer::Us);
+        let account = self.account(evidence);
+        let missing = account
+            .findings
+            .iter()
+            .filter(|finding| finding.severity == Severity::Missing);
+        let missing: Vec<String> = missing.map(Finding::sentence).collect();
+        let reason = format!("the recording is over. Not recorded: {}", missing.join("; "));
+        self.report(StartStatus::TimedOut, &reason);
+    }
+
+    /// Says once what is waited for, and tells those who wait for the start no longer than they do, when it is time for that.
+    pub(super) fn start_may_be_late(&mut self) {
+        if self.patience_ends.is_some_and(|end| now() >= end) {
+            self.patience_ends = None;
+            if let Some(waiting) = self.not_started().filter(|_| self.session.is_recording()) {
+                self.console.say(format_args!("no word yet of {waiting}"));
+            }
+        }
+        if self.start_due.is_none_or(|due| now() < due) {
+            return;
+        }
+        self.start_due = None;
+        let mut reason = format!(
+            "the data sources have not all started within {} s",
+            START_WAIT.as_secs()
+        );
+        if let Some(waiting) = self.not_started() {
+            reason.push_str(&format!(": no word of {waiting}"));
+        }
+        let (waiting, patient) = self.reports.drain(..).partition(StartReport::has_a_deadline);
+        self.reports = patient;
+        let waiting: Vec<StartReport> = waiting;
+        for report in waiting {
+            report.send(StartStatus::TimedOut, &reason);
+        }
+    }
+
+    /// The data sources that are there and have never started, as far as the service tells.
+    fn not_started(&self) -> Option<String> {
+        let waiting = self.knowledge.watch()?.not_started();
+        listed(&waiting, SourceOf::to_string)
+    }
+}

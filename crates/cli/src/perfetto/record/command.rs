@@ -1,0 +1,84 @@
+//! The command that a recording is made of: when it starts, what its end and signals do, and what becomes of its exit status.
+//!
+//! Called by [`record`](super::record); the command itself is a [`Workload`].
+
+use super::*;
+
+impl Recorder<'_> {
+    /// Starts the command once it is due, and ends the recording when it has ended. Whether either happened.
+    pub(super) fn attend_to_command(&mut self, reactor: &Reactor) -> Result<bool, ReactorError> {
+        let Some(workload) = &mut self.workload else {
+            return Ok(false);
+        };
+        let patience_is_over = workload.next_deadline().is_some_and(|at| now() >= at);
+        if workload.is_awaited() && (self.command_is_due || patience_is_over) {
+            if !self.command_is_due {
+                self.console.notice(format_args!(
+                    "not all data sources have started; {} starts nonetheless",
+                    workload.name()
+                ));
+            }
+            let service = self.service.as_ref();
+            let socket = service.and_then(|service| service.started.as_ref());
+            match workload.start(socket.map(|started| &started.producer_socket)) {
+                Ok(()) => {}
+                Err(error) => {
+                    self.command_failed = Some(error.status);
+                    self.session.nothing_to_record(error.to_string());
+                }
+            }
+            if let Some(end) = workload.end() {
+                reactor.register(end, COMMAND, Interest::Readable)?;
+            }
+            return Ok(true);
+        }
+        let ended = workload.has_just_ended();
+        if ended {
+            self.session.nothing_more_to_record(now());
+        }
+        Ok(ended)
+    }
+
+    /// A signal came to us, which may be meant for the command.
+    pub(super) fn signalled(&mut self, signal: Signal) {
+        let Some(workload) = &mut self.workload else {
+            return self.session.interrupted(signal, now());
+        };
+        let is_known = workload.has_a_signal();
+        if !workload.takes(signal, now()) {
+            return self.session.interrupted(signal, now());
+        }
+        if is_known {
+            return;
+        }
+        self.console.key_pressed();
+        let (signal, name) = (signals::name(signal), workload.name());
+        self.console.notice(format_args!(
+            "{signal}: recording until {name} has ended (again to end the recording at once)"
+        ));
+    }
+}
+
+/// The exit code of a recording with a command, whose end it waits for.
+pub(super) fn exit_code(recorded: u8, workload: Workload, failed: Option<u8>, console: &mut Console) -> u8 {
+    workload.terminate();
+    let name = workload.name();
+    let status = match workload.outlive(console) {
+        Ok(status) => status,
+        Err(error) => {
+            console.say(format_args!("cannot wait for {name}: {error}"));
+            return FAILURE;
+        }
+    };
+    match (recorded, failed, status) {
+        (_, Some(failed), _) => failed,
+        (SUCCESS, None, Some(status)) => status,
+        (SUCCESS, None, None) => {
+            console.say(format_args!(
+                "{name} was not run: the recording was over before its data sources had started"
+            ));
+            FAILURE
+        }
+        (recorded, None, _) => recorded,
+    }
+}

@@ -1,0 +1,327 @@
+//! The command behind `--`: it runs while the recording does.
+//!
+//! Called by [`plan`](super::plan), which refuses what cannot be run before anything is recorded, and by [`record`](super::record), which
+//! starts it once all data sources have started and ends the recording when it ends. It has our standard streams, process group and user,
+//! so a terminal's Ctrl-C reaches it as it does us, and no descriptor or signal handler of ours. Its exit status becomes ours, as shells give it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_ipc::address::Address;
+use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Signal, Token};
+use rustix::fs::{Access, AtFlags, CWD};
+use rustix::process::{Pid, PidfdFlags};
+
+use super::console::Console;
+use super::figures::Word;
+use super::signals::{self, SAME_INTERRUPT};
+use crate::inherited;
+
+/// How long data sources may take to start before the command does all the same.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// As many signals as nobody sends by accident: the command is left alone then.
+const ENOUGH: u32 = 3;
+const END: Token = Token(0);
+/// What a shell exits with that finds no such command, and with one that it cannot run.
+const NOT_FOUND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
+
+/// The words behind `--`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CommandLine {
+    program: OsString,
+    arguments: Vec<OsString>,
+}
+
+/// Why a command cannot be run.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot run {program}: {reason}")]
+pub(crate) struct NotRun {
+    program: String,
+    reason: String,
+    /// What a shell would exit with.
+    pub(crate) status: u8,
+}
+
+impl CommandLine {
+    /// `None` if there are no words.
+    pub(crate) fn of(words: impl IntoIterator<Item = OsString>) -> Option<CommandLine> {
+        let mut words = words.into_iter();
+        Some(CommandLine {
+            program: words.next()?,
+            arguments: words.collect(),
+        })
+    }
+
+    /// As it is told of.
+    pub(crate) fn name(&self) -> String {
+        Word(&self.program.to_string_lossy()).to_string()
+    }
+
+    /// Looks whether it can be run, as the start will.
+    pub(crate) fn check(&self) -> Result<(), NotRun> {
+        let refused = |status, reason: &dyn std::fmt::Display| NotRun {
+            program: self.name(),
+            reason: reason.to_string(),
+            status,
+        };
+        // Its end is waited for by one.
+        if let Err(error) = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()) {
+            return Err(refused(
+                NOT_RUNNABLE,
+                &format_args!("this kernel lacks pidfd_open (Linux 5.3 has it): {error}"),
+            ));
+        }
+        match is_runnable(&self.program) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(refused(NOT_FOUND, &"there is no such command; is it in PATH?"))
+            }
+            Err(error) => Err(refused(NOT_RUNNABLE, &error)),
+        }
+    }
+}
+
+/// Whether there is a program of this name, in PATH if it is no path.
+pub(crate) fn is_runnable(program: &OsStr) -> io::Result<()> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return is_executable(Path::new(program));
+    }
+    let mut best = io::Error::from(io::ErrorKind::NotFound);
+    for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
+        match is_executable(&folder.join(program)) {
+            Ok(()) if !program.is_empty() => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => best = error,
+            _ => {}
+        }
+    }
+    Err(best)
+}
+
+fn is_executable(file: &Path) -> io::Result<()> {
+    if std::fs::metadata(file)?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    Ok(rustix::fs::accessat(
+        CWD,
+        file,
+        Access::EXEC_OK,
+        AtFlags::EACCESS,
+    )?)
+}
+
+/// The command of a recording.
+#[derive(Debug)]
+pub(super) struct Workload {
+    command: CommandLine,
+    state: State,
+    /// When it starts even if not all data sources have.
+    start_at: Option<Duration>,
+    /// The signal of ours that it got, and when.
+    signalled: Option<(Signal, Duration)>,
+}
+
+#[derive(Debug)]
+enum State {
+    NotStarted,
+    Running {
+        child: Child,
+        end: OwnedFd,
+    },
+    Ended(ExitStatus),
+    /// It could not be started, or what became of it cannot be known.
+    NotRun,
+}
+
+impl Workload {
+    pub(super) fn new(command: CommandLine) -> Workload {
+        Workload {
+            command,
+            state: State::NotStarted,
+            start_at: None,
+            signalled: None,
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.command.name()
+    }
+
+    /// The recording was asked for.
+    pub(super) fn recording_begins(&mut self, now: Duration) {
+        self.start_at = Some(now + START_PATIENCE);
+    }
+
+    /// When it starts even if not all data sources have.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.start_at.filter(|_| self.is_awaited())
+    }
+
+    /// Whether it still has to be started.
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(self.state, State::NotStarted)
+    }
+
+    /// Starts it; `producer_socket` is that of a service which nobody else would find.
+    pub(super) fn start(&mut self, producer_socket: Option<&Address>) -> Result<(), NotRun> {
+        // Whoever ignores that a child ends is not told how.
+        if inherited::ignores(Signal::Child) {
+            let _ = signal_hook::flag::register(Signal::Child.number(), Arc::default());
+        }
+        let mut command = Command::new(&self.command.program);
+        command.args(&self.command.arguments);
+        if let Some(socket) = producer_socket {
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", socket.to_string());
+        }
+        let started = command.spawn().and_then(|mut child| {
+            match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+                Ok(end) => Ok((child, end)),
+                Err(error) => {
+                    // Of its end nothing would be heard.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    Err(error.into())
+                }
+            }
+        });
+        match started {
+            Ok((child, end)) => {
+                self.state = State::Running { child, end };
+                Ok(())
+            }
+            Err(error) => {
+                self.state = State::NotRun;
+                Err(NotRun {
+                    program: self.name(),
+                    reason: error.to_string(),
+                    status: NOT_RUNNABLE,
+                })
+            }
+        }
+    }
+
+    /// What becomes readable when it ends.
+    pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
+        match &self.state {
+            State::Running { end, .. } => Some(end.as_fd()),
+            State::NotStarted | State::Ended(_) | State::NotRun => None,
+        }
+    }
+
+    /// Whether it has ended since the last time.
+    pub(super) fn has_just_ended(&mut self) -> bool {
+        let State::Running { child, .. } = &mut self.state else {
+            return false;
+        };
+        match child.try_wait() {
+            Ok(None) => false,
+            Ok(Some(status)) => {
+                self.state = State::Ended(status);
+                true
+            }
+            // Somebody else took its status, who must have been told to ignore children.
+            Err(_) => {
+                self.state = State::NotRun;
+                true
+            }
+        }
+    }
+
+    /// Whether it has got a signal of ours.
+    pub(super) fn has_a_signal(&self) -> bool {
+        self.signalled.is_some()
+    }
+
+    /// Whether a signal to us is for the command. It gets the first one; the next ends the recording.
+    pub(super) fn takes(&mut self, signal: Signal, now: Duration) -> bool {
+        let State::Running { child, .. } = &self.state else {
+            return false;
+        };
+        match self.signalled {
+            // It is one signal, sent to a process and to its group.
+            Some((first, at)) => signal == first && now < at + SAME_INTERRUPT,
+            None => {
+                self.signalled = Some((signal, now));
+                pass_on(child, signal);
+                true
+            }
+        }
+    }
+
+    /// Has it end: a signal ended the recording, or gave it up.
+    pub(super) fn terminate(&self) {
+        if let (State::Running { child, .. }, Some(_)) = (&self.state, self.signalled) {
+            send(child, Signal::Terminate);
+        }
+    }
+
+    /// Waits for the end of a command that the recording did not; gives its exit status as shells do, or `None` if it was not run.
+    pub(super) fn outlive(mut self, console: &mut Console) -> Result<Option<u8>, ReactorError> {
+        let State::Running { child, end } = &self.state else {
+            return Ok(self.exit_status());
+        };
+        console.notice(format_args!(
+            "{} goes on as process {}; waiting for its end (Ctrl-C is for it)",
+            self.name(),
+            child.id()
+        ));
+        let mut reactor = Reactor::new()?;
+        signals::watch(&mut reactor)?;
+        reactor.register(end, END, Interest::Readable)?;
+        let mut events = Events::new();
+        let mut signals_seen = 0;
+        while !self.has_just_ended() {
+            reactor.wait(&mut events, Deadline::Monotonic(u64::MAX))?;
+            let State::Running { child, .. } = &self.state else {
+                break;
+            };
+            for signal in events.signals() {
+                signals_seen += 1;
+                if signals_seen == ENOUGH {
+                    console.say(format_args!("{} goes on without us", self.name()));
+                    signals::die_of(*signal);
+                }
+                pass_on(child, *signal);
+            }
+        }
+        Ok(self.exit_status())
+    }
+
+    fn exit_status(&self) -> Option<u8> {
+        let State::Ended(status) = &self.state else {
+            return None;
+        };
+        let of_signal = || status.signal().map_or(1, |signal| 128 + signal);
+        // Both fit: statuses have eight bits, and there are 64 signals.
+        Some(status.code().unwrap_or_else(of_signal) as u8)
+    }
+}
+
+/// Passes a signal on, unless the command has it: a terminal sends Ctrl-C to all processes of its foreground.
+fn pass_on(child: &Child, signal: Signal) {
+    let in_foreground = || {
+        let terminal = File::open("/dev/tty").ok()?;
+        let foreground = rustix::termios::tcgetpgrp(&terminal).ok()?;
+        Some(foreground == rustix::process::getpgrp())
+    };
+    if signal != Signal::Interrupt || in_foreground() != Some(true) {
+        send(child, signal);
+    }
+}
+
+fn send(child: &Child, signal: Signal) {
+    let signal = match signal {
+        Signal::Interrupt => rustix::process::Signal::INT,
+        Signal::HangUp => rustix::process::Signal::HUP,
+        _ => rustix::process::Signal::TERM,
+    };
+    // It has not been waited for, so the number is its own. It may have ended.
+    let _ = rustix::process::kill_process(Pid::from_child(child), signal);
+}

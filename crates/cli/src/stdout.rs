@@ -1,0 +1,100 @@
+//! stdout, for people and for scripts: how wide it is, whether colours are wanted, and how a whole answer gets there.
+//!
+//! Called by the words that answer a question: `list`, `status`, `doctor`, `config new`. Recordings talk on stderr, see
+//! `perfetto/console.rs`.
+
+mod table;
+
+use std::io::{self, IsTerminal, Write};
+
+pub(crate) use table::{Column, Table};
+
+/// Whether there are colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    Coloured,
+    Plain,
+}
+
+/// What stdout leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Screen {
+    /// A terminal with so many columns.
+    Terminal(usize, Style),
+    /// A pipe or a file.
+    Pipe,
+}
+
+/// Columns of a terminal that does not tell.
+const USUAL_WIDTH: usize = 100;
+
+impl Screen {
+    /// Looks where stdout leads. Colours are as <https://no-color.org> has them.
+    pub(crate) fn look() -> Screen {
+        let stdout = io::stdout();
+        if !stdout.is_terminal() {
+            return Screen::Pipe;
+        }
+        let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let style = match (set("NO_COLOR"), set("TERM")) {
+            (Some(_), _) => Style::Plain,
+            (None, Some(term)) if term == "dumb" => Style::Plain,
+            (None, _) => Style::Coloured,
+        };
+        Screen::Terminal(if columns == 0 { USUAL_WIDTH } else { columns }, style)
+    }
+
+    /// Whether there are colours.
+    pub(crate) fn style(self) -> Style {
+        match self {
+            Screen::Terminal(_, style) => style,
+            Screen::Pipe => Style::Plain,
+        }
+    }
+
+    /// Columns, of a pipe as of a terminal that does not tell.
+    pub(crate) fn width(self) -> usize {
+        match self {
+            Screen::Terminal(width, _) => width,
+            Screen::Pipe => USUAL_WIDTH,
+        }
+    }
+}
+
+/// Prints all of an answer.
+///
+/// # Errors
+/// If it could not be written. A reader that has seen enough (`| head`) is no error.
+pub(crate) fn print(answer: &[u8]) -> Result<(), String> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(answer).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to stdout: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A name that others chose, such that it does nothing to a terminal: control characters are spelled out.
+pub(crate) fn harmless(name: &str) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for letter in name.chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_others_cannot_draw() {
+        assert_eq!(harmless("größe 1/2"), "größe 1/2");
+        assert_eq!(harmless("a\x1b[31mb\nc"), "a\\u{1b}[31mb\\nc");
+    }
+}

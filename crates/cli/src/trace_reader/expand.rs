@@ -1,0 +1,358 @@
+//! Files that are compressed as a whole with gzip, zstd or xz: recognized by their first bytes, expanded while they are read.
+//!
+//! Called by [`Input`](super::Input). In memory are a buffer and what the format needs to look back at, [`MOST_MEMORY`] at most,
+//! whatever the file claims and however much it expands to. Members that follow one another, as `cat` and compressors with several
+//! threads make them, come as one. All that can be expanded comes out; then, if the file is damaged, cut or needs too much memory, a
+//! [`Broken`] that says where. The libraries are driven buffer by buffer, because their readers swallow what came before an error.
+//!
+//! For xz that is `lzma-rust2`: pure Rust without `unsafe` in what it decodes with, and the one of its kind that bounds memory and can
+//! be driven so. `liblzma` is faster, but brings another C library along.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use zstd::stream::raw::Operation;
+
+#[cfg(test)]
+mod tests;
+
+/// What is read at once.
+const BUFFER: usize = 64 << 10;
+/// Memory to look back at. `xz -9` needs 64 MB, `zstd --ultra -22` and `zstd --long` 128 MB.
+const MOST_MEMORY: u64 = 192 << 20;
+/// The part of it that zstd may have, as a power of two.
+const ZSTD_WINDOW_LOG: u32 = 27;
+/// What a frame of zstd has to show before it says how much it wants next.
+const ZSTD_FIRST: usize = 5;
+
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    Gzip,
+    Zstd,
+    Xz,
+}
+
+impl Compression {
+    /// So many bytes tell.
+    pub(crate) const LONGEST_MAGIC: usize = 6;
+
+    /// The one of a file that begins like this.
+    pub(crate) fn of(head: &[u8]) -> Option<Compression> {
+        match head {
+            [0x1f, 0x8b, ..] => Some(Compression::Gzip),
+            // The latter is a frame that says something about others, which some compressors put first.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Compression::Xz),
+            _ => None,
+        }
+    }
+
+    /// Its name, as the program is called that makes it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+            Compression::Xz => "xz",
+        }
+    }
+
+    fn engine(self) -> io::Result<Box<dyn Engine>> {
+        Ok(match self {
+            Compression::Gzip => Box::new(flate2::Decompress::new_gzip(15)),
+            Compression::Zstd => {
+                let mut decoder = zstd::stream::raw::Decoder::new()?;
+                decoder.set_parameter(zstd::zstd_safe::DParameter::WindowLogMax(ZSTD_WINDOW_LOG))?;
+                Box::new(Zstd {
+                    decoder,
+                    wanted: ZSTD_FIRST,
+                })
+            }
+            Compression::Xz => Box::new(lzma_rust2::XzStream::new_mem_limit(
+                false,
+                (MOST_MEMORY >> 10) as u32,
+            )),
+        })
+    }
+}
+
+/// Why a compressed file cannot be expanded any further. Comes as the source of an [`io::Error`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Broken {
+    compression: Compression,
+    /// Where, in bytes of the compressed file.
+    offset: u64,
+    fault: Fault,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Fault {
+    /// The file ends first.
+    Cut,
+    /// Its bytes are not what they should be. The libraries' words for how are not kept: they differ with the size of buffers.
+    Damaged,
+    /// It takes more memory than [`MOST_MEMORY`].
+    TooLarge,
+    /// What is behind the compressed data is something else.
+    Followed,
+}
+
+impl Broken {
+    /// The one that reading failed with, or the error if it failed with another.
+    pub(crate) fn of(error: io::Error) -> io::Result<Broken> {
+        error.downcast::<Broken>()
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, offset) = (self.compression.name(), self.offset);
+        match &self.fault {
+            Fault::Cut => write!(
+                f,
+                "the file's {name} data end too early, at byte {offset} of the file: cut off, or still being written"
+            ),
+            Fault::Damaged => write!(
+                f,
+                "the file's {name} data are damaged at byte {offset} of the file"
+            ),
+            Fault::TooLarge => write!(
+                f,
+                "the file's {name} data at byte {offset} of the file need more than {} MB of memory; expand them with {}",
+                MOST_MEMORY >> 20,
+                match self.compression {
+                    Compression::Zstd => "`zstd -d --long=31`",
+                    Compression::Xz | Compression::Gzip => "`xz -d`",
+                }
+            ),
+            Fault::Followed => write!(
+                f,
+                "behind the file's {name} data, from byte {offset} of the file on, is something else"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// What one call of a library did.
+struct Step {
+    consumed: usize,
+    produced: usize,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    More,
+    /// The compressed data are complete.
+    End,
+    Broken(Fault),
+}
+
+/// A library's state in the midst of compressed data.
+trait Engine {
+    /// Goes on. If `input` is empty, nothing comes any more.
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Step;
+}
+
+impl Engine for flate2::Decompress {
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Step {
+        let (before_in, before_out) = (self.total_in(), self.total_out());
+        let outcome = match self.decompress(input, output, flate2::FlushDecompress::None) {
+            Ok(flate2::Status::StreamEnd) => Outcome::End,
+            Ok(flate2::Status::Ok | flate2::Status::BufError) => Outcome::More,
+            Err(_) => Outcome::Broken(Fault::Damaged),
+        };
+        Step {
+            consumed: (self.total_in() - before_in) as usize,
+            produced: (self.total_out() - before_out) as usize,
+            outcome,
+        }
+    }
+}
+
+struct Zstd {
+    decoder: zstd::stream::raw::Decoder<'static>,
+    /// A header or a block. With more at once, an error in the last of them would take the contents of the others with it.
+    wanted: usize,
+}
+
+impl Engine for Zstd {
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Step {
+        let input = &input[..input.len().min(self.wanted)];
+        match self.decoder.run_on_buffers(input, output) {
+            Ok(status) => {
+                // Given a part of what it wants, it wants the rest.
+                self.wanted = status.remaining.max(1);
+                Step {
+                    consumed: status.bytes_read,
+                    produced: status.bytes_written,
+                    outcome: match status.remaining {
+                        0 => Outcome::End,
+                        _ => Outcome::More,
+                    },
+                }
+            }
+            Err(error) => Step {
+                consumed: 0,
+                produced: 0,
+                // The library tells its errors apart by text only.
+                outcome: Outcome::Broken(match error.to_string().contains("too much memory") {
+                    true => Fault::TooLarge,
+                    false => Fault::Damaged,
+                }),
+            },
+        }
+    }
+}
+
+impl Engine for lzma_rust2::XzStream {
+    fn step(&mut self, input: &[u8], output: &mut [u8]) -> Step {
+        let (before_in, before_out) = (self.total_in(), self.total_out());
+        let action = match input.is_empty() {
+            true => lzma_rust2::Action::Finish,
+            false => lzma_rust2::Action::Run,
+        };
+        let outcome = match self.process(input, output, action) {
+            Ok(result) => match result.status {
+                lzma_rust2::Status::StreamEnd => Outcome::End,
+                lzma_rust2::Status::Ok => Outcome::More,
+            },
+            Err(error) => Outcome::Broken(match error.kind() {
+                io::ErrorKind::UnexpectedEof => Fault::Cut,
+                io::ErrorKind::OutOfMemory => Fault::TooLarge,
+                _ => Fault::Damaged,
+            }),
+        };
+        Step {
+            consumed: (self.total_in() - before_in) as usize,
+            produced: (self.total_out() - before_out) as usize,
+            outcome,
+        }
+    }
+}
+
+/// The contents of a compressed file.
+pub(crate) struct Expanding<R> {
+    compression: Compression,
+    source: R,
+    buffer: Box<[u8]>,
+    /// What of the buffer has been read and not yet been expanded.
+    start: usize,
+    end: usize,
+    /// Where `start` is in the file.
+    offset: u64,
+    /// Nothing comes any more.
+    is_over: bool,
+    state: State,
+}
+
+enum State {
+    /// In the midst of compressed data.
+    Inside(Box<dyn Engine>),
+    /// Behind some: others may follow.
+    Between,
+    Over,
+    Broken(Broken),
+}
+
+impl<R: Read> Expanding<R> {
+    /// Reads a file that begins as the one of this compression does.
+    pub(crate) fn new(compression: Compression, source: R) -> io::Result<Expanding<R>> {
+        Ok(Expanding {
+            compression,
+            source,
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            offset: 0,
+            is_over: false,
+            state: State::Inside(compression.engine()?),
+        })
+    }
+
+    /// Reads until so many bytes are there, or all that come.
+    fn fill(&mut self, wanted: usize) -> io::Result<()> {
+        while self.end - self.start < wanted && !self.is_over {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            match self.source.read(&mut self.buffer[self.end..])? {
+                0 => self.is_over = true,
+                count => self.end += count,
+            }
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        self.offset += bytes as u64;
+    }
+
+    fn break_off(&mut self, fault: Fault) {
+        self.state = State::Broken(Broken {
+            compression: self.compression,
+            offset: self.offset,
+            fault,
+        });
+    }
+
+    /// Looks what follows compressed data: others, nothing, or nothing but the zeros that tapes and disks are filled up with.
+    fn look_behind(&mut self) -> io::Result<()> {
+        self.fill(Compression::LONGEST_MAGIC)?;
+        let rest = &self.buffer[self.start..self.end];
+        let zeros = rest.iter().take_while(|byte| **byte == 0).count();
+        if rest.is_empty() {
+            self.state = State::Over;
+        } else if zeros > 0 {
+            self.consume(zeros);
+        } else if Compression::of(rest) == Some(self.compression) {
+            self.state = State::Inside(self.compression.engine()?);
+        } else {
+            self.break_off(Fault::Followed);
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Expanding<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            match &mut self.state {
+                State::Over => return Ok(0),
+                State::Broken(broken) => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, broken.clone()));
+                }
+                State::Between => self.look_behind()?,
+                State::Inside(_) => {
+                    self.fill(1)?;
+                    let State::Inside(engine) = &mut self.state else {
+                        continue;
+                    };
+                    let input = &self.buffer[self.start..self.end];
+                    let Step {
+                        consumed,
+                        produced,
+                        outcome,
+                    } = engine.step(input, out);
+                    let (stuck, dry) = (consumed == 0 && produced == 0, input.is_empty());
+                    self.consume(consumed);
+                    match outcome {
+                        Outcome::End => self.state = State::Between,
+                        Outcome::Broken(fault) => self.break_off(fault),
+                        Outcome::More if stuck && dry => self.break_off(Fault::Cut),
+                        Outcome::More if stuck => self.break_off(Fault::Damaged),
+                        Outcome::More => {}
+                    }
+                    if produced > 0 {
+                        return Ok(produced);
+                    }
+                }
+            }
+        }
+    }
+}

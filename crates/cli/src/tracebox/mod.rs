@@ -1,0 +1,251 @@
+//! `tracebox`: upstream's bundle of all programs. Without the name of one it records as `perfetto` does, with a service of its own.
+//!
+//! Called by [`applet`](crate::applet). Own service and probes are children ([`autostart`](crate::autostart)) on private sockets; on those
+//! that `PERFETTO_PRODUCER_SOCK_NAME` and `PERFETTO_CONSUMER_SOCK_NAME` name; or, with `--system-sockets`, on the usual ones, where programs
+//! find them. Once `tracebox ctl start` has started a service ([`ctl`]), that records, unless `--autodaemonize` asks for one's own.
+//! Exit codes are those of `perfetto`; 1, as upstream's, for flags that make no sense.
+
+mod ctl;
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, Command};
+use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
+use ferretto_ipc::{Stream, socket_names};
+
+use crate::applet::{APPLETS, Applet};
+use crate::autostart::{self, Place, Sockets};
+use crate::perfetto::{self, FindServiceError, Program, Service};
+
+/// The name it speaks under.
+const NAME: &str = "tracebox";
+const FAILURE: u8 = 1;
+const SYSTEM_SOCKETS: &str = "--system-sockets";
+const AUTODAEMONIZE: &str = "--autodaemonize";
+/// The word that is a program of nobody else.
+const CTL: &str = "ctl";
+/// Programs that upstream's has and ours has not, and what they are for.
+const MISSING: &[(&str, &str)] = &[
+    ("traced_relay", "forwards producers of another machine"),
+    ("traced_perf", "samples stacks for linux.perf"),
+];
+
+/// The definition of all flags.
+pub(crate) fn command() -> Command {
+    perfetto::command(Program::Perfetto)
+        .name(NAME)
+        .bin_name(NAME)
+        .about("Records traces with a service and probes that it starts for the recording; or is one of all programs.")
+        .override_usage(
+            "tracebox [OPTIONS] -o FILE EVENT...\n       tracebox [OPTIONS] -c CONFIG [--txt] -o FILE\n       tracebox APPLET \
+             [ARGUMENTS]\n       tracebox ctl start|stop|status",
+        )
+        .after_help(applets())
+        .after_long_help(applets())
+        .disable_help_subcommand(true)
+        .subcommand_help_heading("Besides")
+        .subcommand(ctl::command())
+        .next_help_heading("Own service")
+        .arg(
+            Arg::new("system-sockets")
+                .long("system-sockets")
+                .action(ArgAction::SetTrue)
+                .help("Let it listen where programs look for a service")
+                .long_help(
+                    "Lets the service listen at the usual sockets, so that programs which are instrumented connect to it. If one \
+                     listens there already, that records. Without this, sockets are private, unless \
+                     PERFETTO_PRODUCER_SOCK_NAME and PERFETTO_CONSUMER_SOCK_NAME name them.",
+                ),
+        )
+        .arg(
+            Arg::new("autodaemonize")
+                .long("autodaemonize")
+                .action(ArgAction::SetTrue)
+                .help("Start one even if `tracebox ctl start` has")
+                .long_help(
+                    "Starts a service for the recording even if `tracebox ctl start` has started one in the background, which would \
+                     be used otherwise.",
+                ),
+        )
+}
+
+/// What else there is.
+fn applets() -> String {
+    let mut text = "Applets:\n".to_owned();
+    for applet in APPLETS.iter().filter(|applet| applet.name() != NAME) {
+        let _ = writeln!(text, "  {}", applet.name());
+    }
+    text + "\nExample:\n  tracebox -t 5s -o trace.pftrace sched/sched_switch sched/sched_waking"
+}
+
+/// Runs with the words after the program's name; gives the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let Some(first) = words.first() else {
+        // As upstream's: on stdout, and a failure.
+        let _ = write!(std::io::stdout(), "{}", command().render_help());
+        return FAILURE;
+    };
+    if let Some(applet) = applet_called(first) {
+        return applet.run(words.into_iter().skip(1).collect());
+    }
+    if first == CTL {
+        return ctl::run(words);
+    }
+    if let Some((name, purpose)) = MISSING.iter().find(|(name, _)| first == name) {
+        return fail(&format!(
+            "the applet {name}, which {purpose}, is not a part of Ferretto; upstream's {name} works with this service"
+        ));
+    }
+    let own = match OwnFlags::take(words) {
+        Ok(own) => own,
+        Err(problem) => return fail(&problem),
+    };
+    let name = OsString::from(NAME);
+    let loud = match command().try_get_matches_from(std::iter::once(&name).chain(&own.rest)) {
+        Ok(matches) => !matches.get_flag("quiet"),
+        // As `perfetto` does: on stderr, and it is a failure.
+        Err(message) if message.kind() == ErrorKind::DisplayHelp => {
+            let _ = write!(std::io::stderr(), "{}", message.render());
+            return FAILURE;
+        }
+        // It says that itself.
+        Err(_) => false,
+    };
+    let mut notice = |text: String| {
+        if loud {
+            let _ = writeln!(std::io::stderr(), "{NAME}: {text}");
+        }
+    };
+    perfetto::run(Program::Perfetto, own.rest, &mut || {
+        find_service(own.wish, &mut notice)
+    })
+}
+
+fn fail(problem: &str) -> u8 {
+    let _ = writeln!(std::io::stderr(), "{NAME}: {problem}");
+    FAILURE
+}
+
+fn applet_called(word: &OsString) -> Option<&'static Applet> {
+    let mut applets = APPLETS.iter().filter(|applet| applet.name() != NAME);
+    applets.find(|applet| word == applet.name())
+}
+
+/// Which service is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    /// The one of `tracebox ctl`, or one's own.
+    Any,
+    /// One's own.
+    Own,
+    /// One that programs find.
+    System,
+}
+
+/// The words that are not `perfetto`'s, and the rest. Like upstream's they are taken wherever they stand, but for what follows `--`.
+#[derive(Debug, PartialEq, Eq)]
+struct OwnFlags {
+    wish: Wish,
+    rest: Vec<OsString>,
+}
+
+impl OwnFlags {
+    fn take(words: Vec<OsString>) -> Result<OwnFlags, String> {
+        let mut own = OwnFlags {
+            wish: Wish::Any,
+            rest: Vec::new(),
+        };
+        let (mut system, mut autodaemonize) = (0, 0);
+        let mut words = words.into_iter();
+        for word in words.by_ref() {
+            if word == SYSTEM_SOCKETS {
+                system += 1;
+            } else if word == AUTODAEMONIZE {
+                autodaemonize += 1;
+            } else {
+                let is_end = word == "--";
+                own.rest.push(word);
+                if is_end {
+                    break;
+                }
+            }
+        }
+        own.rest.extend(words);
+        if system > 1 {
+            return Err(format!("Cannot specify {SYSTEM_SOCKETS} multiple times"));
+        }
+        own.wish = match (system, autodaemonize) {
+            (0, 0) => Wish::Any,
+            (0, _) => Wish::Own,
+            (_, _) => Wish::System,
+        };
+        Ok(own)
+    }
+}
+
+/// The service that records.
+fn find_service(wish: Wish, notice: &mut dyn FnMut(String)) -> Result<Service, FindServiceError> {
+    let named = |variable: &str| match env::var_os(variable) {
+        Some(_) => Place::Usual,
+        None => Place::Private,
+    };
+    let sockets = match wish {
+        Wish::System => Sockets::USUAL,
+        Wish::Any | Wish::Own => Sockets {
+            producers: named(PRODUCER_SOCK_NAME),
+            consumers: named(CONSUMER_SOCK_NAME),
+        },
+    };
+    let usual = socket_names::consumer_address()?;
+    let listens = || !Stream::connect(&usual).is_err_and(|error| error.is_unreachable());
+    let takes_running = match wish {
+        Wish::Any if ctl::has_started(&usual) => listens(),
+        // A second one could not listen there.
+        _ => sockets.consumers == Place::Usual && listens(),
+    };
+    if takes_running {
+        notice(format!("the tracing service that listens at {usual} records"));
+        return Ok(Service {
+            consumer_socket: usual,
+            started: None,
+        });
+    }
+    autostart::start(sockets).map_err(FindServiceError::Start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(line: &str) -> Result<OwnFlags, String> {
+        OwnFlags::take(line.split_whitespace().map(OsString::from).collect())
+    }
+
+    fn flags(wish: Wish, rest: &str) -> Result<OwnFlags, String> {
+        let rest = rest.split_whitespace().map(OsString::from).collect();
+        Ok(OwnFlags { wish, rest })
+    }
+
+    #[test]
+    fn own_flags_stand_anywhere_before_the_end_of_flags() {
+        assert_eq!(taken("-t 1s sched"), flags(Wish::Any, "-t 1s sched"));
+        assert_eq!(
+            taken("-t 1s --system-sockets sched"),
+            flags(Wish::System, "-t 1s sched")
+        );
+        assert_eq!(taken("--autodaemonize -t 1s"), flags(Wish::Own, "-t 1s"));
+        assert_eq!(taken("--system-sockets --autodaemonize"), flags(Wish::System, ""));
+        assert_eq!(
+            taken("sched -- --system-sockets"),
+            flags(Wish::Any, "sched -- --system-sockets")
+        );
+        assert_eq!(
+            taken("--system-sockets x --system-sockets"),
+            Err("Cannot specify --system-sockets multiple times".to_owned())
+        );
+    }
+}

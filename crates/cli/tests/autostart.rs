@@ -1,0 +1,155 @@
+//! The service that `ferretto` starts for itself: when it does, what it is heard saying, and what is left of it when it is killed.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::PATIENCE;
+
+const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
+
+/// A folder for everything: temporary files, traces, sockets that nobody listens on.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Home {
+        let home = tempfile::Builder::new().prefix("home-").tempdir().unwrap();
+        std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        Home(home)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn ferretto(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(FERRETTO);
+        command
+            .args(words)
+            .current_dir(self.0.path())
+            .env("TMPDIR", self.0.path())
+            .env("PERFETTO_CONSUMER_SOCK_NAME", self.path("consumer"))
+            .env("PERFETTO_PRODUCER_SOCK_NAME", self.path("producer"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// The folders of sockets that are there.
+    fn folders(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.path()).unwrap().flatten();
+        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+        let mut folders: Vec<String> = names.filter(|name| name.starts_with("ferretto-")).collect();
+        folders.sort();
+        folders
+    }
+}
+
+fn run(mut command: Command) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = command.output().unwrap();
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+#[test]
+fn what_its_daemons_advise_is_readable() {
+    let home = Home::new();
+    let config = "buffers { size_kb: 64 } duration_ms: 10 data_sources { config { name: \"linux.ftrace\" ftrace_config { \
+                  instance_name: \"no-such-instance\" ftrace_events: \"sched/sched_switch\" } } }";
+    std::fs::write(home.path("trace.cfg"), config).unwrap();
+    // Whoever has no right to tracefs, or no tracefs, is advised otherwise, of the same kind.
+    let (_, said) = run(home.ferretto(&["--txt", "-c", "trace.cfg", "-o", "trace"]));
+    assert!(said.contains("linux.ftrace could not be set up: "), "{said}");
+    assert!(!said.contains("\\n") && said.contains('`'), "{said}");
+}
+
+#[test]
+fn a_link_to_where_nobody_listens_is_no_service() {
+    let home = Home::new();
+    symlink(home.path("nowhere"), home.path("consumer")).unwrap();
+    let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
+    assert_eq!(code, Some(0), "{said}");
+    // A socket whose owner is gone.
+    drop(UnixListener::bind(home.path("nowhere")).unwrap());
+    let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(home.path("consumer").is_symlink(), "it is not ours to remove");
+}
+
+/// Starts a recording that lasts, and returns once it has its own service.
+fn endless(home: &Home) -> Child {
+    let before = home.folders();
+    let child = home.ferretto(&["-t", "0", "-o", "endless"]).spawn().unwrap();
+    let until = Instant::now() + PATIENCE;
+    let is_new = |folder: &String| !before.contains(folder) && home.path(folder).join("consumer").exists();
+    while !home.folders().iter().any(is_new) {
+        assert!(Instant::now() < until, "it starts no service");
+    }
+    child
+}
+
+#[test]
+fn the_folder_of_a_run_that_was_killed_is_removed_by_the_next() {
+    let home = Home::new();
+    let mut killed = endless(&home);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let left = home.folders();
+    assert_eq!(left.len(), 1);
+
+    // Others that are there for other reasons.
+    let running = endless(&home);
+    std::fs::create_dir(home.path("ferretto-of-somebody")).unwrap();
+    std::fs::write(home.path("ferretto-of-somebody").join("data"), "of value").unwrap();
+    std::fs::create_dir(home.path("value")).unwrap();
+    std::fs::write(home.path("value").join("owner"), "1").unwrap();
+    symlink(home.path("value"), home.path("ferretto-link")).unwrap();
+    let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
+    assert_eq!(code, Some(0), "{said}");
+
+    let after = home.folders();
+    assert!(!after.contains(&left[0]), "{after:?}");
+    assert_eq!(
+        after.len(),
+        3,
+        "of the one that runs, and two of others: {after:?}"
+    );
+    assert_eq!(
+        std::fs::read(home.path("ferretto-of-somebody").join("data")).unwrap(),
+        b"of value"
+    );
+    assert!(home.path("value").join("owner").exists() && home.path("ferretto-link").is_symlink());
+
+    kill_process(Pid::from_child(&running), Signal::INT).unwrap();
+    let ended = running.wait_with_output().unwrap();
+    assert!(
+        ended.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    assert_eq!(home.folders(), ["ferretto-link", "ferretto-of-somebody"]);
+}
+
+#[test]
+fn a_folder_of_another_user_is_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give a folder to another user");
+        return;
+    }
+    let home = Home::new();
+    let mut killed = endless(&home);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let left = home.folders();
+    std::os::unix::fs::chown(home.path(&left[0]), Some(65534), Some(65534)).unwrap();
+    let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(home.folders(), left);
+}

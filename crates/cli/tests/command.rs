@@ -1,0 +1,501 @@
+//! `ferretto … -- COMMAND`: what runs while the recording does, when it starts, how both end, and what the command is left with.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+#[path = "support/terminal.rs"]
+mod terminal;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use ferretto_proto::messages::get_async_command_response::Cmd;
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::{
+    DataSourceDescriptor, Message, NotifyDataSourceStartedRequest, RegisterDataSourceRequest, Trace,
+    TraceConfig,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use support::peers::{Producer, introduction};
+use support::trace::{TraceProcessor, numbers};
+use support::tracefs::Tracefs;
+use support::{Program, Programs, Side, System};
+use terminal::{Size, Terminal};
+
+const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
+/// Without data sources, which nobody here offers.
+const CONFIG: &str = "buffers { size_kb: 256 }";
+
+/// A system with a service, where `ferretto` records into `trace`.
+struct Place<'a> {
+    system: System<'a>,
+    /// The service's process.
+    traced: u32,
+}
+
+impl<'a> Place<'a> {
+    fn new(programs: &'a Programs) -> Place<'a> {
+        let mut system = System::new(programs);
+        let traced = system.start(Side::Ours, Program::Traced);
+        std::fs::write(system.path("trace.cfg"), CONFIG).unwrap();
+        Place { system, traced }
+    }
+
+    /// `ferretto` with a config and a command.
+    fn ferretto(&self, flags: &[&str], command: &[&str]) -> Command {
+        let mut line = self.system.command(Path::new(FERRETTO), "unused.log");
+        line.args(["--txt", "-c", "trace.cfg", "-o", "trace"])
+            .args(flags)
+            .arg("--")
+            .args(command)
+            .current_dir(self.system.path(""))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        line
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.system.path("trace")
+    }
+
+    /// Fails if there is no trace, or one that was not written to its end.
+    fn assert_recorded(&self) {
+        assert!(config_in(&self.trace()).is_some());
+    }
+}
+
+/// The config in a trace; `None` if there is no trace.
+fn config_in(trace: &Path) -> Option<TraceConfig> {
+    let trace = Trace::decode_from_slice(&std::fs::read(trace).ok()?).unwrap();
+    trace.packet.into_iter().find_map(|packet| match packet.data {
+        Some(Data::TraceConfig(config)) => Some((*config).clone()),
+        _ => None,
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn run(mut command: Command) -> (Option<i32>, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    (status.code(), text(&stdout), text(&stderr))
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn it_ends_with_the_commands_status() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    for (script, status) in [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("kill -KILL $$", 128 + 9),
+        ("kill -TERM $$", 128 + 15),
+    ] {
+        let (code, _, said) = run(place.ferretto(&[], &["sh", "-c", script]));
+        assert_eq!(code, Some(status), "{script}: {said}");
+        assert!(
+            said.contains("recording while sh runs") && said.contains("to see it: ferretto open trace"),
+            "{said}"
+        );
+        place.assert_recorded();
+        std::fs::remove_file(place.trace()).unwrap();
+    }
+    // Its words are its own.
+    let (code, printed, said) = run(place.ferretto(&["-q"], &["echo", "-t", "--help", "a b"]));
+    assert_eq!(
+        (code, printed.as_str(), said.as_str()),
+        (Some(0), "-t --help a b\n", "")
+    );
+}
+
+#[test]
+fn a_recording_that_fails_is_told_before_the_commands_status() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    std::fs::write(place.system.path("trace.cfg"), "buffers { size_kb: 0 }").unwrap();
+    let (code, printed, said) = run(place.ferretto(&[], &["echo", "ran"]));
+    assert_eq!((code, printed.as_str()), (Some(1), ""), "{said}");
+    assert!(!place.trace().exists());
+}
+
+#[test]
+fn a_recording_that_breaks_off_is_told_once_the_command_has_ended() {
+    let programs = Programs::ours();
+    let mut place = Place::new(&programs);
+    let mut line = place.ferretto(
+        &[],
+        &["sh", "-c", "echo ready; read -r answer; echo \"$answer\"; exit 5"],
+    );
+    let mut child = line.stdin(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(printed.next().unwrap().unwrap(), "ready");
+    let traced = place.traced;
+    place.system.end_with(traced, Signal::KILL);
+    let mut said = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    assert!(said.by_ref().any(|line| line.contains("the recording broke off")));
+    assert!(said.by_ref().any(|line| line.contains("sh goes on as process")));
+    child.stdin.take().unwrap().write_all(b"done\n").unwrap();
+    assert_eq!(printed.next().unwrap().unwrap(), "done");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn the_status_is_told_also_where_ends_of_children_are_ignored() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    let mut shell = place.system.command(Path::new("bash"), "unused.log");
+    let script = "trap '' CHLD; exec \"$0\" --txt -c trace.cfg -o trace -- sh -c 'exit 7'";
+    shell
+        .args(["-c", script, FERRETTO])
+        .current_dir(place.system.path(""))
+        .stderr(Stdio::piped());
+    let (code, _, said) = run(shell);
+    assert_eq!(code, Some(7), "{said}");
+}
+
+#[test]
+fn a_command_that_cannot_be_run_leaves_nothing() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    std::fs::write(place.system.path("no-program"), "").unwrap();
+    let nobody_runs = place.system.path("no-program");
+    for (command, status, reason) in [
+        ("no-such-command", 127, "there is no such command"),
+        ("./missing", 127, "there is no such command"),
+        (nobody_runs.to_str().unwrap(), 126, "ermission denied"),
+        ("/", 126, "is a directory"),
+    ] {
+        let (code, _, said) = run(place.ferretto(&[], &[command]));
+        assert_eq!(code, Some(status), "{command}: {said}");
+        assert!(said.contains("cannot run") && said.contains(reason), "{said}");
+        assert!(!place.trace().exists(), "{command}");
+    }
+    // One that exists and is none turns out when it is started.
+    let script = place.system.path("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    assert!(
+        Command::new("chmod")
+            .arg("+x")
+            .arg(&script)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (code, _, said) = run(place.ferretto(&[], &[script.to_str().unwrap()]));
+    assert_eq!(code, Some(126), "{said}");
+    assert!(said.contains("cannot run"), "{said}");
+    assert!(!place.trace().exists());
+}
+
+#[test]
+fn what_stands_against_a_command_is_refused() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    for flags in [
+        &["-d"][..],
+        &["--detach", "k"],
+        &["--clone", "1"],
+        &["-o", "-"],
+        &["--attach", "k"],
+        &["--query"],
+    ] {
+        let (code, printed, said) = run(place.ferretto(flags, &["echo", "ran"]));
+        assert_eq!((code, printed.as_str()), (Some(1), ""), "{flags:?}: {said}");
+        assert!(said.contains("-- COMMAND cannot be combined with -"), "{said}");
+    }
+}
+
+/// Says that it is there, and what ends it.
+const WAITS: &str = "trap 'echo got INT; exit 3' INT; trap 'echo got TERM; exit 4' TERM; echo ready; while :; do sleep 0.02; done";
+
+#[test]
+fn a_signal_is_for_the_command_whose_end_ends_the_recording() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    for (sent, got, status) in [(Signal::INT, "got INT", 3), (Signal::TERM, "got TERM", 4)] {
+        let mut child = place.ferretto(&[], &["sh", "-c", WAITS]).spawn().unwrap();
+        let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(printed.next().unwrap().unwrap(), "ready");
+        signal(&child, sent);
+        assert_eq!(printed.next().unwrap().unwrap(), got);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
+        place.assert_recorded();
+    }
+}
+
+#[test]
+fn ctrl_c_on_a_terminal_reaches_the_command_once() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    let script = "n=0; trap 'n=$((n+1)); echo INT $n; exit 3' INT; echo ready; while :; do sleep 0.02; done";
+    let mut shell = Command::new("bash");
+    shell.args(["--norc", "--noprofile", "-i"]).env("PS1", "prompt> ");
+    shell
+        .env("PERFETTO_CONSUMER_SOCK_NAME", place.system.consumer_socket())
+        .env("PERFETTO_PRODUCER_SOCK_NAME", place.system.producer_socket())
+        .current_dir(place.system.path(""))
+        .env_remove("HISTFILE");
+    let mut terminal = Terminal::open(Size(40, 120), &shell);
+    terminal.await_screen("a prompt", |rows| rows == ["prompt>"]);
+    std::fs::write(place.system.path("waits"), script).unwrap();
+    terminal.press(&format!(
+        "{FERRETTO} --txt -c trace.cfg -o trace -- sh waits; echo \"code $?\"\r"
+    ));
+    terminal.await_screen("the command", |rows| rows.iter().any(|row| row == "ready"));
+    terminal.press("\x03");
+    let screen = terminal.await_screen("its end", |rows| rows.iter().any(|row| row.starts_with("code ")));
+    assert!(screen.contains("INT 1") && !screen.contains("INT 2"), "{screen}");
+    assert!(screen.contains("code 3"), "{screen}");
+    place.assert_recorded();
+}
+
+#[test]
+fn the_second_signal_ends_the_recording_of_a_command_that_goes_on() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    let script = "trap '' INT; trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done";
+    let mut child = place.ferretto(&[], &["sh", "-c", script]).spawn().unwrap();
+    let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+    let lines = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let (tell, said) = mpsc::channel();
+    let reader = std::thread::spawn(move || lines.for_each(|line| tell.send(line).unwrap()));
+    assert_eq!(printed.next().unwrap().unwrap(), "ready");
+    let mut told = Vec::new();
+    // One that comes soon after another is the same wish.
+    while !told
+        .iter()
+        .any(|line: &String| line.contains("ending the recording"))
+    {
+        signal(&child, Signal::INT);
+        told.extend(said.recv_timeout(Duration::from_millis(10)));
+    }
+    assert!(
+        told.iter()
+            .any(|line| line.contains("recording until sh has ended")),
+        "{told:?}"
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(9), "{told:?}");
+    reader.join().unwrap_or_default();
+    place.assert_recorded();
+}
+
+#[test]
+fn when_the_time_is_up_the_trace_is_written_and_the_command_goes_on() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    let mut line = place.ferretto(&[], &["sh", "-c", "read -r answer; echo \"$answer\"; exit 5"]);
+    let config = format!("{CONFIG} duration_ms: 50");
+    std::fs::write(place.system.path("trace.cfg"), config).unwrap();
+    let mut child = line.stdin(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    assert!(said.by_ref().any(|line| line.contains("sh goes on as process")));
+    place.assert_recorded();
+    child.stdin.take().unwrap().write_all(b"done\n").unwrap();
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(
+        (child.wait().unwrap().code(), printed.as_str()),
+        (Some(5), "done\n")
+    );
+}
+
+#[test]
+fn the_command_has_what_it_would_have_by_itself() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    let script = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd; ps -o pgid= -p $$ >pgid; echo $PPID >parent";
+    let mut alone = place.system.command(Path::new("sh"), "unused.log");
+    alone
+        .args(["-c", script])
+        .current_dir(place.system.path(""))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let (_, expected, _) = run(alone);
+    let (code, printed, said) = run(place.ferretto(&[], &["sh", "-c", script]));
+    assert_eq!((code, printed), (Some(0), expected), "{said}");
+    let number = |name: &str| -> i32 {
+        let text = std::fs::read_to_string(place.system.path(name)).unwrap();
+        text.trim().parse().unwrap()
+    };
+    // Job control stops both, and the terminal's signals reach both.
+    assert_eq!(number("pgid"), rustix::process::getpgrp().as_raw_nonzero().get());
+    // Nobody is left behind.
+    assert!(!Path::new(&format!("/proc/{}", number("parent"))).exists());
+}
+
+/// A producer whose data source takes part in the recording of this place, and says when it has started.
+fn slow_producer(place: &Place<'_>) -> Producer {
+    let mut producer = Producer::new(&place.system, &introduction("slow"), None);
+    let source = RegisterDataSourceRequest {
+        data_source_descriptor: DataSourceDescriptor {
+            name: Some("slow".to_owned()),
+            will_notify_on_start: Some(true),
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    };
+    producer
+        .client
+        .call("RegisterDataSource", &source.encode_to_vec());
+    producer.sync();
+    let config = "buffers { size_kb: 256 } data_sources { config { name: \"slow\" } }";
+    std::fs::write(place.system.path("trace.cfg"), config).unwrap();
+    producer
+}
+
+/// The id of the instance that it is to start.
+fn asked_to_start(producer: &mut Producer) -> u64 {
+    loop {
+        if let (Cmd::StartDataSource(start), _) = producer.next_command() {
+            return start.new_instance_id.unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_command_starts_once_all_data_sources_have() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    let mut producer = slow_producer(&place);
+    let child = place.ferretto(&[], &["touch", "ran"]).spawn().unwrap();
+    let instance = asked_to_start(&mut producer);
+    assert!(!place.system.path("ran").exists());
+    let started = NotifyDataSourceStartedRequest {
+        data_source_id: Some(instance),
+        ..Default::default()
+    };
+    producer
+        .client
+        .call("NotifyDataSourceStarted", &started.encode_to_vec());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(
+        !text(&output.stderr).contains("not all data sources"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(place.system.path("ran").exists());
+}
+
+#[test]
+fn the_command_starts_if_a_data_source_does_not() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    let mut producer = slow_producer(&place);
+    let child = place.ferretto(&[], &["touch", "ran"]).spawn().unwrap();
+    asked_to_start(&mut producer);
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    // Nothing of what was asked for was recorded.
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("not all data sources have started; touch starts nonetheless"),
+        "{said}"
+    );
+    assert!(place.system.path("ran").exists());
+}
+
+#[test]
+fn programs_of_a_command_find_the_service_that_was_started_for_it() {
+    let home = tempfile::tempdir().unwrap();
+    let mut line = Command::new(FERRETTO);
+    line.args([
+        "-o",
+        "trace",
+        "-t",
+        "60s",
+        "sched",
+        "--",
+        "sh",
+        "-c",
+        "echo $PERFETTO_PRODUCER_SOCK_NAME; test -S $PERFETTO_PRODUCER_SOCK_NAME",
+    ])
+    .current_dir(home.path())
+    .env("TMPDIR", home.path())
+    .env("PERFETTO_CONSUMER_SOCK_NAME", home.path().join("no-consumers"))
+    .env("PERFETTO_PRODUCER_SOCK_NAME", home.path().join("no-producers"))
+    .stdin(Stdio::null());
+    let Some(_tracefs) = Tracefs::lock() else { return };
+    let (code, printed, said) = run(line);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        printed.contains("/ferretto-") && printed.ends_with("/producer\n"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn the_kernel_events_of_a_command_are_recorded_from_its_first_to_its_last() {
+    let Some(_tracefs) = Tracefs::lock() else { return };
+    let programs = Programs::ours();
+    let mut place = Place::new(&programs);
+    place.system.start(Side::Ours, Program::TracedProbes);
+    let ferretto = |words: &[&str]| {
+        let mut line = place.system.command(Path::new(FERRETTO), "unused.log");
+        line.args(words)
+            .current_dir(place.system.path(""))
+            .stderr(Stdio::piped());
+        let (code, _, said) = run(line);
+        assert_eq!(code, Some(0), "{words:?}: {said}");
+    };
+    // Without words: what is recorded of commands.
+    ferretto(&["-o", "trace", "--", "cat", "/dev/null"]);
+    let config = config_in(&place.trace()).unwrap();
+    assert_eq!(config.duration_ms, Some(0));
+    let ftrace = &config.data_sources[0].config.ftrace_config;
+    assert!(
+        ftrace
+            .ftrace_events
+            .iter()
+            .any(|event| event == "sched/sched_process_exec")
+    );
+    ferretto(&[
+        "-o",
+        "calls",
+        "syscalls:sys_enter_openat",
+        "-e",
+        "trace=openat",
+        "--",
+        "cat",
+        "/dev/null",
+    ]);
+    let Some(reader) = TraceProcessor::find() else {
+        return;
+    };
+    let [execs, exits] = reader.query(
+        &place.trace(),
+        [
+            "select count(*) from ftrace_event join args using (arg_set_id) where name = 'sched_process_exec' and string_value like '%/cat'",
+            "select count(*) from ftrace_event join thread using (utid) where ftrace_event.name = 'sched_process_exit' and thread.name = 'cat'",
+        ],
+    );
+    assert_eq!((numbers::<1>(&execs), numbers::<1>(&exits)), ([1], [1]));
+    let [tracepoints, calls] = reader.query(
+        &place.system.path("calls"),
+        [
+            "select count(*) > 0 from ftrace_event join args using (arg_set_id) where name = 'sys_enter_openat'",
+            "select count(*) > 0 from slice where name = 'sys_openat'",
+        ],
+    );
+    assert_eq!((numbers::<1>(&tracepoints), numbers::<1>(&calls)), ([1], [1]));
+}

@@ -1,0 +1,393 @@
+//! What a recording tells of ftrace that could not be had, or was not left alone: real programs, on an instance of tracefs that
+//! only this test uses.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::{FtraceStats, Message, Trace, TracePacket};
+use rustix::process::Signal;
+use support::trace::TraceProcessor;
+use support::tracefs::Tracefs;
+use support::{PATIENCE, Program, Programs, Side, System};
+
+/// A directory of tracefs with buffers and settings of its own, removed at the end.
+struct Instance(PathBuf);
+
+impl Instance {
+    fn new() -> Option<Instance> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // That mounts tracefs, and knows why there is none. Instances need no lock.
+        if !Path::new("/sys/kernel/tracing/instances").exists() {
+            drop(Tracefs::lock()?);
+        }
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ferretto-recording-{}-{number}", std::process::id());
+        let path = Path::new("/sys/kernel/tracing/instances").join(name);
+        if let Err(error) = std::fs::create_dir(&path) {
+            println!("skipped: {}: {error}", path.display());
+            return None;
+        }
+        Some(Instance(path))
+    }
+
+    fn name(&self) -> &str {
+        self.0.file_name().unwrap().to_str().unwrap()
+    }
+
+    /// A config that records from it.
+    fn config(&self, ftrace_config: &str) -> String {
+        format!(
+            "buffers {{ size_kb: 16384 }}
+            data_sources {{ config {{ name: \"linux.ftrace\" ftrace_config {{
+                instance_name: \"{}\" buffer_size_kb: 1024 {ftrace_config}
+            }} }} }}",
+            self.name()
+        )
+    }
+}
+
+impl Instance {
+    fn write(&self, file: &str, value: &str) {
+        std::fs::write(self.0.join(file), value).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+
+    fn read(&self, file: &str) -> String {
+        let text = std::fs::read_to_string(self.0.join(file));
+        text.unwrap_or_else(|error| panic!("{file}: {error}"))
+            .trim_end()
+            .to_owned()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A tracer in the top directory, as long as this lives.
+struct Tracer;
+
+impl Tracer {
+    const FILE: &str = "/sys/kernel/tracing/current_tracer";
+
+    fn set(name: &str) -> std::io::Result<Tracer> {
+        std::fs::write(Tracer::FILE, name).map(|()| Tracer)
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Tracer::FILE, "nop");
+    }
+}
+
+fn packets(trace: &Path) -> Vec<TracePacket> {
+    Trace::decode_from_slice(&std::fs::read(trace).unwrap())
+        .unwrap()
+        .packet
+}
+
+fn ftrace_stats(trace: &Path) -> Vec<(Option<u64>, FtraceStats)> {
+    let stats = packets(trace).into_iter().filter_map(|packet| match packet.data {
+        Some(Data::FtraceStats(stats)) => Some((packet.timestamp, *stats)),
+        _ => None,
+    });
+    stats.collect()
+}
+
+/// All that the trace tells of troubles with ftrace, each once.
+fn troubles(trace: &Path) -> Vec<String> {
+    let mut troubles: Vec<String> = Vec::new();
+    for (_, stats) in ftrace_stats(trace) {
+        for line in stats.atrace_errors.iter().flat_map(|lines| lines.lines()) {
+            if !troubles.iter().any(|trouble| trouble == line) {
+                troubles.push(line.to_owned());
+            }
+        }
+    }
+    troubles
+}
+
+fn perfetto(system: &System<'_>, config: &str, words: &[&str]) -> (Output, PathBuf) {
+    perfetto_of(Side::Ours, system, config, words)
+}
+
+fn perfetto_of(side: Side, system: &System<'_>, config: &str, words: &[&str]) -> (Output, PathBuf) {
+    let (file, trace) = (system.path("config"), system.path("trace"));
+    std::fs::write(&file, config).unwrap();
+    let mut command = system.command(&system.program(side, Program::Perfetto), "perfetto.log");
+    command.arg("--txt").arg("-c").arg(file).arg("-o").arg(&trace);
+    command.args(words).stdout(std::process::Stdio::piped());
+    (command.output().unwrap(), trace)
+}
+
+#[test]
+fn a_recording_that_cannot_have_ftrace_has_the_reason_in_its_trace() {
+    let Some(instance) = Instance::new() else { return };
+    let programs = Programs::ours();
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    let missing = instance.config("").replace(instance.name(), "no-such-instance");
+    let option = r#"tracefs_options { name: "../set_event" state: STATE_ENABLED }"#;
+    let mut cases = vec![
+        (missing, "there is no tracefs instance at"),
+        (instance.config(option), "no name of an option"),
+        (
+            instance.config(r#"tracefs_options { name: "nonsense" state: STATE_ENABLED }"#),
+            "options/nonsense",
+        ),
+    ];
+    let Some(_lock) = Tracefs::lock() else { return };
+    // An instance has no tracer that works everywhere.
+    match Tracer::set("blk") {
+        Ok(_) => cases.push((
+            instance
+                .config("")
+                .replace(&format!("instance_name: \"{}\"", instance.name()), ""),
+            "current_tracer is `blk`",
+        )),
+        Err(error) => println!("in part skipped: current_tracer: {error}"),
+    }
+    for (config, reason) in cases {
+        let _tracer = Tracer::set("blk");
+        let (output, trace) = perfetto(&system, &format!("duration_ms: 100 {config}"), &[]);
+        assert!(output.status.success(), "{reason}: {output:?}");
+        let troubles = troubles(&trace);
+        assert_eq!(troubles.len(), 1, "{reason}: {troubles:?}");
+        assert!(
+            troubles[0].starts_with("linux.ftrace could not be set up: ") && troubles[0].contains(reason),
+            "{troubles:?}"
+        );
+        assert!(ftrace_stats(&trace)[0].0.is_some_and(|time| time > 0));
+        if let Some(processor) = TraceProcessor::find() {
+            let [errors] = processor.query(
+                &trace,
+                ["select value from stats where name = 'ftrace_setup_errors'"],
+            );
+            assert_eq!(errors, [["1"]], "{reason}");
+        }
+        assert!(system.log("traced_probes.log").contains(reason), "{reason}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_start_that_failed_is_not_told_that_all_is_well() {
+    let Some(instance) = Instance::new() else { return };
+    let programs = Programs::ours();
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    let missing = instance.config("").replace(instance.name(), "no-such-instance");
+    let (output, _) = perfetto(&system, &missing, &["-D"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let pid = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    // That it has stopped is acknowledged, so that nobody waits for it.
+    system.await_state(|state| state.num_sessions == Some(0));
+}
+
+#[test]
+fn an_event_that_cannot_be_does_not_keep_the_others_from_being_recorded() {
+    let Some(instance) = Instance::new() else { return };
+    // Our command line refuses such a config.
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    let config = instance.config(
+        r#"ftrace_events: "sched/*,irq/*" ftrace_events: "*/*" ftrace_events: "sched/sched_switch"
+        syscall_events: "sys_nonsense" compact_sched { enabled: false }"#,
+    );
+    let (output, trace) = perfetto_of(
+        Side::Upstream,
+        &system,
+        &format!("duration_ms: 200 {config}"),
+        &[],
+    );
+    assert!(output.status.success(), "{output:?}");
+    let packets = packets(&trace);
+    let bundles = packets.iter().filter_map(|packet| match &packet.data {
+        Some(Data::FtraceEvents(bundle)) => Some(bundle),
+        _ => None,
+    });
+    let events: Vec<_> = bundles.flat_map(|bundle| &bundle.event).collect();
+    assert!(!events.is_empty());
+    for event in &events {
+        let event = format!("{:?}", event.event);
+        assert!(event.starts_with("Some(SchedSwitch("), "{event}");
+    }
+    let (_, stats) = &ftrace_stats(&trace)[0];
+    assert_eq!(stats.unknown_ftrace_events, ["sched/*,irq/*", "*/*"]);
+    assert_eq!(troubles(&trace), [""; 0]);
+}
+
+/// Waits until the probes have said it.
+fn await_log(system: &System<'_>, text: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let log = std::fs::read_to_string(system.path("traced_probes.log")).unwrap();
+        if log.contains(text) {
+            return;
+        }
+        assert!(Instant::now() < until, "{text} is not in\n{log}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn who_takes_ftrace_away_while_it_is_recorded_is_told_in_the_trace() {
+    let Some(instance) = Instance::new() else { return };
+    let programs = Programs::ours();
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    // An event that there is not: upstream's trace processor heeds one such packet of each writer.
+    let config = instance.config(r#"ftrace_events: "sched/sched_switch" ftrace_events: "no/event""#);
+    let recording = system.record(Side::Ours, &config);
+    instance.write("tracing_on", "0");
+    await_log(&system, "switched recording off");
+    instance.write("tracing_on", "1");
+    await_log(&system, "Recording is on again");
+    instance.write("set_event", "");
+    await_log(&system, "switched events off");
+    instance.write("tracing_on", "0");
+    await_log(&system, "Somebody switched recording off");
+    let trace = recording.interrupt();
+    let troubles = troubles(&trace);
+    let expected = [
+        "Somebody switched recording off",
+        "Recording is on again",
+        "Somebody switched events off",
+        "Somebody switched recording off",
+    ];
+    assert_eq!(troubles.len(), expected.len(), "{troubles:?}");
+    for (trouble, expected) in troubles.iter().zip(expected) {
+        assert!(trouble.starts_with(expected), "{troubles:?}");
+    }
+    let stats = ftrace_stats(&trace);
+    let timed = stats
+        .iter()
+        .filter(|(time, stats)| time.is_some() && stats.atrace_errors.is_some());
+    assert_eq!(timed.count(), 4, "each has a packet of its own");
+    if let Some(processor) = TraceProcessor::find() {
+        let [errors] = processor.query(
+            &trace,
+            ["select value >= 4 from stats where name = 'ftrace_setup_errors'"],
+        );
+        assert_eq!(errors, [["1"]]);
+    }
+    // Nobody fights: it stays as they have it.
+    assert_eq!(instance.read("tracing_on"), "0");
+}
+
+#[test]
+fn a_recording_that_is_left_alone_tells_of_no_trouble() {
+    let Some(instance) = Instance::new() else { return };
+    let programs = Programs::ours();
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    let config =
+        instance.config(r#"ftrace_events: "sched/sched_waking" ftrace_events: "sched/sched_switch""#);
+    let other =
+        instance.config(r#"ftrace_events: "sched/sched_process_exit" ftrace_events: "sched/sched_switch""#);
+    let first = system.record(Side::Ours, &format!("flush_period_ms: 500 {config}"));
+    let second = system.record(Side::Ours, &format!("duration_ms: 1500 {other}"));
+    let second = second.finish();
+    let third = system.record(Side::Ours, &format!("duration_ms: 1500 {other}"));
+    let third = third.finish();
+    for trace in [second, third, first.interrupt()] {
+        assert_eq!(troubles(&trace), [""; 0]);
+    }
+    assert_eq!(instance.read("set_event"), "");
+}
+
+#[test]
+fn cleaning_up_after_a_crash_leaves_nothing_for_a_later_start_to_put_back() {
+    let Some(instance) = Instance::new() else { return };
+    let Some(_lock) = Tracefs::lock() else { return };
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let probes = system.start(Side::Ours, Program::TracedProbes);
+    let config = instance.config(r#"ftrace_events: "sched/sched_switch""#);
+    let clock = instance.read("trace_clock");
+    let recording = system.record(Side::Ours, &config);
+    assert_eq!(instance.read("set_event"), "sched:sched_switch");
+    system.end_with(probes, Signal::KILL);
+    let journals = || {
+        let folder = std::fs::read_dir("/run/ferretto").into_iter().flatten().flatten();
+        let names = folder.filter_map(|entry| entry.file_name().into_string().ok());
+        names
+            .filter(|name| name.starts_with(&format!("ftrace-{probes}-")))
+            .count()
+    };
+    assert_eq!(journals(), 1, "root's are in /run/ferretto");
+    let cleanup = system
+        .command(&system.program(Side::Ours, Program::TracedProbes), "cleanup.log")
+        .arg("--cleanup-after-crash")
+        .status()
+        .unwrap();
+    assert!(cleanup.success(), "{}", system.log("cleanup.log"));
+    assert_eq!(journals(), 0, "{}", system.log("cleanup.log"));
+    assert_eq!(instance.read("set_event"), "");
+    assert_eq!(instance.read("trace_clock"), clock);
+    drop(recording);
+
+    // Somebody else's tracing, with just what the recording had used.
+    for (file, value) in [
+        ("buffer_size_kb", "1024"),
+        ("set_event", "sched:sched_switch"),
+        ("tracing_on", "1"),
+    ] {
+        instance.write(file, value);
+    }
+    instance.write("trace_marker", "theirs");
+    system.start(Side::Ours, Program::TracedProbes);
+    assert_eq!(instance.read("set_event"), "sched:sched_switch");
+    assert!(instance.read("trace").contains("theirs"));
+    instance.write("set_event", "");
+}
+
+#[test]
+fn what_killed_probes_had_read_is_in_the_trace() {
+    let Some(instance) = Instance::new() else { return };
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let probes = system.start(Side::Ours, Program::TracedProbes);
+    let recording = system.record(Side::Ours, &instance.config(r#"ftrace_events: "ftrace/print""#));
+    let read_events = || {
+        let folders = std::fs::read_dir(instance.0.join("per_cpu")).unwrap();
+        let stats =
+            folders.map(|folder| std::fs::read_to_string(folder.unwrap().path().join("stats")).unwrap());
+        let count = |stats: String| {
+            let line = stats.lines().find_map(|line| line.strip_prefix("read events: "));
+            line.map_or(0, |count| count.parse::<u64>().unwrap())
+        };
+        stats.map(count).sum::<u64>()
+    };
+    // When the second has been read, the first has been written.
+    for number in 1..=2 {
+        instance.write("trace_marker", "rescued\n");
+        let until = Instant::now() + PATIENCE;
+        while read_events() < number {
+            assert!(Instant::now() < until, "the probes do not read");
+            std::thread::yield_now();
+        }
+    }
+    system.end_with(probes, Signal::KILL);
+    let trace = recording.interrupt();
+    let prints = packets(&trace)
+        .into_iter()
+        .filter_map(|packet| match packet.data {
+            Some(Data::FtraceEvents(bundle)) => Some(bundle.event.len()),
+            _ => None,
+        })
+        .sum::<usize>();
+    assert!(prints >= 1, "{prints}");
+    // The next start finds the journal and switches the recording off.
+    system.start(Side::Ours, Program::TracedProbes);
+}

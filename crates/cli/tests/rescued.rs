@@ -1,0 +1,200 @@
+//! A daemon ends in mid-recording, and the data so far is not lost: a killed `traced_probes` had written packets without committing them, or
+//! `traced` is told to end while a session records.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::tracing_service_event::EventType;
+use ferretto_proto::messages::{Message, Trace, TracePacket};
+use rustix::process::Signal;
+use support::{PATIENCE, Program, Programs, Recording, Side, System};
+
+/// One small packet now and then: it takes a lot of them to fill a chunk, and a chunk that is not full is not committed.
+const CONFIG: &str = r#"
+buffers { size_kb: 1024 }
+data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 20 meminfo_counters: MEMINFO_MEM_TOTAL } } }
+data_sources { config { name: "nobody.offers.this" } }
+"#;
+
+/// More bytes than the headers of a page and a chunk and a few packets of `CONFIG` take.
+const SEVERAL_PACKETS: usize = 150;
+
+/// How much a producer has written: bytes that are not zero in its shared memory. `None` while it has no shared memory.
+fn bytes_written(pid: u32) -> Option<usize> {
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(target) = std::fs::read_link(&path) else {
+            continue;
+        };
+        if is_shared_memory(&target) {
+            let mut bytes = Vec::new();
+            File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+            return Some(bytes.iter().filter(|byte| **byte != 0).count());
+        }
+    }
+    None
+}
+
+fn is_shared_memory(target: &Path) -> bool {
+    target
+        .to_str()
+        .is_some_and(|target| target.starts_with("/memfd:"))
+}
+
+fn has_sys_stats(packet: &TracePacket) -> bool {
+    matches!(packet.data, Some(Data::SysStats(_)))
+}
+
+/// The events in the life of the session.
+fn events(packets: &[TracePacket]) -> impl Iterator<Item = &EventType> {
+    packets.iter().filter_map(|packet| match &packet.data {
+        Some(Data::ServiceEvent(event)) => event.event_type.as_ref(),
+        _ => None,
+    })
+}
+
+/// Names of the data sources that nobody offered, as the trace tells.
+fn not_offered(packets: &[TracePacket]) -> Vec<String> {
+    let sources = events(packets).filter_map(|event| match event {
+        EventType::DataSourcesNotOffered(sources) => Some(&sources.data_source),
+        _ => None,
+    });
+    sources
+        .flatten()
+        .map(|source| source.data_source_name.clone().unwrap())
+        .collect()
+}
+
+/// Producer and name of each data source that went away, as the trace tells.
+fn gone(packets: &[TracePacket]) -> Vec<(String, String)> {
+    let sources = events(packets).filter_map(|event| match event {
+        EventType::DataSourcesGone(sources) => Some(&sources.data_source),
+        _ => None,
+    });
+    let named = sources.flatten().map(|source| {
+        let name = |name: &Option<String>| name.clone().unwrap();
+        (name(&source.producer_name), name(&source.data_source_name))
+    });
+    named.collect()
+}
+
+/// Our service, probes, and a recording for which the probes have written a few packets.
+struct Scene<'a> {
+    system: System<'a>,
+    recording: Recording,
+    traced: u32,
+    probes: u32,
+}
+
+impl<'a> Scene<'a> {
+    fn new(programs: &'a Programs, probes: Side, perfetto: Side) -> Scene<'a> {
+        let mut system = System::new(programs);
+        let traced = system.start(Side::Ours, Program::Traced);
+        let probes = system.start(probes, Program::TracedProbes);
+        let recording = system.record(perfetto, CONFIG);
+        await_that("the probes have written", || {
+            bytes_written(probes).is_some_and(|bytes| bytes >= SEVERAL_PACKETS)
+        });
+        Scene {
+            system,
+            recording,
+            traced,
+            probes,
+        }
+    }
+}
+
+fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "not so in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn packets(trace: PathBuf) -> Vec<TracePacket> {
+    Trace::decode_from_slice(&std::fs::read(trace).unwrap())
+        .unwrap()
+        .packet
+}
+
+fn assert_has_sys_stats(packets: &[TracePacket], whose: &str) {
+    let count = packets.iter().filter(|packet| has_sys_stats(packet)).count();
+    assert!(count > 1, "{whose}: {count} packets are left");
+}
+
+fn check_killed_probes(programs: &Programs, probes: Side) {
+    let mut scene = Scene::new(programs, probes, Side::Ours);
+    scene.system.end_with(scene.probes, Signal::KILL);
+    scene.system.await_state(|state| state.producers.is_empty());
+    let packets = packets(scene.recording.interrupt());
+    assert_has_sys_stats(&packets, &format!("{probes} probes"));
+    assert_eq!(
+        gone(&packets),
+        [("perfetto.traced_probes".to_owned(), "linux.sys_stats".to_owned())]
+    );
+    assert_eq!(not_offered(&packets), ["nobody.offers.this"]);
+}
+
+#[test]
+fn what_our_probes_wrote_before_they_were_killed_is_in_the_trace() {
+    check_killed_probes(&Programs::ours(), Side::Ours);
+}
+
+#[test]
+fn what_upstreams_probes_wrote_before_they_were_killed_is_in_the_trace() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    check_killed_probes(&programs, Side::Upstream);
+}
+
+/// Whether the trace tells that the session was stopped, the last event in its life.
+fn is_complete(packets: &[TracePacket]) -> bool {
+    events(packets).any(|event| *event == EventType::TracingDisabled(true))
+}
+
+#[test]
+fn a_service_that_is_told_to_end_has_its_sessions_flushed_and_read() {
+    let programs = Programs::of_both().unwrap_or_else(Programs::ours);
+    for perfetto in [Side::Ours, Side::Upstream] {
+        if perfetto == Side::Upstream && !programs.has_upstreams() {
+            continue;
+        }
+        for signal in [Signal::TERM, Signal::INT] {
+            let mut scene = Scene::new(&programs, Side::Ours, perfetto);
+            let status = scene.system.end_with(scene.traced, signal).expect("it ends");
+            assert_eq!(status.code(), Some(0), "{}", scene.system.log("traced.log"));
+            let packets = packets(scene.recording.finish());
+            assert_has_sys_stats(&packets, &format!("{perfetto} perfetto"));
+            assert!(is_complete(&packets), "{perfetto} perfetto");
+            assert_eq!(gone(&packets), [], "{perfetto} perfetto");
+        }
+    }
+}
+
+#[test]
+fn a_service_ends_in_time_though_nobody_reads_or_at_once_if_it_is_told_twice() {
+    let programs = Programs::ours();
+    for twice in [false, true] {
+        let mut scene = Scene::new(&programs, Side::Ours, Side::Ours);
+        scene.recording.signal(Signal::STOP);
+        let socket = scene.system.consumer_socket();
+        scene.system.signal(scene.traced, Signal::TERM);
+        await_that("it lets nobody in", || !socket.exists());
+        if twice {
+            scene.system.signal(scene.traced, Signal::TERM);
+        }
+        let status = scene.system.await_end(scene.traced).expect("it ends");
+        assert_eq!(status.code(), Some(0), "{}", scene.system.log("traced.log"));
+        scene.recording.signal(Signal::CONT);
+        scene.recording.wait();
+    }
+}

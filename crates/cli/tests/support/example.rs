@@ -1,0 +1,17 @@
+//! The SDK's examples, as programs.
+
+use std::path::{Path, PathBuf};
+
+/// The program of an example, or a line that says that the test is skipped.
+pub(crate) fn example(name: &str) -> Option<PathBuf> {
+    let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../ferretto/examples/{name}.rs"));
+    // Beside the folder of this program.
+    let here = std::env::current_exe().unwrap();
+    let program = here.ancestors().nth(2).unwrap().join("examples").join(name);
+    let is_current = modified(&program).is_ok_and(|built| built >= modified(&source).unwrap());
+    if !is_current {
+        println!("skipped: the example {name} is not built as it is; cargo build --examples does that");
+    }
+    is_current.then_some(program)
+}

@@ -1,0 +1,31 @@
+//! What there is once on a machine, held by one test at a time: of other processes too, whoever runs them.
+//!
+//! Used by [`tracefs`](super::tracefs) and [`ui_port`](super::ui_port).
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// Held as long as it is open.
+pub(crate) type MachineLock = File;
+
+/// Waits for its turn. The file is always at the same place: tests that were given different folders for temporary files share the
+/// machine all the same.
+pub(crate) fn lock(what: &str) -> MachineLock {
+    let path = PathBuf::from(format!("/tmp/ferretto-tests.{what}.lock"));
+    // To lock it, one need not write it: whoever made it, everybody can wait for it.
+    let opened = loop {
+        match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            opened => break opened,
+        }
+        match File::create_new(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => break created,
+        }
+    };
+    let lock = opened.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    lock.lock()
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    lock
+}

@@ -1,0 +1,41 @@
+//! An instance of tracefs for recordings and who torments them, so that nobody else on the machine is disturbed.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const INSTANCES: &str = "/sys/kernel/tracing/instances";
+
+/// Gone with this, once nobody has a file of it open.
+pub(crate) struct Instance(PathBuf);
+
+impl Instance {
+    pub(crate) fn new() -> Instance {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ferretto-vandal-{}-{number}", std::process::id());
+        let folder = Path::new(INSTANCES).join(name);
+        std::fs::create_dir(&folder).unwrap();
+        Instance(folder)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.0.file_name().unwrap().to_str().unwrap()
+    }
+
+    /// A file in it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.file(name), text).unwrap_or_else(|error| panic!("{name} = {text:?}: {error}"));
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir(&self.0) {
+            println!("{} stays: {error}", self.0.display());
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What is done to recordings: one row for each kind.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::process::Signal;
+
+use super::Chance;
+use super::kernel::Instance;
+use super::scene::{Disk, Scene, Setup, Tells};
+use super::support::process::Stopped;
+use super::support::{Program, Side};
+
+pub(crate) struct Torment {
+    pub(crate) name: &'static str,
+    pub(crate) setup: Setup,
+    /// Between two bursts of events.
+    pub(crate) strike: fn(&mut Scene<'_>, &mut Chance),
+    pub(crate) tells: Tells,
+}
+
+/// A torment of a usual recording, which tells the truth of it.
+const fn usual(name: &'static str, strike: fn(&mut Scene<'_>, &mut Chance)) -> Torment {
+    Torment {
+        name,
+        setup: Setup::USUAL,
+        strike,
+        tells: Tells::Truth,
+    }
+}
+
+/// The kernel's buffers are not read before the end, so that it is certain what is in them.
+const UNREAD: Setup = Setup {
+    ftrace: "drain_period_ms: 60000",
+    ..Setup::USUAL
+};
+
+/// Who does not answer is not waited for long.
+const IMPATIENT: Setup = Setup {
+    session: "flush_timeout_ms: 500 data_source_stop_timeout_ms: 500",
+    ..Setup::USUAL
+};
+
+pub(crate) const TORMENTS: &[Torment] = &[
+    usual("peace", |_, _| {}),
+    usual("tracing_switched_off", |scene, _| {
+        scene.instance.write("tracing_on", "0")
+    }),
+    usual("events_disabled", |scene, _| {
+        scene.instance.write("set_event", "")
+    }),
+    Torment {
+        setup: UNREAD,
+        ..usual("kernel_buffers_read_by_another", |scene, _| {
+            read_trace_pipe(&scene.instance)
+        })
+    },
+    Torment {
+        setup: UNREAD,
+        // Depends on the kernel and on chance whether it keeps what was there.
+        tells: Tells::Doubt,
+        ..usual("kernel_buffers_resized", |scene, chance| {
+            scene
+                .instance
+                .write("buffer_size_kb", &chance.from(8, 3000).to_string());
+        })
+    },
+    Torment {
+        setup: UNREAD,
+        ..usual("clock_changed", |scene, _| {
+            scene.instance.write("trace_clock", "mono")
+        })
+    },
+    Torment {
+        setup: UNREAD,
+        ..usual("another_tracer_takes_over", |scene, _| {
+            // Refused while somebody reads the buffers of the present one.
+            let _ = std::fs::write(scene.instance.file("current_tracer"), "function");
+            scene.instance.write("current_tracer", "nop");
+        })
+    },
+    usual("another_instance", |scene, chance| {
+        let other = Instance::new();
+        other.write("events/task/task_rename/enable", "1");
+        scene.emit(chance.from(1, 20));
+        other.write("events/task/task_rename/enable", "0");
+    }),
+    usual("another_recording", |scene, chance| {
+        let config = format!(
+            "buffers {{ size_kb: 1024 }} data_sources {{ config {{ name: \"linux.ftrace\" ftrace_config {{
+                instance_name: \"{}\" ftrace_events: \"task/task_rename\" ftrace_events: \"task/task_newtask\" }} }} }}",
+            scene.instance.name()
+        );
+        let other = scene.system.record(Side::Ours, &config);
+        scene.emit(chance.from(1, 20));
+        other.interrupt();
+    }),
+    usual("probes_killed", |scene, _| {
+        scene.system.end_with(scene.probes, Signal::KILL);
+    }),
+    usual("probes_ended", |scene, _| {
+        scene.system.end_with(scene.probes, Signal::TERM);
+    }),
+    usual("probes_restarted", |scene, chance| {
+        scene.system.end_with(scene.probes, Signal::KILL);
+        scene.emit(chance.from(1, 20));
+        scene.probes = scene.system.start(Side::Ours, Program::TracedProbes);
+    }),
+    usual("probes_asleep_for_a_while", |scene, chance| {
+        let _asleep = Stopped::new(scene.probes);
+        scene.emit(chance.from(1, 20));
+    }),
+    Torment {
+        setup: IMPATIENT,
+        ..usual("probes_asleep", |scene, _| {
+            scene.stopped.push(Stopped::new(scene.probes));
+        })
+    },
+    usual("application_returns", |scene, _| scene.application.returns()),
+    usual("application_killed", |scene, _| scene.application.kill()),
+    usual("application_asleep_for_a_while", |scene, chance| {
+        let _asleep = Stopped::new(scene.application.pid());
+        scene.emit_in_kernel(chance.from(1, 20));
+    }),
+    usual("service_asleep_for_a_while", |scene, chance| {
+        let _asleep = Stopped::new(scene.traced);
+        scene.emit(chance.from(1, 20));
+    }),
+    usual("command_line_asleep_for_a_while", |scene, chance| {
+        let _asleep = Stopped::new(scene.recording.pid());
+        scene.emit(chance.from(1, 20));
+    }),
+    usual("service_killed", |scene, _| {
+        scene.system.end_with(scene.traced, Signal::KILL);
+    }),
+    Torment {
+        setup: Setup {
+            disk: Disk::Small(16),
+            ..Setup::USUAL
+        },
+        ..usual("disk_full", |scene, _| scene.emit(3000))
+    },
+    Torment {
+        setup: Setup {
+            session: "write_into_file: true file_write_period_ms: 100",
+            disk: Disk::Small(16),
+            ..Setup::USUAL
+        },
+        ..usual("disk_full_while_streaming", |scene, _| scene.emit(3000))
+    },
+    Torment {
+        setup: Setup {
+            buffer: "size_kb: 16 fill_policy: DISCARD",
+            ..Setup::USUAL
+        },
+        ..usual("buffer_full", |scene, _| scene.emit(3000))
+    },
+    Torment {
+        setup: Setup {
+            ftrace: "buffer_size_kb: 4 drain_period_ms: 60000",
+            ..Setup::USUAL
+        },
+        ..usual("kernel_buffers_full", |scene, _| scene.emit_in_kernel(10_000))
+    },
+];
+
+/// Takes what there is as `cat trace_pipe` does: what one reads, another does not.
+fn read_trace_pipe(instance: &Instance) {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut pipe = File::options()
+        .read(true)
+        .custom_flags(nonblock)
+        .open(instance.file("trace_pipe"))
+        .unwrap();
+    let mut taken = [0; 4096];
+    // EAGAIN, once there is nothing more.
+    while pipe.read(&mut taken).is_ok_and(|count| count > 0) {}
+}

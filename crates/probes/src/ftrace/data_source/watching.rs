@@ -1,0 +1,198 @@
+//! What becomes of what [`crate::ftrace::watch`] finds: every session of the directory is told of it, and the producer.
+
+use std::collections::BTreeMap;
+
+use super::{FtraceController, Instance};
+use crate::data_source::BootTime;
+use crate::ftrace::control::FtraceSessionId;
+use crate::ftrace::reader::CpuBuffer;
+use crate::ftrace::tracefs::Setting;
+use crate::ftrace::watch::look::{
+    describe_openers, events_read, listed_events, look, openers, traceoff_trigger, watched_settings,
+};
+use crate::ftrace::watch::{Depth, Finding};
+
+/// Time between regular looks, at least.
+const LOOK_PERIOD: BootTime = 1_000_000_000;
+/// A trace is told of so many troubles; whoever plays with a switch makes any number.
+const MOST_TROUBLES: usize = 40;
+/// Filters of so many events are watched: each is a file to read when a session starts and ends.
+const MOST_FILTERS: usize = 200;
+
+/// How bad something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Something that was asked for is missing.
+    Trouble,
+    /// It is as somebody wants it.
+    Remark,
+}
+
+/// What others did to ftrace while a session recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incident {
+    /// Whose recording it concerns.
+    pub session: FtraceSessionId,
+    /// When it was noticed.
+    pub noticed: BootTime,
+    /// See [`Weight`].
+    pub weight: Weight,
+    /// A sentence for the trace.
+    pub text: String,
+}
+
+impl Instance {
+    /// After changes by this program, or when the first session starts: what is there now is as it should be, unless
+    /// others changed it before.
+    pub(super) fn watch(&mut self, now: BootTime) {
+        let is_first = self.watch.is_none();
+        let watch = self.watch.get_or_insert_default();
+        let tracefs = self.control.tracefs();
+        let events = self.control.switchable_events();
+        let mut settings = watched_settings();
+        settings.extend_from_slice(self.control.exclusive_settings());
+        settings.extend(
+            events
+                .iter()
+                .take(MOST_FILTERS)
+                .cloned()
+                .map(Setting::EventFilter),
+        );
+        // What the kernel does not list although it could be switched on cannot be watched.
+        let listed = listed_events(tracefs).unwrap_or_default();
+        let is_watchable = |event: &_| watch.expects_event(event) || listed.contains(event);
+        watch.expect_events(events.into_iter().filter(is_watchable).collect(), now);
+        // With this option the kernel itself adds and removes threads.
+        let follows_forks = tracefs
+            .get(&Setting::Option("event-fork".to_owned()))
+            .is_ok_and(|value| value == "1");
+        if follows_forks {
+            settings.retain(|setting| !matches!(setting, Setting::EventPids | Setting::UnwantedPids));
+        }
+        for setting in settings {
+            match self.control.left(&setting) {
+                Some(value) if watch.expected(&setting) == Some(value) => {}
+                Some(value) => watch.expect(setting.clone(), value.to_owned(), now),
+                None if watch.expected(&setting).is_some() => {}
+                None => {
+                    if let Ok(value) = tracefs.get(&setting) {
+                        watch.expect(setting, value, now);
+                    }
+                }
+            }
+        }
+        if is_first {
+            let counted = events_read(tracefs, self.buffers.iter().map(CpuBuffer::cpu));
+            watch.expect_buffers(&counted, now);
+            self.next_look = now + LOOK_PERIOD;
+        }
+    }
+
+    /// How much is to be looked at in a drain.
+    pub(super) fn depth_of_drain(&mut self, now: BootTime) -> Depth {
+        if now < self.next_look {
+            return Depth::Quick;
+        }
+        self.next_look = now + LOOK_PERIOD;
+        Depth::Regular
+    }
+}
+
+impl FtraceController {
+    /// What happened to ftrace since the last call.
+    pub fn take_incidents(&mut self) -> Vec<Incident> {
+        std::mem::take(&mut self.incidents)
+    }
+
+    /// Before the buffers are read.
+    pub(super) fn look_at_settings(&mut self, name: &str, depth: Depth, now: BootTime) {
+        let Some(instance) = self.instances.get_mut(name) else {
+            return;
+        };
+        let Some(watch) = &mut instance.watch else { return };
+        let settings = watch.settings_to_look_at(depth);
+        let shown = look(instance.control.tracefs(), &settings, depth);
+        let findings = watch.see(&shown, now);
+        self.report(name, findings, now);
+    }
+
+    /// After the buffers were read.
+    pub(super) fn look_at_buffers(&mut self, name: &str, depth: Depth, now: BootTime) {
+        let Some(instance) = self.instances.get_mut(name) else {
+            return;
+        };
+        let Some(watch) = &mut instance.watch else { return };
+        if depth != Depth::Quick {
+            let cpus = instance.buffers.iter().map(CpuBuffer::cpu);
+            let counted: BTreeMap<u32, u64> = events_read(instance.control.tracefs(), cpus);
+            let findings = watch.see_buffers(&counted, depth, now);
+            self.report(name, findings, now);
+        }
+    }
+
+    fn report(&mut self, name: &str, findings: Vec<Finding>, now: BootTime) {
+        let Some(instance) = self.instances.get_mut(name).filter(|_| !findings.is_empty()) else {
+            return;
+        };
+        let root = instance.control.tracefs().root().to_owned();
+        let who = match findings.iter().all(Finding::is_end) {
+            true => String::new(),
+            false => describe_openers(&openers(&root)),
+        };
+        for finding in findings {
+            let mut trigger = None;
+            match &finding {
+                Finding::Changed {
+                    setting: setting @ Setting::TracingOn,
+                    ..
+                } => {
+                    trigger = traceoff_trigger(instance.control.tracefs());
+                    if let (Some(_), Some(watch)) = (&trigger, &mut instance.watch) {
+                        watch.excuse(setting);
+                    }
+                }
+                Finding::Changed {
+                    setting: Setting::TraceClock,
+                    ..
+                }
+                | Finding::ChangedBack {
+                    setting: Setting::TraceClock,
+                    ..
+                } => instance.control.follow_clock(),
+                _ => {}
+            }
+            for id in &instance.started {
+                let Some(session) = self.sessions.get_mut(id) else {
+                    continue;
+                };
+                let Some(sentence) = finding.sentence(session.started, &session.recorded, &root) else {
+                    continue;
+                };
+                let (weight, text) = match &trigger {
+                    Some(file) => (
+                        Weight::Remark,
+                        format!("{sentence}; the command traceoff in {file} may have done it"),
+                    ),
+                    None if finding.is_end() => (Weight::Trouble, format!("{sentence}.")),
+                    None => (Weight::Trouble, format!("{sentence}{who}.")),
+                };
+                let text = match (weight, session.troubles.len()) {
+                    (Weight::Trouble, MOST_TROUBLES..) => continue,
+                    (Weight::Trouble, number) if number + 1 == MOST_TROUBLES => {
+                        "More happened to ftrace than is told here.".to_owned()
+                    }
+                    _ => text,
+                };
+                if weight == Weight::Trouble {
+                    session.troubles.push(text.clone());
+                }
+                self.incidents.push(Incident {
+                    session: *id,
+                    noticed: now,
+                    weight,
+                    text,
+                });
+            }
+        }
+    }
+}

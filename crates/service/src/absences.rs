@@ -1,0 +1,129 @@
+//! Data sources that a trace names because some of their data may be missing: those that were slow to start or to flush, those that went
+//! away while the session recorded, and those that no producer offered.
+//!
+//! `lifecycle`, `flush`, `producer` and `clone` note them as it happens. `packets` writes them with the other events of the session. Each
+//! user has a limit of its own for the notes that wait for the next read-back, so one user's producers cannot push out another's.
+
+use crate::clock::Now;
+use crate::ids::ProducerId;
+use crate::limits;
+use crate::ordered::{OrderedMap, OrderedSet};
+use crate::producer::{Owner, Producer};
+use crate::session::{Instance, InstanceState, Session, State};
+use crate::triggers::beginning;
+
+/// Data sources to be named in the trace, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Absence {
+    /// Nanoseconds of boot time.
+    pub(crate) at: u64,
+    pub(crate) kind: AbsenceKind,
+    pub(crate) who: Vec<Absent>,
+}
+
+/// A data source, and its producer if there was one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Absent {
+    pub(crate) producer: Option<String>,
+    pub(crate) source: String,
+}
+
+/// Why data sources are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AbsenceKind {
+    /// They did not acknowledge the start in time, or before the end.
+    SlowToStart,
+    /// They did not acknowledge the last flush.
+    SlowToFlush,
+    /// They ended while the session recorded. All of them belong to this owner.
+    Gone(Owner),
+    /// They took no part from the start to the end.
+    NotOffered,
+}
+
+impl AbsenceKind {
+    /// How many of a kind wait for the next read-back; older ones make room.
+    fn kept(self) -> usize {
+        match self {
+            AbsenceKind::Gone(_) => limits::MAX_GONE_PER_OWNER,
+            _ => limits::MAX_SLOW_FLUSHES,
+        }
+    }
+}
+
+impl Absence {
+    /// Names these instances, up to the limits.
+    pub(crate) fn new<'i>(
+        kind: AbsenceKind,
+        instances: impl Iterator<Item = &'i Instance>,
+        producers: &OrderedMap<ProducerId, Producer>,
+        now: &Now,
+    ) -> Absence {
+        let who = instances.take(limits::MAX_LISTED_DATA_SOURCES).map(|instance| {
+            let producer = producers.get(&instance.producer);
+            Absent {
+                producer: Some(producer.map_or_else(String::new, |producer| listed(&producer.name))),
+                source: listed(&instance.name),
+            }
+        });
+        Absence {
+            at: now.boot,
+            kind,
+            who: who.collect(),
+        }
+    }
+}
+
+fn listed(name: &str) -> String {
+    beginning(name, limits::MAX_LISTED_NAME).to_owned()
+}
+
+impl Session {
+    /// Notes data sources to be named at the next read-back, if there are any.
+    pub(crate) fn note_absence(&mut self, absence: Absence) {
+        if absence.who.is_empty() {
+            return;
+        }
+        let noted = &mut self.absences;
+        let of_kind = |other: &Absence| other.kind == absence.kind;
+        if noted.iter().filter(|other| of_kind(other)).count() >= absence.kind.kept()
+            && let Some(oldest) = noted.iter().position(of_kind)
+        {
+            noted.remove(oldest);
+        }
+        noted.push(absence);
+    }
+
+    /// The data sources that a recording session would lack if it ended now: those that have not acknowledged the start, and those that no
+    /// producer offered. Nothing if the session does not record.
+    pub(crate) fn absences_at_the_end(
+        &self,
+        producers: &OrderedMap<ProducerId, Producer>,
+        now: &Now,
+    ) -> Vec<Absence> {
+        if self.state != State::Started {
+            return Vec::new();
+        }
+        let starting = self
+            .instances
+            .values()
+            .filter(|instance| instance.state == InstanceState::Starting);
+        let slow = Absence::new(AbsenceKind::SlowToStart, starting, producers, now);
+        let mut named = OrderedSet::new();
+        let sources = self.config.data_sources.iter().zip(&self.took_part);
+        let missing = sources
+            .filter(|(_, took_part)| !**took_part)
+            .map(|(source, _)| source.config.name.as_deref().unwrap_or_default())
+            .filter(|name| named.insert(*name))
+            .map(|name| Absent {
+                producer: None,
+                source: listed(name),
+            });
+        let missing = Absence {
+            at: now.boot,
+            kind: AbsenceKind::NotOffered,
+            who: missing.collect(),
+        };
+        vec![slow, missing]
+    }
+}

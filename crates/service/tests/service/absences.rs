@@ -1,0 +1,376 @@
+//! What a trace says of data sources that it lacks: those that went away, those that nobody offered, and those that never
+//! acknowledged their start.
+
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
+use ferretto_proto::messages::{
+    DataSourceDescriptor, TraceConfig, TracePacket, observable_events, trace_config,
+};
+use ferretto_service::{
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, Original, ProducerId, Scraping, limits,
+};
+
+use crate::world::{World, config, packets_of, texts};
+
+/// Kind of the event, its time, and producer and data source of each that it names.
+type Absence = (&'static str, u64, Vec<(Option<String>, String)>);
+
+fn absences(packets: &[TracePacket]) -> Vec<Absence> {
+    let named = |sources: &DataSources| {
+        let names = sources.data_source.iter();
+        names
+            .map(|source| {
+                let name = source.data_source_name.clone();
+                (
+                    source.producer_name.clone(),
+                    name.expect("a data source has a name"),
+                )
+            })
+            .collect()
+    };
+    let absence = |packet: &TracePacket| match &packet.data {
+        Some(Data::ServiceEvent(event)) => {
+            let (kind, sources) = match event.event_type.as_ref()? {
+                EventType::DataSourcesGone(sources) => ("gone", sources),
+                EventType::DataSourcesNotOffered(sources) => ("not offered", sources),
+                EventType::SlowStartingDataSources(sources) => ("slow to start", sources),
+                _ => return None,
+            };
+            Some((kind, packet.timestamp.expect("it has a time"), named(sources)))
+        }
+        _ => None,
+    };
+    packets.iter().filter_map(absence).collect()
+}
+
+fn of(producer: &str, source: &str) -> (Option<String>, String) {
+    (Some(producer.into()), source.into())
+}
+
+fn not_offered(source: &str) -> (Option<String>, String) {
+    (None, source.into())
+}
+
+/// A world in which producer `p` offers `d` and `e`.
+fn offering() -> (World, ProducerId) {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    world.offer(producer, "e");
+    (world, producer)
+}
+
+#[test]
+fn who_goes_away_while_the_session_records_is_named_with_the_time() {
+    let (mut world, producer) = offering();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d", "e"]));
+    world.advance(300);
+    let gone = world.now.boot;
+    world.lose_producer(producer);
+    world.advance(300);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [("gone", gone, vec![of("p", "d"), of("p", "e")])]
+    );
+}
+
+#[test]
+fn who_takes_a_data_source_back_is_named_with_that_one_only() {
+    let (mut world, producer) = offering();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d", "e"]));
+    let now = world.now;
+    world.service.unregister_data_source(producer, "e", &now);
+    world.run();
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [("gone", now.boot, vec![of("p", "e")])]
+    );
+    world.lose_producer(producer);
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [("gone", now.boot, vec![of("p", "d")])]
+    );
+    assert_eq!(absences(&world.read(consumer)), [], "once");
+}
+
+#[test]
+fn who_goes_away_before_the_start_or_after_the_stop_is_not_missed() {
+    let (mut world, early) = offering();
+    let late = world.producer("q");
+    world.offer(late, "d");
+    let consumer = world.consumer();
+    world.enable(
+        consumer,
+        &TraceConfig {
+            deferred_start: Some(true),
+            ..config(&["d"])
+        },
+    );
+    world.lose_producer(early);
+    let now = world.now;
+    world.service.start_deferred(consumer, &now);
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    world.lose_producer(late);
+    assert_eq!(absences(&world.read(consumer)), []);
+}
+
+#[test]
+fn a_session_that_others_take_no_part_in_says_nothing_of_them() {
+    let (mut world, producer) = offering();
+    let other = world.producer("q");
+    world.offer(other, "other");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    world.lose_producer(other);
+    assert_eq!(absences(&world.read(consumer)), []);
+    assert_eq!(world.instances(producer).len(), 1);
+}
+
+#[test]
+fn what_nobody_offered_from_start_to_end_is_named_at_the_stop() {
+    let (mut world, producer) = offering();
+    let consumer = world.consumer();
+    let mut wanted = config(&["d", "late", "never", "filtered", "never", "left"]);
+    wanted.data_sources[3].producer_name_filter = vec!["somebody else".into()];
+    world.offer(producer, "filtered");
+    world.offer(producer, "left");
+    world.enable(consumer, &wanted);
+    world.advance(100);
+    world.offer(producer, "late");
+    let left = world.now.boot;
+    let now = world.now;
+    world.service.unregister_data_source(producer, "left", &now);
+    world.advance(100);
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [("gone", left, vec![of("p", "left")])]
+    );
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [(
+            "not offered",
+            now.boot,
+            vec![not_offered("never"), not_offered("filtered")]
+        )]
+    );
+    assert_eq!(absences(&world.read(consumer)), [], "once");
+}
+
+#[test]
+fn an_offer_that_was_withdrawn_before_the_start_is_none() {
+    let (mut world, producer) = offering();
+    let consumer = world.consumer();
+    let deferred = TraceConfig {
+        deferred_start: Some(true),
+        ..config(&["d"])
+    };
+    world.enable(consumer, &deferred);
+    world.lose_producer(producer);
+    let now = world.now;
+    world.service.start_deferred(consumer, &now);
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [("not offered", now.boot, vec![not_offered("d")])]
+    );
+}
+
+#[test]
+fn a_session_that_never_started_lacks_nothing() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(
+        consumer,
+        &TraceConfig {
+            deferred_start: Some(true),
+            ..config(&["d"])
+        },
+    );
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(absences(&world.read(consumer)), []);
+}
+
+/// Registers a data source that acknowledges its start and its stop.
+fn offer_acknowledging(world: &mut World, producer: ProducerId, name: &str) {
+    world.register(
+        producer,
+        &DataSourceDescriptor {
+            name: Some(name.into()),
+            will_notify_on_start: Some(true),
+            will_notify_on_stop: Some(true),
+            ..Default::default()
+        },
+    );
+}
+
+#[test]
+fn who_has_not_acknowledged_the_start_by_the_stop_is_named() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    for name in ["quick", "slow"] {
+        offer_acknowledging(&mut world, producer, name);
+    }
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["quick", "slow"]));
+    let instances = world.instances(producer);
+    let now = world.now;
+    world
+        .service
+        .data_source_started(producer, instances[0].0.0, &now);
+    world.advance(500);
+    assert_eq!(absences(&world.read(consumer)), []);
+    let stopped = world.now;
+    world.service.disable_tracing(consumer, &stopped);
+    world.run();
+    for (instance, _) in &instances {
+        world.service.data_source_stopped(producer, instance.0, &stopped);
+    }
+    world.run();
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [("slow to start", stopped.boot, vec![of("p", "slow")])]
+    );
+}
+
+#[test]
+fn a_trace_without_the_services_events_has_none_of_these() {
+    let (mut world, producer) = offering();
+    let consumer = world.consumer();
+    let mut silent = config(&["d", "never"]);
+    silent.builtin_data_sources = trace_config::BuiltinDataSource {
+        disable_service_events: Some(true),
+        ..Default::default()
+    }
+    .into();
+    world.enable(consumer, &silent);
+    world.lose_producer(producer);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(absences(&world.read(consumer)), []);
+}
+
+#[test]
+fn a_file_tells_it_as_well() {
+    let (mut world, producer) = offering();
+    let consumer = world.consumer();
+    let session = world.enable(
+        consumer,
+        &TraceConfig {
+            write_into_file: Some(true),
+            ..config(&["d", "never"])
+        },
+    );
+    let gone = world.now.boot;
+    world.lose_producer(producer);
+    world.advance(100);
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    let packets: Vec<TracePacket> = packets_of(&world.files[&session])
+        .iter()
+        .map(|packet| ferretto_proto::messages::Message::decode_from_slice(packet).expect("a packet"))
+        .collect();
+    assert_eq!(
+        absences(&packets),
+        [
+            ("gone", gone, vec![of("p", "d")]),
+            ("not offered", now.boot, vec![not_offered("never")])
+        ]
+    );
+    assert_eq!(texts(&packets), Vec::<String>::new());
+}
+
+#[test]
+fn a_clone_tells_what_its_original_lacked_by_then() {
+    let (mut world, producer) = offering();
+    let other = world.producer("q");
+    offer_acknowledging(&mut world, other, "slow");
+    let (consumer, cloner) = (world.consumer(), world.consumer());
+    let original = world.enable(consumer, &config(&["d", "slow", "never"]));
+    let gone = world.now.boot;
+    world.lose_producer(producer);
+    world.advance(100);
+    let now = world.now;
+    let request = CloneRequest {
+        original: Original::Id(original.0),
+        purpose: ClonePurpose::Snapshot,
+        filter: CloneFilter::Applied,
+        trigger: None,
+        file: CloneFile::None,
+    };
+    world.try_clone(cloner, request).expect("it can be cloned");
+    world.acknowledge_flushes(other);
+    assert_eq!(
+        absences(&world.read(cloner)),
+        [
+            ("gone", gone, vec![of("p", "d")]),
+            ("slow to start", now.boot, vec![of("q", "slow")]),
+            ("not offered", now.boot, vec![not_offered("never")]),
+        ]
+    );
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [("gone", gone, vec![of("p", "d")])],
+        "the original goes on"
+    );
+}
+
+#[test]
+fn what_one_users_producers_leave_does_not_hide_what_anothers_do() {
+    let (mut world, honest) = offering();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let since = world.now.boot;
+    world.lose_producer(honest);
+    for number in 0..2 * limits::MAX_GONE_PER_OWNER {
+        let fleeting = world.producer_of(66, &format!("f{number}"), Scraping::Disabled);
+        world.offer(fleeting, "d");
+        world.lose_producer(fleeting);
+    }
+    let told = absences(&world.read(consumer));
+    assert_eq!(told.len(), limits::MAX_GONE_PER_OWNER + 1);
+    assert_eq!(told[0], ("gone", since, vec![of("p", "d")]));
+    let newest = format!("f{}", 2 * limits::MAX_GONE_PER_OWNER - 1);
+    assert_eq!(told[told.len() - 1].2, [of(&newest, "d")], "the newest are kept");
+}
+
+#[test]
+fn who_observes_is_told_that_each_instance_of_a_lost_producer_has_stopped() {
+    use observable_events::DataSourceInstanceState as InState;
+    let (mut world, producer) = offering();
+    let other = world.producer("q");
+    offer_acknowledging(&mut world, other, "slow");
+    let consumer = world.consumer();
+    let kinds = observable_events::Type::TYPE_DATA_SOURCES_INSTANCES as u32;
+    let now = world.now;
+    world.service.observe_events(consumer, kinds, &now);
+    world.enable(consumer, &config(&["d", "e", "slow"]));
+    world.consumers.get_mut(&consumer).expect("known").changes.clear();
+    world.lose_producer(producer);
+    let stopped = InState::DATA_SOURCE_INSTANCE_STATE_STOPPED as i32;
+    let told =
+        |world: &mut World| std::mem::take(&mut world.consumers.get_mut(&consumer).expect("known").changes);
+    assert_eq!(
+        told(&mut world),
+        [("d".to_owned(), stopped), ("e".to_owned(), stopped)]
+    );
+    world.lose_producer(other);
+    assert_eq!(
+        told(&mut world),
+        [("slow".to_owned(), stopped)],
+        "also of one that was starting"
+    );
+}
