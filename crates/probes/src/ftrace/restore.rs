@@ -432,8 +432,10 @@ pub struct Replayed {
     pub errors: Vec<TracefsError>,
 }
 
-/// Puts back what daemons that crashed had changed, as their journals in `dir` list it.
+/// Puts back what daemons that crashed had changed, as their journals in `dir` list it. Once it returns, no other daemon is
+/// still at that either: what tracefs shows from here on is what was found before the crash.
 pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
+    let _one_at_a_time = dir.lock()?;
     let mut replayed = Vec::new();
     for orphan in dir.orphans()? {
         if !orphan.is_of_this_boot() {

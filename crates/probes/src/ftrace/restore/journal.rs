@@ -203,6 +203,14 @@ impl JournalDir {
         }
     }
 
+    /// Waits until nobody else is putting anything back, and keeps others from it while what it returns lives.
+    pub(super) fn lock(&self) -> Result<File, JournalError> {
+        let folder = File::open(&self.path).map_err(io_error("open", &self.path))?;
+        flock(&folder, FlockOperation::LockExclusive)
+            .map_err(|errno| io_error("lock", &self.path)(errno.into()))?;
+        Ok(folder)
+    }
+
     /// Journals whose owners are gone, each locked as long as it is held here.
     pub(super) fn orphans(&self) -> Result<Vec<Orphan>, JournalError> {
         let mut orphans = Vec::new();

@@ -132,6 +132,25 @@ fn a_journal_of_another_boot_is_thrown_away() {
 }
 
 #[test]
+fn no_daemon_starts_while_another_still_puts_back() {
+    let dir = TestDir::new();
+    let journals = JournalDir::at(dir.path().join("journals")).unwrap();
+    let journal = dir.path().join("journals/ftrace-1-0.journal");
+    for round in 0..200 {
+        // Written by hand: one that is created holds a lock, which processes that other tests start would inherit for a moment.
+        fs::write(&journal, "ferretto ftrace journal 1\tof another boot\t/\n").unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    replay(&journals).unwrap();
+                    assert!(!journal.exists(), "round {round}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
 fn a_journal_waits_for_its_tracefs_to_come_back() {
     let dir = TestDir::new();
     let journals = JournalDir::at(dir.path().join("journals")).unwrap();
