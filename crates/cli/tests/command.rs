@@ -486,7 +486,7 @@ fn the_kernel_events_of_a_command_are_recorded_from_its_first_to_its_last() {
         &place.trace(),
         [
             "select count(*) from ftrace_event join args using (arg_set_id) where name = 'sched_process_exec' and string_value like '%/cat'",
-            "select count(*) from ftrace_event join thread using (utid) where ftrace_event.name = 'sched_process_exit' and thread.name = 'cat'",
+            "select count(*) from ftrace_event join args using (arg_set_id) where name = 'sched_process_exit' and key = 'comm' and string_value = 'cat'",
         ],
     );
     assert_eq!((numbers::<1>(&execs), numbers::<1>(&exits)), ([1], [1]));
