@@ -9,7 +9,6 @@ mod filter_bytecode;
 mod support;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferretto_service::compression::expand;
@@ -43,8 +42,8 @@ data_sources { config {
 data_sources { config { name: "linux.system_info" system_info_config { irq_names: true } } }
 "#;
 
-/// How long each records.
-const DURATION_MS: u32 = 2000;
+/// How long each records while threads switch.
+const DURATION: Duration = Duration::from_secs(2);
 
 /// How long a thread that switches sleeps between two runs.
 const PERIOD: Duration = Duration::from_millis(1);
@@ -64,15 +63,14 @@ fn cpus() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect()
 }
 
-/// Runs `record` while a thread of this process switches on each of `cpus`; by these threads the traces are compared.
+/// For [`DURATION`], has a thread of this process switch on each of `cpus`; by these threads the traces are compared.
 ///
 /// Below each of them another one spins, so that no CPU is ever idle: there are virtual machines whose kernels, after some
 /// hours, report no switch that comes from a CPU's idle thread, neither to tracefs nor to perf.
-fn while_switching<R>(cpus: &[usize], record: impl FnOnce() -> R) -> R {
-    let stop = AtomicBool::new(false);
+fn switch(cpus: &[usize]) {
+    let end = Instant::now() + DURATION;
     std::thread::scope(|scope| {
         for &cpu in cpus {
-            let stop = &stop;
             let stay = move || {
                 let mut one = CpuSet::new();
                 one.set(cpu);
@@ -80,7 +78,7 @@ fn while_switching<R>(cpus: &[usize], record: impl FnOnce() -> R) -> R {
             };
             let switch = move || {
                 stay();
-                while !stop.load(Ordering::Relaxed) {
+                while Instant::now() < end {
                     std::thread::sleep(PERIOD);
                 }
             };
@@ -88,7 +86,7 @@ fn while_switching<R>(cpus: &[usize], record: impl FnOnce() -> R) -> R {
                 stay();
                 let this_thread = rustix::thread::gettid();
                 rustix::process::setpriority_process(Some(this_thread), LOWEST_PRIORITY).unwrap();
-                while !stop.load(Ordering::Relaxed) {
+                while Instant::now() < end {
                     std::hint::spin_loop();
                 }
             };
@@ -98,20 +96,7 @@ fn while_switching<R>(cpus: &[usize], record: impl FnOnce() -> R) -> R {
                 .spawn_scoped(scope, spin)
                 .unwrap();
         }
-        let stop_at_end = StopAtEnd(&stop);
-        let result = record();
-        drop(stop_at_end);
-        result
-    })
-}
-
-/// Stops the threads even if the recording panics, for the scope waits for them.
-struct StopAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+    });
 }
 
 /// What the trace processor reads from a trace: the part that is the same whenever this machine is recorded.
@@ -217,8 +202,10 @@ fn all_mixtures_record_the_same() {
                 let mixture = format!("traced: {traced}, traced_probes: {probes}, perfetto: {perfetto}");
                 println!("{mixture}");
                 let mut system = System::with_daemons(&programs, traced, probes);
-                let config = format!("{SOURCES} duration_ms: {DURATION_MS}");
-                let trace = while_switching(&cpus, || system.record(perfetto, &config).finish());
+                let recording = system.record(perfetto, SOURCES);
+                await_sched_switch();
+                switch(&cpus);
+                let trace = recording.interrupt();
                 system.assert_running();
                 let reading = Reading::of(&processor, &trace);
                 reading.assert_complete(&cpus, &mixture);
@@ -266,7 +253,8 @@ fn with_everything() -> String {
     )
 }
 
-/// Waits until the kernel traces what runs, which takes its time to set up. Nobody else uses tracefs meanwhile.
+/// Waits until the kernel traces what runs: setting that up took upstream's probes ten seconds while other threads kept all CPUs busy,
+/// so they begin only then. Nobody else uses tracefs meanwhile.
 fn await_sched_switch() {
     let is_on = |file: &str| {
         let setting = std::fs::read_to_string(Path::new("/sys/kernel/tracing").join(file));
@@ -330,15 +318,13 @@ fn mixtures_stream_filter_compress_detach_and_clone_alike() {
         println!("{mixture}");
         let mut system = System::with_daemons(&programs, traced, probes);
         let (trace, clone) = (system.path("trace"), system.path("clone"));
-        while_switching(&cpus, || {
-            let output = ["-o", trace.to_str().unwrap(), "--detach", "key"];
-            perfetto(&system, command_line, &with_everything(), &output);
-            await_sched_switch();
-            std::thread::sleep(Duration::from_millis(DURATION_MS.into()));
-            let output = ["-o", clone.to_str().unwrap(), "--clone-by-name", "everything"];
-            perfetto(&system, command_line, "", &output);
-            perfetto(&system, command_line, "", &["--attach", "key", "--stop"]);
-        });
+        let output = ["-o", trace.to_str().unwrap(), "--detach", "key"];
+        perfetto(&system, command_line, &with_everything(), &output);
+        await_sched_switch();
+        switch(&cpus);
+        let output = ["-o", clone.to_str().unwrap(), "--clone-by-name", "everything"];
+        perfetto(&system, command_line, "", &output);
+        perfetto(&system, command_line, "", &["--attach", "key", "--stop"]);
         system.await_state(|state| state.num_sessions == Some(0));
         system.assert_running();
         let reading = Reading::of(&processor, &trace);

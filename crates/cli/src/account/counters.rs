@@ -4,6 +4,7 @@
 //! `trace_stats.proto`; what the config says, and what it should say instead, is quoted as one would type it. Advice is only given
 //! where it follows from the numbers.
 
+use ferretto_proto::messages::trace_config::buffer_config::ExperimentalMode;
 use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
 use ferretto_proto::messages::{TraceConfig, TraceStats};
 
@@ -68,9 +69,22 @@ impl<'a> Counters<'a> {
             account.add(Severity::Loss, cause, what, why, advice);
         };
         if let Some(count @ 1..) = buffer.chunks_discarded {
-            let advice = match self.config.write_into_file {
+            let is_streamed = self.config.write_into_file == Some(true);
+            let mode = self
+                .config
+                .buffers
+                .get(index)
+                .and_then(|buffer| buffer.experimental_mode);
+            let advice = match mode {
                 // What has been written makes room again.
-                Some(true) => self.write_more_often(index, buffer),
+                None | Some(ExperimentalMode::MODE_UNSPECIFIED) if is_streamed => {
+                    self.write_more_often(index, buffer)
+                }
+                // Not in this mode.
+                Some(ExperimentalMode::TRACE_BUFFER_V2) if is_streamed => format!(
+                    "leave out experimental_mode or fill_policy, with which the buffer is full once and for all, or {}",
+                    self.larger_buffer(index, buffer, "or more")
+                ),
                 _ => format!(
                     "{}, or keep the newest data instead of the oldest: fill_policy: RING_BUFFER",
                     self.larger_buffer(index, buffer, "or more")

@@ -5,12 +5,14 @@
 
 use std::time::Duration;
 
+use ferretto_probes::process_stats;
 use ferretto_proto::messages::TraceConfig;
 
 use super::counters::has_holes;
 use super::evidence::{Departure, Evidence, SourceOf};
 use super::watch::unique;
 use super::{Account, Case, Severity, Wording, listed, producer_name};
+use crate::config::advice::{SCAN_ALL, looks_at_no_process};
 use crate::perfetto::figures::{Counted, Elapsed};
 
 /// The kernel's events.
@@ -186,6 +188,7 @@ impl Sources<'_> {
             FTRACE => {
                 "kernel events need root (sudo), a running traced_probes, and tracefs; `ferretto doctor` finds out what is missing"
             }
+            process_stats::NAME if fate == Fate::Silent && self.looks_at_no_process() => SCAN_ALL,
             _ if name.starts_with("linux.") => {
                 "see whether traced_probes is running and may do it: `ferretto doctor`"
             }
@@ -226,6 +229,15 @@ impl Sources<'_> {
             _ => what,
         };
         account.add(severity, cause, what, why, Some(advice.to_owned()));
+    }
+
+    fn looks_at_no_process(&self) -> bool {
+        let config = self.case.config;
+        let mut sources = config.data_sources.iter().map(|source| &source.config);
+        sources.any(|source| {
+            source.name.as_deref() == Some(process_stats::NAME)
+                && looks_at_no_process(config, &source.process_stats_config)
+        })
     }
 
     fn producers_that_did_not_start(&self, name: &str) -> Vec<String> {

@@ -253,6 +253,23 @@ fn marks_tell_the_same_of_a_file() {
 }
 
 #[test]
+fn processes_that_nobody_looked_for_are_a_matter_of_the_config() {
+    let advice = |scan| {
+        let mut config = asking_for(&["linux.process_stats"]);
+        config.data_sources[0]
+            .config
+            .get_or_insert_default()
+            .process_stats_config
+            .get_or_insert_default()
+            .scan_all_processes_on_start = scan;
+        let account = judged(&config, Some(&Evidence::default()), None);
+        account.findings.into_iter().next().unwrap().advice.unwrap()
+    };
+    assert!(advice(None).contains("scan_all_processes_on_start: true"));
+    assert!(advice(Some(true)).contains("ferretto doctor"));
+}
+
+#[test]
 fn a_recording_that_the_service_ended_lacks_the_rest() {
     let mut evidence = Evidence::default();
     event(&mut evidence, 1000, |event| {

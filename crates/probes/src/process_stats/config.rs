@@ -6,7 +6,7 @@ use ferretto_proto::messages::process_stats_config::Quirks;
 use crate::notice::Notice;
 
 /// Shortest polling period: reading a few files of every process costs milliseconds.
-const SHORTEST_POLL_MS: u32 = 100;
+pub const SHORTEST_POLL_MS: u32 = 100;
 
 /// When and why to look at processes.
 #[derive(Debug, Clone, PartialEq, Eq)]

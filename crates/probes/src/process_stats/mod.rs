@@ -23,6 +23,7 @@ use ferretto_proto::write;
 use ferretto_wire::Writer;
 
 use self::config::Config;
+pub use self::config::SHORTEST_POLL_MS;
 use self::counters::Counters;
 use self::proc_dir::ProcDir;
 use self::tree::Tree;

@@ -5,8 +5,8 @@ use ferretto_proto::messages::SysStatsConfig;
 use super::SetupError;
 use crate::notice::Notice;
 
-/// Shortest period of a group: some of the files take a millisecond to read.
-const SHORTEST_PERIOD_MS: u32 = 10;
+/// Shortest period of a group, upstream's as well: some of the files take a millisecond to read.
+pub const SHORTEST_PERIOD_MS: u32 = 10;
 
 /// Counters that are sampled together, from one kernel file or one directory of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,24 @@ impl Group {
     }
 }
 
+/// Each group, with its period in milliseconds if the config names one.
+pub(super) fn asked(config: &SysStatsConfig) -> [(Group, Option<u32>); 12] {
+    [
+        (Group::Meminfo, config.meminfo_period_ms),
+        (Group::Vmstat, config.vmstat_period_ms),
+        (Group::Stat, config.stat_period_ms),
+        (Group::Devfreq, config.devfreq_period_ms),
+        (Group::Cpufreq, config.cpufreq_period_ms),
+        (Group::Buddyinfo, config.buddyinfo_period_ms),
+        (Group::Diskstat, config.diskstat_period_ms),
+        (Group::Psi, config.psi_period_ms),
+        (Group::Thermal, config.thermal_period_ms),
+        (Group::Cpuidle, config.cpuidle_period_ms),
+        (Group::Gpufreq, config.gpufreq_period_ms),
+        (Group::Slab, config.slab_period_ms),
+    ]
+}
+
 /// When to sample what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Schedule {
@@ -60,22 +78,8 @@ impl Schedule {
         config: &SysStatsConfig,
         notices: &mut Vec<Notice>,
     ) -> Result<Option<Self>, SetupError> {
-        let asked = [
-            (Group::Meminfo, config.meminfo_period_ms),
-            (Group::Vmstat, config.vmstat_period_ms),
-            (Group::Stat, config.stat_period_ms),
-            (Group::Devfreq, config.devfreq_period_ms),
-            (Group::Cpufreq, config.cpufreq_period_ms),
-            (Group::Buddyinfo, config.buddyinfo_period_ms),
-            (Group::Diskstat, config.diskstat_period_ms),
-            (Group::Psi, config.psi_period_ms),
-            (Group::Thermal, config.thermal_period_ms),
-            (Group::Cpuidle, config.cpuidle_period_ms),
-            (Group::Gpufreq, config.gpufreq_period_ms),
-            (Group::Slab, config.slab_period_ms),
-        ];
         let mut periods = Vec::new();
-        for (group, asked_ms) in asked {
+        for (group, asked_ms) in asked(config) {
             let Some(asked_ms) = asked_ms.filter(|&period| period > 0) else {
                 continue;
             };

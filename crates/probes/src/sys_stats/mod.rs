@@ -31,6 +31,7 @@ use ferretto_proto::write;
 use ferretto_wire::Writer;
 use rustix::io::Errno;
 
+pub use self::config::SHORTEST_PERIOD_MS;
 use self::config::{Group, Schedule};
 use crate::data_source::{BootTime, DataSource, PacketSink};
 use crate::kernel_files::KernelRoots;
@@ -61,6 +62,16 @@ pub enum SetupError {
         /// Its value in milliseconds, raised to the minimum.
         shortest_ms: u32,
     },
+}
+
+/// The periods that `config` asks for, in milliseconds, with the names of their fields; a group without one is not sampled.
+pub fn periods(config: &SysStatsConfig) -> [(&'static str, Option<u32>); 12] {
+    config::asked(config).map(|(group, period)| (group.period_field(), period))
+}
+
+/// Whether an instance could sample what `config` asks for.
+pub fn check(config: &SysStatsConfig) -> Result<(), SetupError> {
+    Schedule::new(config, &mut Vec::new()).map(|_| ())
 }
 
 /// Reads one group of counters.

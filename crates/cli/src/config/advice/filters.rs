@@ -1,18 +1,17 @@
 //! What data sources are asked for by name: kernel events, categories, system calls, counters; and periods that are too short.
 
 use ferretto_probes::ftrace::syscalls;
+use ferretto_probes::process_stats;
+use ferretto_probes::sys_stats::{self, SetupError};
 use ferretto_proto::messages::trace_config::DataSource;
-use ferretto_proto::messages::{FtraceConfig, ProcessStatsConfig, SysStatsConfig, TrackEventConfig};
+use ferretto_proto::messages::{
+    FtraceConfig, ProcessStatsConfig, SysStatsConfig, TraceConfig, TrackEventConfig,
+};
 use ferretto_proto::text::{nearest, nearest_within};
 
 use super::known_sources::{FTRACE, TRACK_EVENT};
 use super::{Adviser, MOST, name_of};
 use crate::config::surroundings::{Category, Kernel};
-
-/// The least period of `linux.process_stats`, in ms; upstream's as well.
-const MIN_PROCESS_STATS_PERIOD: u32 = 100;
-/// The least period of `linux.sys_stats`, in ms; upstream's as well.
-const MIN_SYS_STATS_PERIOD: u32 = 10;
 
 pub(super) fn advise(adviser: &mut Adviser<'_>) {
     let config = adviser.config;
@@ -28,9 +27,9 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
                 &source.config.ftrace_config,
             ),
             TRACK_EVENT => track_event(adviser, &format!("{path}.track_event_config"), source),
-            ferretto_probes::sys_stats::NAME => sys_stats(adviser, &path, &source.config.sys_stats_config),
-            ferretto_probes::process_stats::NAME => {
-                process_stats(adviser, &path, &source.config.process_stats_config);
+            sys_stats::NAME => system_counters(adviser, &path, &source.config.sys_stats_config),
+            process_stats::NAME => {
+                processes(adviser, &path, &source.config.process_stats_config);
             }
             _ => {}
         }
@@ -295,55 +294,58 @@ fn track_event(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
     }
 }
 
-/// It looks at all processes at the start, or every so often, or at those that kernel events name.
-fn process_stats(adviser: &mut Adviser<'_>, path: &str, config: &ProcessStatsConfig) {
+/// For who gets nothing of `linux.process_stats`.
+pub(crate) const SCAN_ALL: &str = "write `process_stats_config { scan_all_processes_on_start: true }`";
+
+/// Whether nothing tells `linux.process_stats` of a process: it looks at all of them at the start, or every so often, or at those
+/// that kernel events name.
+pub(crate) fn looks_at_no_process(config: &TraceConfig, source: &ProcessStatsConfig) -> bool {
+    !source.scan_all_processes_on_start.unwrap_or_default()
+        && source.proc_stats_poll_ms.unwrap_or_default() == 0
+        && !config.data_sources.iter().any(|source| name_of(source) == FTRACE)
+}
+
+fn processes(adviser: &mut Adviser<'_>, path: &str, config: &ProcessStatsConfig) {
     let period = config.proc_stats_poll_ms;
     let path = format!("{path}.process_stats_config");
-    let has_events = adviser
-        .config
-        .data_sources
-        .iter()
-        .any(|source| name_of(source) == FTRACE);
-    if !config.scan_all_processes_on_start.unwrap_or_default()
-        && period.unwrap_or_default() == 0
-        && !has_events
-    {
+    if looks_at_no_process(adviser.config, config) {
         adviser.warn(
             path.as_str(),
             "without kernel events linux.process_stats is told of no process, and is not asked to look for any: nothing will be recorded",
-            "write `process_stats_config { scan_all_processes_on_start: true }`",
+            SCAN_ALL,
         );
     }
     least_period(
         adviser,
         format!("{path}.proc_stats_poll_ms"),
         period,
-        MIN_PROCESS_STATS_PERIOD,
+        process_stats::SHORTEST_POLL_MS,
     );
 }
 
-fn sys_stats(adviser: &mut Adviser<'_>, path: &str, config: &SysStatsConfig) {
-    let periods = [
-        ("meminfo_period_ms", config.meminfo_period_ms),
-        ("vmstat_period_ms", config.vmstat_period_ms),
-        ("stat_period_ms", config.stat_period_ms),
-        ("devfreq_period_ms", config.devfreq_period_ms),
-        ("cpufreq_period_ms", config.cpufreq_period_ms),
-        ("buddyinfo_period_ms", config.buddyinfo_period_ms),
-        ("diskstat_period_ms", config.diskstat_period_ms),
-        ("psi_period_ms", config.psi_period_ms),
-        ("thermal_period_ms", config.thermal_period_ms),
-        ("cpuidle_period_ms", config.cpuidle_period_ms),
-        ("gpufreq_period_ms", config.gpufreq_period_ms),
-        ("slab_period_ms", config.slab_period_ms),
-    ];
+fn system_counters(adviser: &mut Adviser<'_>, path: &str, config: &SysStatsConfig) {
+    let periods = sys_stats::periods(config);
     let mut silent = Vec::new();
-    for (counters, wanted, field) in [
-        ("meminfo_counters", !config.meminfo_counters.is_empty(), 0),
-        ("vmstat_counters", !config.vmstat_counters.is_empty(), 1),
-        ("stat_counters", !config.stat_counters.is_empty(), 2),
+    for (counters, wanted, period, value) in [
+        (
+            "meminfo_counters",
+            !config.meminfo_counters.is_empty(),
+            "meminfo_period_ms",
+            config.meminfo_period_ms,
+        ),
+        (
+            "vmstat_counters",
+            !config.vmstat_counters.is_empty(),
+            "vmstat_period_ms",
+            config.vmstat_period_ms,
+        ),
+        (
+            "stat_counters",
+            !config.stat_counters.is_empty(),
+            "stat_period_ms",
+            config.stat_period_ms,
+        ),
     ] {
-        let (period, value) = periods[field];
         if wanted && value.unwrap_or_default() == 0 {
             silent.push((counters, period));
         }
@@ -367,7 +369,23 @@ fn sys_stats(adviser: &mut Adviser<'_>, path: &str, config: &SysStatsConfig) {
             adviser,
             format!("{path}.sys_stats_config.{field}"),
             period,
-            MIN_SYS_STATS_PERIOD,
+            sys_stats::SHORTEST_PERIOD_MS,
+        );
+    }
+    if let Err(SetupError::PeriodsDoNotFit {
+        field,
+        period_ms,
+        shortest_field,
+        shortest_ms,
+    }) = sys_stats::check(config)
+    {
+        adviser.warn(
+            format!("{path}.sys_stats_config.{field}"),
+            format!(
+                "{period_ms} ms is not a multiple of the shortest period ({shortest_field}: {shortest_ms}): nothing of linux.sys_stats will be \
+                 recorded"
+            ),
+            format!("write a multiple of {shortest_ms}"),
         );
     }
 }

@@ -459,6 +459,21 @@ fn counters_that_are_not_sampled() {
 }
 
 #[test]
+fn periods_that_do_not_fit_each_other() {
+    let of = |ms: u32| {
+        source(&format!(
+            "name: 'linux.sys_stats' sys_stats_config {{ meminfo_period_ms: 200 stat_period_ms: {ms} }}"
+        ))
+    };
+    nothing(&of(400));
+    one(
+        &of(500),
+        "data_sources[0].config.sys_stats_config.stat_period_ms",
+        &["500 ms", "meminfo_period_ms: 200", "a multiple of 200"],
+    );
+}
+
+#[test]
 fn periods_that_are_too_short() {
     let of = |ms: u32| {
         source(&format!(

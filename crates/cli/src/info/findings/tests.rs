@@ -1,3 +1,4 @@
+use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource, ProducerConfig};
 use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
 use ferretto_proto::messages::{DataSourceConfig, FtraceConfig, SystemInfo, TraceConfig, TraceStats};
@@ -102,6 +103,29 @@ fn an_overwritten_buffer_is_told_how_large_it_would_have_to_be() {
     };
     let (_, advice) = found_in(summary(fastest, overwritten(1)));
     assert_eq!(advice, "raise buffers[0].size_kb from 4096 to 8192");
+}
+
+#[test]
+fn what_a_full_buffer_with_discard_is_advised_depends_on_whether_it_empties_again() {
+    let full = || BufferStats {
+        chunks_discarded: Some(3),
+        ..Default::default()
+    };
+    let advice = |streamed: bool, mode| {
+        let change = move |config: &mut TraceConfig| {
+            config.write_into_file = Some(streamed);
+            config.buffers[0].fill_policy = Some(FillPolicy::DISCARD);
+            config.buffers[0].experimental_mode = mode;
+        };
+        found(&summary(change, full()), "buffer_full").remove(0).1
+    };
+    let second = Some(ExperimentalMode::TRACE_BUFFER_V2);
+    assert!(advice(false, None).contains("fill_policy: RING_BUFFER"));
+    assert!(advice(false, second).contains("fill_policy: RING_BUFFER"));
+    assert!(advice(true, None).starts_with("lower file_write_period_ms"));
+    let once = advice(true, second);
+    assert!(once.starts_with("leave out experimental_mode"), "{once}");
+    assert!(!once.contains("file_write_period_ms"), "{once}");
 }
 
 #[test]
