@@ -75,9 +75,13 @@ fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
+fn file_name(consumers: &Address) -> String {
+    format!("ctl-{}", consumers.to_string().replace('/', "%"))
+}
+
 /// The files in which processes may be kept.
 fn files(consumers: &Address) -> [PathBuf; 2] {
-    let name = format!("ctl-{}", consumers.to_string().replace('/', "%"));
+    let name = file_name(consumers);
     let uid = rustix::process::geteuid().as_raw();
     JournalDir::places(uid).map(|folder| folder.join(&name))
 }
@@ -234,8 +238,13 @@ impl Daemons {
         let mut problem = "no folder for that could be made".to_owned();
         for file in files(&self.consumers) {
             let kept = match file.parent().map(JournalDir::at) {
-                Some(Ok(_)) => {
-                    fs::write(&file, &text).map_err(|error| format!("{}: {error}", file.display()))
+                Some(Ok(folder)) => {
+                    // What one that was killed has left says nothing any more.
+                    let _ = fs::remove_file(&file);
+                    let written = folder
+                        .create(&file_name(&self.consumers))
+                        .and_then(|mut file| file.write_all(text.as_bytes()));
+                    written.map_err(|error| format!("{}: {error}", file.display()))
                 }
                 Some(Err(error)) => Err(error.to_string()),
                 None => continue,

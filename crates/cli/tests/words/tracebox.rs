@@ -1,7 +1,7 @@
 //! `tracebox`, by its name.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -258,6 +258,9 @@ fn ctl_keeps_a_service_for_as_many_recordings_as_come() {
     assert_eq!((printed.as_str(), code), ("No daemons are running\n", Some(0)));
 
     let [traced, probes] = ctl.start();
+    // Who can write there decides what `stop` ends.
+    let mode = std::fs::metadata(ctl.file()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     let (printed, _, code) = ctl.run("start");
     assert!(
         printed.starts_with(&format!("Daemons are already running: traced (pid {traced}) ")),

@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -618,16 +617,6 @@ fn cpu_list(text: &str) -> Vec<u32> {
         }
     }
     cpus
-}
-
-/// Opens a file for writing as the journal needs it: created for this user only, never through a symbolic link.
-pub(super) fn create_private(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create_new(true)
-        .mode(0o600)
-        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-        .open(path)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use crate::ftrace::tracefs::{EventName, Setting, create_private};
+use crate::ftrace::tracefs::{EventName, Setting};
 
 const HEADER: &str = "ferretto ftrace journal 1";
 /// A journal lists each of a machine's few thousand events at most a few times. What is longer is none of ours.
@@ -203,6 +203,16 @@ impl JournalDir {
         }
     }
 
+    /// Makes a file in it that only this user can read and write, whatever the umask, to be written from its start on.
+    pub fn create(&self, name: &str) -> io::Result<File> {
+        OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+            .open(self.path.join(name))
+    }
+
     /// Waits until nobody else is putting anything back, and keeps others from it while what it returns lives.
     pub(super) fn lock(&self) -> Result<File, JournalError> {
         let folder = File::open(&self.path).map_err(io_error("open", &self.path))?;
@@ -241,10 +251,9 @@ impl Journal {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         loop {
             let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-            let path = dir
-                .path
-                .join(format!("ftrace-{}-{number}.journal", std::process::id()));
-            let file = match create_private(&path) {
+            let name = format!("ftrace-{}-{number}.journal", std::process::id());
+            let path = dir.path.join(&name);
+            let file = match dir.create(&name) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(io_error("create", &path)(error)),
