@@ -4,10 +4,10 @@
 //! With real processes and the real kernel. What a recording lacks is known without asking it: all events that are to be in it are
 //! emitted here, numbered, between its start and its end. In every run, each kind of torment is done once. For longer,
 //! `FERRETTO_VANDAL_SECONDS` says so; then they come in any order. The seed is printed (`FERRETTO_VANDAL_SEED`), each round's before it
-//! begins: with it, that round comes first. `FERRETTO_VANDAL_TORMENT` has one kind only.
+//! begins: with it, that round comes first. `FERRETTO_VANDAL_TORMENT` has one kind only. With `FERRETTO_VANDAL_CLOCK=1` the machine's wall
+//! clock is stepped, too, and back again.
 //!
-//! The kernel records in an instance of its own, so that nobody else on the machine is disturbed. Clocks are left alone, for the wall
-//! clock is the whole machine's.
+//! The kernel records in an instance of its own, so that nobody else on the machine is disturbed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use scene::Scene;
 use support::Programs;
 use support::tracefs::Tracefs;
-use torments::{TORMENTS, Torment};
+use torments::{CLOCK_STEPS, TORMENTS, Torment};
 
 /// Chance, from a seed (splitmix64).
 pub(crate) struct Chance(u64);
@@ -57,14 +57,18 @@ fn every_recording_that_lacks_something_says_so_and_no_other_does() {
     let duration = Duration::from_secs(number("FERRETTO_VANDAL_SECONDS").unwrap_or(0));
     let until = Instant::now() + duration;
     let only = std::env::var("FERRETTO_VANDAL_TORMENT").ok();
+    let mut torments: Vec<&Torment> = TORMENTS.iter().collect();
+    if number("FERRETTO_VANDAL_CLOCK").is_some() {
+        torments.push(&CLOCK_STEPS);
+    }
     let mut wrong = Vec::new();
     for (count, seed) in (seed..).enumerate() {
         // All of them one after the other, from a place that the seed decides; then any.
-        let torment = match count < TORMENTS.len() {
-            true => &TORMENTS[(seed % TORMENTS.len() as u64) as usize],
-            false => &TORMENTS[Chance(seed).from(0, TORMENTS.len() as u64) as usize],
+        let torment = match count < torments.len() {
+            true => torments[(seed % torments.len() as u64) as usize],
+            false => torments[Chance(seed).from(0, torments.len() as u64) as usize],
         };
-        if count >= TORMENTS.len() && Instant::now() >= until {
+        if count >= torments.len() && Instant::now() >= until {
             break;
         }
         if only.as_ref().is_some_and(|only| only != torment.name) {

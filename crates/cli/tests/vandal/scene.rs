@@ -15,6 +15,7 @@ use super::truth::Events;
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
 /// What is recorded, and where to.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) buffer: &'static str,
     pub(crate) session: &'static str,

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime, clock_settime};
 
 use super::Chance;
 use super::kernel::Instance;
@@ -42,8 +43,42 @@ const IMPATIENT: Setup = Setup {
     ..Setup::USUAL
 };
 
+/// The machine's wall clock goes wrong for a while, so this one is done only to who asks for it.
+pub(crate) const CLOCK_STEPS: Torment = usual("clock_steps", |scene, chance| {
+    let seconds = chance.from(1, 3 * 3600) as i64;
+    step_clock(seconds);
+    scene.emit(chance.from(1, 20));
+    step_clock(-seconds);
+});
+
+/// Leaves everybody alive and within reach, and needs no setup of its own: what can be done before any other.
+const FIRST: &[&str] = &[
+    "tracing_switched_off",
+    "events_disabled",
+    "another_instance",
+    "another_recording",
+    "probes_asleep_for_a_while",
+    "application_asleep_for_a_while",
+    "service_asleep_for_a_while",
+    "command_line_asleep_for_a_while",
+];
+
 pub(crate) const TORMENTS: &[Torment] = &[
     usual("peace", |_, _| {}),
+    usual("two_at_once", |scene, chance| {
+        let first = FIRST[chance.from(0, FIRST.len() as u64) as usize];
+        let usual = || TORMENTS.iter().filter(|torment| torment.setup == Setup::USUAL);
+        let (itself, nothing) = ("two_at_once", "peace");
+        let others: Vec<&Torment> = usual()
+            .filter(|torment| ![first, itself, nothing].contains(&torment.name))
+            .collect();
+        let second = others[chance.from(0, others.len() as u64) as usize];
+        println!("  {first}, then {}", second.name);
+        let first = usual().find(|torment| torment.name == first).unwrap();
+        (first.strike)(scene, chance);
+        scene.emit(chance.from(1, 20));
+        (second.strike)(scene, chance);
+    }),
     usual("tracing_switched_off", |scene, _| {
         scene.instance.write("tracing_on", "0")
     }),
@@ -176,4 +211,10 @@ fn read_trace_pipe(instance: &Instance) {
     let mut taken = [0; 4096];
     // EAGAIN, once there is nothing more.
     while pipe.read(&mut taken).is_ok_and(|count| count > 0) {}
+}
+
+fn step_clock(seconds: i64) {
+    let mut now = clock_gettime(ClockId::Realtime);
+    now.tv_sec += seconds;
+    clock_settime(ClockId::Realtime, now).unwrap();
 }
