@@ -5,13 +5,13 @@
 mod support;
 
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::PATIENCE;
+use support::address::abandoned_socket;
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
@@ -20,6 +20,7 @@ struct Home(tempfile::TempDir);
 
 impl Home {
     fn new() -> Home {
+        support::signals::as_usual();
         let home = tempfile::Builder::new().prefix("home-").tempdir().unwrap();
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o777)).unwrap();
         Home(home)
@@ -77,7 +78,7 @@ fn a_link_to_where_nobody_listens_is_no_service() {
     let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
     assert_eq!(code, Some(0), "{said}");
     // A socket whose owner is gone.
-    drop(UnixListener::bind(home.path("nowhere")).unwrap());
+    abandoned_socket(&home.path("nowhere"));
     let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
     assert_eq!(code, Some(0), "{said}");
     assert!(home.path("consumer").is_symlink(), "it is not ours to remove");

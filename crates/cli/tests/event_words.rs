@@ -25,7 +25,10 @@ fn system(programs: &Programs) -> System<'_> {
 
 fn run(system: &System<'_>, words: &[&str]) -> Output {
     let mut command = system.command(Path::new(FERRETTO), "unused.log");
-    command.args(words).stderr(Stdio::piped());
+    command
+        .args(words)
+        .current_dir(system.path(""))
+        .stderr(Stdio::piped());
     command.output().unwrap()
 }
 
@@ -162,7 +165,7 @@ fn a_mistake_is_told_with_what_was_meant_and_records_nothing() {
             assert!(!trace.exists(), "{words:?}");
         }
     }
-    let entries: Vec<_> = std::fs::read_dir(".")
+    let entries: Vec<_> = std::fs::read_dir(system.path(""))
         .unwrap()
         .flatten()
         .map(|entry| entry.file_name())

@@ -68,13 +68,13 @@ fn whatever_the_umask_new_files_are_for_their_owner() {
             (
                 "pid=$($ferretto -q -c snapshots --txt -o new -D); $ferretto trigger t; \
                  until [ -s new.0 ]; do $ferretto --query >/dev/null; done; kill -INT $pid; \
-                 while kill -0 $pid 2>/dev/null; do $ferretto --query >/dev/null; done",
+                 while [ -e /proc/$pid/exe ]; do $ferretto --query >/dev/null; done",
                 &["new", "new.0"],
             ),
             (
                 "pid=$($ferretto -q -c scored --txt -o new -D); $ferretto -q --clone-by-name scored -o clone; \
                  $ferretto -q --save-for-bugreport; $ferretto -q --save-all-for-bugreport; kill -INT $pid; \
-                 while kill -0 $pid 2>/dev/null; do $ferretto --query >/dev/null; done",
+                 while [ -e /proc/$pid/exe ]; do $ferretto --query >/dev/null; done",
                 &["new", "clone", "systrace.pftrace"],
             ),
             // What is made of them and of configs.

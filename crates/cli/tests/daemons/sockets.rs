@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
+use crate::support::address::abandoned_socket;
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 use crate::{SIDES, daemon, has_probes, run, sockets};
 
@@ -230,7 +231,7 @@ fn links_to_where_nobody_listens_are_replaced() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let elsewhere = [system.path("elsewhere"), system.path("nowhere")];
-    drop(std::os::unix::net::UnixListener::bind(&elsewhere[0]).unwrap());
+    abandoned_socket(&elsewhere[0]);
     let names = [system.consumer_socket(), system.producer_socket()];
     for (target, link) in elsewhere.iter().zip(&names) {
         std::os::unix::fs::symlink(target, link).unwrap();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::ferretto;
+use super::support::address::abandoned_socket;
 use super::support::{Program, Programs, Side, System};
 
 /// The user who owns nothing, on every Linux.
@@ -135,7 +136,7 @@ fn without_a_service_recording_works_and_a_socket_left_behind_is_told_of() {
     assert_eq!((code, mark(&report, "service")), (0, "note"), "{report}");
     assert!(report.contains("traced --background\n"), "{report}");
     assert!(!words(&report).contains("has ended"), "{report}");
-    drop(UnixListener::bind(folder.path().join("consumer")).unwrap());
+    abandoned_socket(&folder.path().join("consumer"));
     let (code, report) = examined(doctor(folder.path()));
     assert_eq!((code, mark(&report, "service")), (0, "note"), "{report}");
     assert!(words(&report).contains("one that has ended"), "{report}");

@@ -29,7 +29,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ferretto_proto::messages::{Message, TracingServiceState};
@@ -496,13 +496,18 @@ pub(crate) fn copy_program(program: &Path, to: &Path) {
     );
 }
 
+/// For who starts a program that is to inherit a descriptor, or that must not inherit another's.
+pub(crate) fn spawning() -> MutexGuard<'static, ()> {
+    SPAWNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// Runs `command` with the number of a descriptor that it is to write a byte to when it is ready, which `pass` tells it; gives
 /// that byte.
 fn spawn_and_await(
     command: &mut Command,
     pass: impl FnOnce(&mut Command, i32),
 ) -> Result<(Running, u8), String> {
-    let one_at_a_time = SPAWNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let one_at_a_time = spawning();
     let (ready, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     rustix::io::fcntl_setfd(&write, FdFlags::empty()).unwrap();
     pass(command, write.as_raw_fd());

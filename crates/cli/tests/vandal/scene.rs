@@ -26,7 +26,8 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) const USUAL: Setup = Setup {
         buffer: "size_kb: 32768",
-        session: "",
+        // Whoever is slow, on a machine that has other things to do, is waited for.
+        session: PATIENT,
         ftrace: "",
         disk: Disk::Large,
     };
@@ -38,6 +39,8 @@ pub(crate) enum Disk {
     /// With room for this many KB.
     Small(u32),
 }
+
+const PATIENT: &str = "flush_timeout_ms: 120000 data_source_stop_timeout_ms: 120000";
 
 /// Whether a recording that lacks nothing may say that something is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -178,7 +178,7 @@ pub(crate) const TORMENTS: &[Torment] = &[
     },
     Torment {
         setup: Setup {
-            session: "write_into_file: true file_write_period_ms: 100",
+            session: "write_into_file: true file_write_period_ms: 100 flush_timeout_ms: 120000 data_source_stop_timeout_ms: 120000",
             disk: Disk::Small(16),
             ..Setup::USUAL
         },
