@@ -268,12 +268,16 @@ impl FtraceController {
             .instances
             .get_mut(&session.instance)
             .ok_or(FtraceError::NoSuchSession(id))?;
+        instance.watch_writers();
         let mut warnings: Vec<String> = instance.control.activate(id)?.into_iter().collect();
         if instance.buffers.is_empty() {
             instance.buffers = CpuBuffer::open_all(instance.control.tracefs())?;
         }
         instance.started.insert(id);
         instance.watch(now);
+        if let Some(watch) = &mut instance.watch {
+            watch.tell_anew();
+        }
         self.update_watermark_watches();
         let due = self.tick_after(now);
         self.next_drain = Some(self.next_drain.map_or(due, |next| next.min(due)));
@@ -425,6 +429,7 @@ impl FtraceController {
             if instance.started.is_empty() {
                 instance.buffers.clear();
                 instance.watch = None;
+                instance.writers = None;
             } else {
                 instance.watch(now);
             }

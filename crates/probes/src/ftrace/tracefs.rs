@@ -137,7 +137,8 @@ pub enum Setting {
     TracingOn,
     /// `trace_clock`: the name of the clock. Changing it clears the buffers.
     TraceClock,
-    /// `buffer_size_kb`: size of each CPU's buffer in KiB. Changing it pauses recording and clears the buffers.
+    /// `buffer_size_kb`: size of each CPU's buffer in KiB. While it changes nothing is recorded (since Linux 6.7); a smaller
+    /// buffer loses what no longer fits.
     BufferSizeKb,
     /// `per_cpu/cpuN/buffer_size_kb`: the size of one CPU's buffer, where they differ.
     CpuBufferSizeKb(u32),

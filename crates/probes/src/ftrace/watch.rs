@@ -1,18 +1,26 @@
 //! Whether others leave ftrace alone while sessions record.
 //!
 //! Everybody with the right to it can switch recording or events off, resize or empty the buffers, or read events out of
-//! them, and the kernel tells nobody. A [`Watch`] knows what one tracefs directory should show; it is given what the
-//! directory does show ([`look`](mod@look)) and answers with [`Finding`]s, which are sentences for the trace. It knows no
-//! files and no clock. Nothing is ever set right again: two programs that each want their way would go on for ever.
+//! them. A [`Watch`] knows what one tracefs directory should show; it is given what the directory does show
+//! ([`look`](mod@look)) and, where the kernel tells, who wrote to its files ([`writers`]). It answers with [`Finding`]s,
+//! which are sentences for the trace. It knows no files and no clock. Nothing is ever set right again: two programs that
+//! each want their way would go on for ever.
 //!
 //! Used by [`super::data_source`], for as long as a directory has a started session.
 
 pub mod look;
 #[cfg(test)]
 mod tests;
+mod unexplained;
+pub mod writers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+
+use look::Program;
+pub use unexplained::Target;
+use unexplained::{Unexplained, cpu_of_trace, switches};
+use writers::Written;
 
 use super::tracefs::{EventName, Setting};
 use crate::data_source::BootTime;
@@ -42,6 +50,8 @@ pub struct Shown {
     pub settings: BTreeMap<Setting, String>,
     /// All events that are recorded, if they were looked at.
     pub events: Option<BTreeSet<EventName>>,
+    /// Of those that should be recorded and are not, the ones that the kernel does not have any more.
+    pub gone: BTreeSet<EventName>,
 }
 
 /// When something happened: after the first time, at which all was well, and no later than the second.
@@ -83,6 +93,13 @@ pub enum Finding {
         /// When.
         when: Window,
     },
+    /// They took events away from the kernel.
+    EventsGone {
+        /// Which.
+        events: BTreeSet<EventName>,
+        /// When.
+        when: Window,
+    },
     /// They switched them on again.
     EventsBack {
         /// Which.
@@ -108,6 +125,24 @@ pub enum Finding {
     TakenInAll {
         /// How many, from the start on.
         events: u64,
+        /// Until then.
+        by: BootTime,
+    },
+    /// One of them wrote to what shows nothing of it.
+    Wrote {
+        /// What that is.
+        target: Target,
+        /// The process, with each file.
+        by: Vec<Program>,
+        /// What a setting shows.
+        shown: Option<String>,
+        /// When.
+        when: Window,
+    },
+    /// They did so more often than was told.
+    WroteInAll {
+        /// How often that was seen.
+        times: u64,
         /// Until then.
         by: BootTime,
     },
@@ -148,7 +183,7 @@ impl Finding {
                 short(from),
                 short(to),
                 when(window),
-                consequence(setting)
+                consequence(setting, from, to)
             ),
             Finding::ChangedBack {
                 setting: Setting::TracingOn,
@@ -177,6 +212,15 @@ impl Finding {
                     names(&events)
                 )
             }
+            Finding::EventsGone { events, when: window } => {
+                let events = Some(concerned(events)).filter(|events| !events.is_empty())?;
+                format!(
+                    "Events are not there any more {} ({}): the module that had them was unloaded, or their probe removed. \
+                     They are not recorded from then on, and the kernel empties its buffers when that happens",
+                    when(window),
+                    names(&events)
+                )
+            }
             Finding::EventsBack { events, off, by } => {
                 let events = Some(concerned(events)).filter(|events| !events.is_empty())?;
                 format!(
@@ -201,26 +245,88 @@ impl Finding {
                 at(*by),
                 root.display()
             ),
+            Finding::Wrote {
+                target: Target::Setting(Setting::EventFilter(event)),
+                ..
+            } if !recorded.contains(event) => return None,
+            Finding::Wrote {
+                target,
+                by,
+                shown,
+                when: window,
+            } => {
+                let concerns = |program: &&Program| {
+                    *target != Target::Events || recorded.iter().any(|event| switches(&program.file, event))
+                };
+                let concerning: Vec<&Program> = by.iter().filter(concerns).collect();
+                let first = concerning.first()?;
+                let more = match concerning.len() - 1 {
+                    0 => String::new(),
+                    more => format!(" and to {more} more"),
+                };
+                let (file, when) = (root.join(&first.file), when(window));
+                let wrote = format!(
+                    "{} wrote to {}{more} {when}",
+                    capitalized(&first.who()),
+                    file.display()
+                );
+                match (target, shown.as_deref()) {
+                    (Target::Buffers, _) => format!(
+                        "{wrote}: whoever truncates it empties the kernel's buffers, and what had not been read yet is lost"
+                    ),
+                    (Target::Events, _) => {
+                        format!("{wrote}: the events are on now, but those in between may be missing")
+                    }
+                    (Target::Setting(_), None | Some("")) => {
+                        format!("{wrote}: it is empty now, but events in between may be missing")
+                    }
+                    (Target::Setting(_), Some(shown)) => format!(
+                        "{wrote}: it is {} now, but events in between may be missing",
+                        short(shown)
+                    ),
+                }
+            }
+            Finding::WroteInAll { times, by } => format!(
+                "By {} others had written to files in {} that decide what is recorded, at {times} times that are not told \
+                 one by one: events in between may be missing",
+                at(*by),
+                root.display()
+            ),
         })
     }
 
-    /// Whether it is the end of something that was told before.
-    pub fn is_end(&self) -> bool {
+    /// Whether there is nothing to add of who did it.
+    pub fn is_complete(&self) -> bool {
         matches!(
             self,
-            Finding::ChangedBack { .. } | Finding::EventsBack { .. } | Finding::TakenInAll { .. }
+            Finding::ChangedBack { .. }
+                | Finding::EventsBack { .. }
+                | Finding::EventsGone { .. }
+                | Finding::TakenInAll { .. }
+                | Finding::Wrote { .. }
+                | Finding::WroteInAll { .. }
         )
     }
 }
 
 /// What a change of `setting` means for who records.
-fn consequence(setting: &Setting) -> &'static str {
+fn consequence(setting: &Setting, from: &str, to: &str) -> &'static str {
     match setting {
         Setting::TraceClock => {
             "what had not been read yet is lost, and later events have times of another clock"
         }
-        Setting::BufferSizeKb | Setting::CpuBufferSizeKb(_) | Setting::SubBufferSizeKb => {
-            "what had not been read yet may be lost"
+        // `ring_buffer_subbuf_order_set` replaces all pages.
+        Setting::SubBufferSizeKb => "what had not been read yet is lost",
+        // A buffer that grows keeps what is in it, and one that shrinks drops full pages, which count as overrun
+        // (`rb_remove_pages`). But since Linux 6.7 and in the stable series of that time, `__tracing_resize_ring_buffer`
+        // stops recording while it allocates and frees, which takes 10 ms for 4 MiB. That is counted nowhere.
+        Setting::BufferSizeKb | Setting::CpuBufferSizeKb(_) => {
+            match from.parse::<u64>().ok().zip(to.parse::<u64>().ok()) {
+                Some((from, to)) if to > from => {
+                    "nothing that was in the buffers is lost, but most kernels do not record while they change it"
+                }
+                _ => "what no longer fits is lost, and most kernels do not record while they change it",
+            }
         }
         Setting::CurrentTracer => "what that tracer records takes room in the buffers",
         Setting::EventPids | Setting::UnwantedPids | Setting::CpuMask | Setting::EventFilter(_) => {
@@ -228,6 +334,12 @@ fn consequence(setting: &Setting) -> &'static str {
         }
         _ => "what is recorded may not be what was asked for",
     }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(chars).collect()
 }
 
 fn names(events: &BTreeSet<EventName>) -> String {
@@ -300,6 +412,7 @@ pub struct Watch {
     taken_told: u64,
     /// The filter with which the next regular look begins.
     next_filter: usize,
+    unexplained: Unexplained,
 }
 
 impl Watch {
@@ -334,6 +447,8 @@ impl Watch {
             Setting::EventFilter(event) => events.contains(event),
             _ => true,
         });
+        self.unexplained
+            .forget(|setting| !self.settings.contains_key(setting));
         let known = std::mem::take(&mut self.events);
         let with_state = |event: EventName| {
             let off = known.get(&event).copied().flatten();
@@ -382,6 +497,41 @@ impl Watch {
         settings.into_iter().cloned().collect()
     }
 
+    /// Others wrote to files of the directory. To be called before each [`Watch::see`], and again if that found something.
+    pub fn wrote(&mut self, written: Written) {
+        let settings = &self.settings;
+        self.unexplained
+            .add(written, |setting| settings.contains_key(setting));
+    }
+
+    /// Who did what was found, as far as they wrote to a file. To be asked once.
+    pub fn writers(&mut self, finding: &Finding) -> Vec<Program> {
+        match finding {
+            Finding::Changed { setting, .. } | Finding::ChangedBack { setting, .. } => {
+                self.unexplained.take(&Target::Setting(setting.clone()))
+            }
+            Finding::EventsOff { events, .. }
+            | Finding::EventsGone { events, .. }
+            | Finding::EventsBack { events, .. } => self.unexplained.take_switching(events),
+            Finding::Emptied { .. } => self.unexplained.take(&Target::Buffers),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A session has started, which was not told of anything yet.
+    pub fn tell_anew(&mut self) {
+        self.unexplained.tell_anew();
+    }
+
+    /// The events that were on until now and are not among these.
+    pub fn newly_off(&self, recorded: &BTreeSet<EventName>) -> BTreeSet<EventName> {
+        let on = self.events.iter().filter(|(_, off)| off.is_none());
+        let off = on
+            .map(|(event, _)| event)
+            .filter(|event| !recorded.contains(event));
+        off.cloned().collect()
+    }
+
     /// Compares what the directory shows with what is expected of it.
     pub fn see(&mut self, shown: &Shown, now: BootTime) -> Vec<Finding> {
         let mut findings = Vec::new();
@@ -395,6 +545,13 @@ impl Watch {
             };
             watched.checked = now;
             if *value == watched.shown {
+                if !self.unexplained.is_empty() {
+                    let target = Target::Setting(setting.clone());
+                    let writes = self.unexplained.take(&target);
+                    if watched.changed.is_none() {
+                        findings.extend(self.unexplained.tell(&target, writes, Some(value), when));
+                    }
+                }
                 continue;
             }
             let from = std::mem::replace(&mut watched.shown, value.clone());
@@ -403,7 +560,9 @@ impl Watch {
             }
             if *value == watched.expected {
                 let changed = watched.changed.take().unwrap_or(when.after);
-                if !std::mem::take(&mut watched.excused) {
+                if std::mem::take(&mut watched.excused) {
+                    self.unexplained.take(&Target::Setting(setting.clone()));
+                } else {
                     findings.push(Finding::ChangedBack {
                         setting: setting.clone(),
                         changed,
@@ -421,26 +580,31 @@ impl Watch {
             }
         }
         if let Some(recorded) = &shown.events {
-            findings.extend(self.see_events(recorded, now));
+            findings.extend(self.see_events(recorded, &shown.gone, now));
         }
         findings
     }
 
-    fn see_events(&mut self, recorded: &BTreeSet<EventName>, now: BootTime) -> Vec<Finding> {
+    fn see_events(
+        &mut self,
+        recorded: &BTreeSet<EventName>,
+        gone: &BTreeSet<EventName>,
+        now: BootTime,
+    ) -> Vec<Finding> {
         let when = Window {
             after: self.events_checked,
             by: now,
         };
         self.events_checked = now;
-        let mut gone = BTreeSet::new();
+        let (gone, off): (BTreeSet<EventName>, BTreeSet<EventName>) = self
+            .newly_off(recorded)
+            .into_iter()
+            .partition(|event| gone.contains(event));
         let mut back = BTreeSet::new();
         let mut first_off = now;
         for (event, off) in &mut self.events {
             match (recorded.contains(event), *off) {
-                (false, None) => {
-                    *off = Some(now);
-                    gone.insert(event.clone());
-                }
+                (false, None) => *off = Some(now),
                 (true, Some(since)) => {
                     *off = None;
                     first_off = first_off.min(since);
@@ -449,10 +613,20 @@ impl Watch {
                 _ => {}
             }
         }
-        let gone = Some(gone).filter(|events| !events.is_empty());
-        let back = Some(back).filter(|events| !events.is_empty());
         let mut findings = Vec::new();
-        findings.extend(gone.map(|events| Finding::EventsOff { events, when }));
+        if !self.unexplained.is_empty() {
+            // What switches none that is on now, and was before, has to do with a change that is told.
+            let on = |event: &EventName| self.events.get(event) == Some(&None) && !back.contains(event);
+            let on = recorded.iter().filter(|event| on(event)).cloned().collect();
+            let explained: BTreeSet<EventName> = gone.iter().chain(&off).chain(&back).cloned().collect();
+            findings = self.unexplained.tell_switching(&on, &explained, when);
+        }
+        // The kernel does that with the buffers of whoever recorded them.
+        self.emptying_told |= !gone.is_empty();
+        let some = |events: BTreeSet<EventName>| Some(events).filter(|events| !events.is_empty());
+        let (gone, off, back) = (some(gone), some(off), some(back));
+        findings.extend(gone.map(|events| Finding::EventsGone { events, when }));
+        findings.extend(off.map(|events| Finding::EventsOff { events, when }));
         findings.extend(back.map(|events| Finding::EventsBack {
             events,
             off: first_off,
@@ -476,6 +650,7 @@ impl Watch {
             by: now,
         };
         let (mut taken, mut emptied) = (0, false);
+        let mut not_emptied = BTreeSet::new();
         for (cpu, buffer) in &mut self.buffers {
             let Some(&counted) = counted.get(cpu) else {
                 continue;
@@ -486,7 +661,12 @@ impl Watch {
                 None => {}
                 // It counts from zero again.
                 Some(here) if counted < here => emptied = true,
-                Some(here) => taken += counted - here,
+                Some(here) => {
+                    taken += counted - here;
+                    if buffer.counted > 0 {
+                        not_emptied.insert(*cpu);
+                    }
+                }
             }
             *buffer = Buffer {
                 counted,
@@ -495,8 +675,18 @@ impl Watch {
         }
         self.buffers_checked = now;
         let mut findings = Vec::new();
-        if emptied && !std::mem::take(&mut self.emptying_told) {
+        if self.emptying_told {
+            self.unexplained.take(&Target::Buffers);
+        } else if emptied {
             findings.push(Finding::Emptied { when });
+        } else {
+            // A buffer of which nothing had been read shows nothing of it.
+            let mut writes = self.unexplained.take(&Target::Buffers);
+            writes.retain(|write| match cpu_of_trace(&write.file) {
+                Some(cpu) => !not_emptied.contains(&cpu),
+                None => not_emptied.is_empty(),
+            });
+            findings.extend(self.unexplained.tell(&Target::Buffers, writes, None, when));
         }
         self.emptying_told = false;
         if taken > 0 && self.taken == 0 {
@@ -512,14 +702,16 @@ impl Watch {
             });
             self.taken_told = self.taken;
         }
+        if depth == Depth::Whole
+            && let Some(times) = self.unexplained.sum_up()
+        {
+            findings.push(Finding::WroteInAll { times, by: now });
+        }
         findings
     }
 }
 
 /// Whether what the buffers hold is lost when this changes.
 fn clears_buffers(setting: &Setting) -> bool {
-    matches!(
-        setting,
-        Setting::TraceClock | Setting::BufferSizeKb | Setting::CpuBufferSizeKb(_) | Setting::SubBufferSizeKb
-    )
+    matches!(setting, Setting::TraceClock | Setting::SubBufferSizeKb)
 }

@@ -21,6 +21,7 @@ use crate::ftrace::stats::{CpuStats, FtraceStats};
 use crate::ftrace::table::{EventPlan, Table};
 use crate::ftrace::tracefs::{EventName, Tracefs};
 use crate::ftrace::watch::Watch;
+use crate::ftrace::watch::writers::Writers;
 
 /// One tracefs directory in use. The order of the fields is that in which they are dropped: the raw buffers have to be
 /// closed before everything is put back.
@@ -34,6 +35,8 @@ pub(super) struct Instance {
     pub(super) watches_watermark: bool,
     /// Present while a session has started.
     pub(super) watch: Option<Watch>,
+    /// Likewise, where the kernel tells of writes.
+    pub(super) writers: Option<Writers>,
     /// When more than the most important is looked at again.
     pub(super) next_look: BootTime,
 }
@@ -58,6 +61,7 @@ impl Instance {
             started: BTreeSet::new(),
             watches_watermark: false,
             watch: None,
+            writers: None,
             next_look: 0,
         })
     }

@@ -1,5 +1,6 @@
 //! What becomes of what [`crate::ftrace::watch`] finds: every session of the directory is told of it, and the producer.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
 use super::{FtraceController, Instance};
@@ -8,8 +9,10 @@ use crate::ftrace::control::FtraceSessionId;
 use crate::ftrace::reader::CpuBuffer;
 use crate::ftrace::tracefs::Setting;
 use crate::ftrace::watch::look::{
-    describe_openers, events_read, listed_events, look, openers, traceoff_trigger, watched_settings,
+    describe_openers, describe_writers, events_read, listed_events, look, openers, traceoff_trigger,
+    watched_files, watched_settings,
 };
+use crate::ftrace::watch::writers::Writers;
 use crate::ftrace::watch::{Depth, Finding};
 
 /// Time between regular looks, at least.
@@ -42,6 +45,15 @@ pub struct Incident {
 }
 
 impl Instance {
+    /// Before recording starts, if it has not.
+    pub(super) fn watch_writers(&mut self) {
+        if self.writers.is_none() {
+            let tracefs = self.control.tracefs();
+            let files = watched_files(tracefs, self.control.exclusive_settings());
+            self.writers = Writers::new(tracefs.root(), files);
+        }
+    }
+
     /// After changes by this program, or when the first session starts: what is there now is as it should be, unless
     /// others changed it before.
     pub(super) fn watch(&mut self, now: BootTime) {
@@ -61,6 +73,9 @@ impl Instance {
         // What the kernel does not list although it could be switched on cannot be watched.
         let listed = listed_events(tracefs).unwrap_or_default();
         let is_watchable = |event: &_| watch.expects_event(event) || listed.contains(event);
+        if let Some(writers) = &mut self.writers {
+            writers.follow_events(&events);
+        }
         watch.expect_events(events.into_iter().filter(is_watchable).collect(), now);
         // With this option the kernel itself adds and removes threads.
         let follows_forks = tracefs
@@ -110,8 +125,19 @@ impl FtraceController {
             return;
         };
         let Some(watch) = &mut instance.watch else { return };
+        if let Some(writers) = &mut instance.writers {
+            watch.wrote(writers.written());
+        }
+        let tracefs = instance.control.tracefs();
         let settings = watch.settings_to_look_at(depth);
-        let shown = look(instance.control.tracefs(), &settings, depth);
+        let mut shown = look(tracefs, &settings, depth);
+        if let Some(recorded) = &shown.events {
+            let off = watch.newly_off(recorded);
+            shown.gone = off
+                .into_iter()
+                .filter(|event| !tracefs.has_event(event))
+                .collect();
+        }
         let findings = watch.see(&shown, now);
         self.report(name, findings, now);
     }
@@ -135,17 +161,25 @@ impl FtraceController {
             return;
         };
         let root = instance.control.tracefs().root().to_owned();
-        let who = match findings.iter().all(Finding::is_end) {
-            true => String::new(),
-            false => describe_openers(&openers(&root)),
-        };
+        // Some of what was found may have been written since it was asked.
+        if let (Some(watch), Some(writers)) = (&mut instance.watch, &mut instance.writers) {
+            watch.wrote(writers.written());
+        }
+        let guess = LazyCell::new(|| describe_openers(&openers(&root)));
         for finding in findings {
+            let writers = instance.watch.as_mut().map(|watch| watch.writers(&finding));
+            let writers = writers.unwrap_or_default();
+            let who = match (finding.is_complete(), writers.is_empty()) {
+                (true, _) => "",
+                (false, true) => &guess,
+                (false, false) => &describe_writers(&writers),
+            };
             let mut trigger = None;
             match &finding {
                 Finding::Changed {
                     setting: setting @ Setting::TracingOn,
                     ..
-                } => {
+                } if writers.is_empty() => {
                     trigger = traceoff_trigger(instance.control.tracefs());
                     if let (Some(_), Some(watch)) = (&trigger, &mut instance.watch) {
                         watch.excuse(setting);
@@ -173,7 +207,6 @@ impl FtraceController {
                         Weight::Remark,
                         format!("{sentence}; the command traceoff in {file} may have done it"),
                     ),
-                    None if finding.is_end() => (Weight::Trouble, format!("{sentence}.")),
                     None => (Weight::Trouble, format!("{sentence}{who}.")),
                 };
                 let text = match (weight, session.troubles.len()) {

@@ -28,6 +28,19 @@ pub fn watched_settings() -> Vec<Setting> {
     ]
 }
 
+/// Files to which a write may change what is recorded, apart from those in `events`: those of the watched settings and
+/// of `more`, the switch of all events, and the buffers.
+pub fn watched_files(tracefs: &Tracefs, more: &[Setting]) -> Vec<String> {
+    let settings = watched_settings();
+    let mut files: Vec<String> = settings.iter().chain(more).map(Setting::file).collect();
+    files.extend(["set_event", "trace"].map(str::to_owned));
+    for cpu in tracefs.cpus().unwrap_or_default() {
+        files.push(Setting::CpuBufferSizeKb(cpu).file());
+        files.push(format!("per_cpu/cpu{cpu}/trace"));
+    }
+    files
+}
+
 /// Reads `settings` and, unless it is to be quick, which events are recorded. What cannot be read is missing.
 pub fn look(tracefs: &Tracefs, settings: &[Setting], depth: Depth) -> Shown {
     let read = |setting: &Setting| Some((setting.clone(), tracefs.get(setting).ok()?));
@@ -37,6 +50,7 @@ pub fn look(tracefs: &Tracefs, settings: &[Setting], depth: Depth) -> Shown {
             Depth::Quick => None,
             Depth::Regular | Depth::Whole => listed_events(tracefs),
         },
+        gone: BTreeSet::new(),
     }
 }
 
@@ -70,27 +84,42 @@ pub fn traceoff_trigger(tracefs: &Tracefs) -> Option<String> {
     text.lines().any(is_command).then(|| functions.to_owned())
 }
 
-/// A program that has a file of a tracefs directory open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opener {
-    /// Its process.
+/// A program that had to do with a file of a tracefs directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Program {
+    /// Its process; 0 if the kernel does not tell.
     pub pid: u32,
-    /// That process's name.
+    /// That process's name; empty if it has ended.
     pub name: String,
     /// The file, below the directory.
     pub file: String,
 }
 
-impl Opener {
+impl Program {
     /// Whether it is about to read, and so to take, events.
     pub fn takes_events(&self) -> bool {
         self.file.contains("trace_pipe")
     }
+
+    /// The words for it.
+    pub fn who(&self) -> String {
+        match (self.pid, self.name.as_str()) {
+            (0, _) => "a process (the kernel tells only root which)".to_owned(),
+            (pid, "") => format!("process {pid} (which has ended)"),
+            (pid, name) => format!("process {pid} ({name})"),
+        }
+    }
+}
+
+/// The name of a process that may have ended. Anything can be in a name, and it becomes part of a line.
+pub fn name_of_process(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().replace(char::is_control, "?")
 }
 
 /// Which other programs have files of the directory open, as far as this user may know: a hint at who changed something,
-/// since the kernel does not tell. Reads all of `/proc`, so not for every look.
-pub fn openers(root: &Path) -> Vec<Opener> {
+/// where the kernel does not tell. Reads all of `/proc`, so not for every look.
+pub fn openers(root: &Path) -> Vec<Program> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -109,30 +138,31 @@ pub fn openers(root: &Path) -> Vec<Opener> {
         let Some(file) = below_root.max_by_key(|file| file.contains("trace_pipe")) else {
             continue;
         };
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        openers.push(Opener {
-            pid,
-            name: name.trim_end().to_owned(),
-            file,
-        });
+        let name = name_of_process(pid);
+        openers.push(Program { pid, name, file });
     }
     openers
 }
 
-/// A clause about them; empty if there are none.
-pub fn describe_openers(openers: &[Opener]) -> String {
-    if openers.is_empty() {
-        return String::new();
+/// A clause about those who had a file open; empty if there are none.
+pub fn describe_openers(openers: &[Program]) -> String {
+    clause(openers, |opener| {
+        format!("{} had {} open", opener.who(), opener.file)
+    })
+}
+
+/// A clause about those who wrote to a file; empty if there are none.
+pub fn describe_writers(writers: &[Program]) -> String {
+    clause(writers, |writer| {
+        format!("{} wrote to {}", writer.who(), writer.file)
+    })
+}
+
+fn clause(programs: &[Program], describe: impl Fn(&Program) -> String) -> String {
+    let described: Vec<String> = programs.iter().take(MOST_PROGRAMS).map(describe).collect();
+    match (described.len(), programs.len() - described.len()) {
+        (0, _) => String::new(),
+        (_, 0) => format!("; {} then", described.join(", ")),
+        (_, more) => format!("; {} and {more} more then", described.join(", ")),
     }
-    let described: Vec<String> = openers
-        .iter()
-        .take(MOST_PROGRAMS)
-        .map(|opener| {
-            format!(
-                "process {} ({}) had {} open",
-                opener.pid, opener.name, opener.file
-            )
-        })
-        .collect();
-    format!("; {} then", described.join(", "))
 }

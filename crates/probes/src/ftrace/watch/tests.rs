@@ -39,6 +39,7 @@ fn shown(different: &[(Setting, &str)]) -> Shown {
             (Setting::EventPids, String::new()),
         ]),
         events: Some(events(&["switch", "waking", "of_somebody_else"])),
+        gone: BTreeSet::new(),
     };
     for (setting, value) in different {
         shown.settings.insert(setting.clone(), (*value).to_owned());
@@ -99,8 +100,14 @@ fn each_change_has_its_sentence() {
         (
             Setting::BufferSizeKb,
             "4",
-            "Somebody changed /t/buffer_size_kb from `1024` to `4` between 0.0 s and 1.0 s after the start: what had not been \
-             read yet may be lost",
+            "Somebody changed /t/buffer_size_kb from `1024` to `4` between 0.0 s and 1.0 s after the start: what no longer fits \
+             is lost, and most kernels do not record while they change it",
+        ),
+        (
+            Setting::BufferSizeKb,
+            "2048",
+            "Somebody changed /t/buffer_size_kb from `1024` to `2048` between 0.0 s and 1.0 s after the start: nothing that was \
+             in the buffers is lost, but most kernels do not record while they change it",
         ),
         (
             Setting::EventPids,
@@ -265,4 +272,243 @@ fn what_is_excused_has_no_end_to_tell() {
             .len(),
         1
     );
+}
+
+fn program(pid: u32, file: &str) -> Program {
+    Program {
+        pid,
+        name: "bash".to_owned(),
+        file: file.to_owned(),
+    }
+}
+
+fn written(programs: &[(u32, &str)]) -> Written {
+    let writes = programs.iter().map(|(pid, file)| program(*pid, file)).collect();
+    Written {
+        writes,
+        ..Written::default()
+    }
+}
+
+const NOTHING_READ: [(u32, u64); 2] = [(0, 10), (1, 0)];
+
+#[test]
+fn a_write_that_left_no_other_trace_is_told_with_its_writer() {
+    for (file, expected) in [
+        (
+            "tracing_on",
+            "Process 7 (bash) wrote to /t/tracing_on between 0.0 s and 1.0 s after the start: it is 1 now, but events in \
+             between may be missing",
+        ),
+        (
+            "set_event_pid",
+            "Process 7 (bash) wrote to /t/set_event_pid between 0.0 s and 1.0 s after the start: it is empty now, but events in \
+             between may be missing",
+        ),
+        (
+            "per_cpu/cpu3/buffer_size_kb",
+            "Process 7 (bash) wrote to /t/per_cpu/cpu3/buffer_size_kb between 0.0 s and 1.0 s after the start: it is 1024 now, \
+             but events in between may be missing",
+        ),
+        (
+            "events/sched/waking/enable",
+            "Process 7 (bash) wrote to /t/events/sched/waking/enable between 0.0 s and 1.0 s after the start: the events are on \
+             now, but those in between may be missing",
+        ),
+    ] {
+        let mut watch = watch();
+        watch.wrote(written(&[(7, file)]));
+        let findings = watch.see(&shown(&[]), START + SECOND);
+        assert_eq!(sentences(&findings), [expected]);
+        assert!(findings[0].is_complete());
+        assert_eq!(watch.see(&shown(&[]), START + 2 * SECOND), [], "{file}: once");
+    }
+}
+
+#[test]
+fn a_writer_is_told_once_and_what_it_goes_on_with_in_the_end() {
+    let mut watch = watch();
+    for second in 1..=5 {
+        watch.wrote(written(&[(7, "tracing_on")]));
+        let findings = watch.see(&shown(&[]), START + second * SECOND);
+        assert_eq!(findings.len(), usize::from(second == 1), "{findings:?}");
+        let counted = NOTHING_READ.into();
+        assert_eq!(
+            watch.see_buffers(&counted, Depth::Regular, START + second * SECOND),
+            []
+        );
+    }
+    // Nobody can fill a trace with it.
+    for pid in 100..200 {
+        watch.wrote(written(&[(pid, "tracing_on")]));
+        watch.see(&shown(&[]), START + 6 * SECOND);
+    }
+    let overflow = Written {
+        completeness: writers::Completeness::Overflowed,
+        ..Written::default()
+    };
+    watch.wrote(overflow);
+    let in_all = watch.see_buffers(&NOTHING_READ.into(), Depth::Whole, START + 7 * SECOND);
+    assert_eq!(
+        sentences(&in_all),
+        [
+            "By 7.0 s after the start others had written to files in /t that decide what is recorded, at 102 times that are \
+             not told one by one: events in between may be missing"
+        ]
+    );
+    assert_eq!(
+        watch.see_buffers(&NOTHING_READ.into(), Depth::Whole, START + 8 * SECOND),
+        []
+    );
+    // Who has just started to record does not know.
+    watch.tell_anew();
+    watch.wrote(written(&[(7, "tracing_on")]));
+    assert_eq!(watch.see(&shown(&[]), START + 9 * SECOND).len(), 1);
+}
+
+#[test]
+fn a_change_has_the_writer_whether_the_write_is_known_before_the_look_or_after_it() {
+    let off = [(Setting::TracingOn, "0")];
+    for known_before in [&[(7, "tracing_on")][..], &[]] {
+        let mut watch = watch();
+        watch.wrote(written(known_before));
+        let findings = watch.see(&shown(&off), START + SECOND);
+        watch.wrote(written(&[(7, "tracing_on"), (8, "trace_clock")]));
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(watch.writers(&findings[0]), [program(7, "tracing_on")]);
+        assert_eq!(watch.writers(&findings[0]), []);
+        // What is under way is told. Of the clock it is not known yet.
+        watch.wrote(written(&[(7, "tracing_on")]));
+        let findings = watch.see(&shown(&off), START + 2 * SECOND);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(sentences(&findings)[0].starts_with("Process 8 (bash) wrote to /t/trace_clock"));
+        // Nor does the end need a second sentence.
+        watch.wrote(written(&[(7, "tracing_on")]));
+        let findings = watch.see(&shown(&[]), START + 3 * SECOND);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        watch.writers(&findings[0]);
+        assert_eq!(watch.see(&shown(&[]), START + 4 * SECOND), []);
+    }
+}
+
+#[test]
+fn a_write_waits_for_a_look_at_what_it_was_to() {
+    let mut watch = watch();
+    watch.wrote(written(&[(7, "set_event"), (7, "buffer_size_kb"), (7, "trace")]));
+    let mut quick = shown(&[]);
+    quick.events = None;
+    quick.settings.remove(&Setting::BufferSizeKb);
+    assert_eq!(watch.see(&quick, START + SECOND), []);
+    let mut whole = shown(&[(Setting::BufferSizeKb, "2048")]);
+    whole.events = Some(BTreeSet::new());
+    let findings = watch.see(&whole, START + 2 * SECOND);
+    let writers: Vec<_> = findings.iter().map(|finding| watch.writers(finding)).collect();
+    assert_eq!(
+        writers,
+        [[program(7, "buffer_size_kb")], [program(7, "set_event")]]
+    );
+    let findings = watch.see_buffers(&[(0, 0), (1, 0)].into(), Depth::Regular, START + 2 * SECOND);
+    assert_eq!(findings.len(), 1);
+    assert_eq!(watch.writers(&findings[0]), [program(7, "trace")]);
+}
+
+#[test]
+fn who_writes_to_a_switch_is_told_to_those_whose_events_it_switches() {
+    let mut watch = watch();
+    let both = [
+        (7, "events/sched/waking/enable"),
+        (7, "events/sched/switch/enable"),
+        (8, "events/irq/enable"),
+        (8, "events/sched/waking/trigger"),
+        (8, "options/of_no_interest"),
+    ];
+    watch.wrote(written(&both));
+    let findings = watch.see(&shown(&[]), START + SECOND);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    let told_to = |names: &[&str]| findings[0].sentence(START, &events(names), Path::new("/t"));
+    assert!(
+        told_to(&["waking"])
+            .unwrap()
+            .contains("/t/events/sched/waking/enable between")
+    );
+    assert!(
+        told_to(&["waking", "switch"])
+            .unwrap()
+            .contains("/t/events/sched/switch/enable and to 1 more between")
+    );
+    assert_eq!(told_to(&["other"]), None);
+
+    // One event is off, the other was in between.
+    watch.wrote(written(&both));
+    watch.tell_anew();
+    let mut off = shown(&[]);
+    off.events = Some(events(&["switch"]));
+    let findings = watch.see(&off, START + 2 * SECOND);
+    assert!(
+        matches!(&findings[..], [Finding::Wrote { by, .. }, Finding::EventsOff { .. }] if *by == [program(7, "events/sched/switch/enable")]),
+        "{findings:?}"
+    );
+    assert_eq!(
+        watch.writers(&findings[1]),
+        [program(7, "events/sched/waking/enable")]
+    );
+}
+
+#[test]
+fn buffers_that_are_emptied_before_they_are_read_are_told_by_who_wrote() {
+    let mut watch = Watch::default();
+    watch.expect_buffers(&BTreeMap::from([(0, 0), (1, 0)]), START);
+    watch.wrote(written(&[(7, "trace")]));
+    watch.read_here(0, Some(3));
+    let findings = watch.see_buffers(&[(0, 3), (1, 0)].into(), Depth::Regular, START + SECOND);
+    assert_eq!(
+        sentences(&findings),
+        [
+            "Process 7 (bash) wrote to /t/trace between 0.0 s and 1.0 s after the start: whoever truncates it empties the \
+             kernel's buffers, and what had not been read yet is lost"
+        ]
+    );
+    // That it was truncated would show in the count of the first buffer, but not in that of the second.
+    watch.wrote(written(&[
+        (8, "trace"),
+        (9, "per_cpu/cpu0/trace"),
+        (10, "per_cpu/cpu1/trace"),
+    ]));
+    let findings = watch.see_buffers(&[(0, 3), (1, 0)].into(), Depth::Regular, START + 2 * SECOND);
+    assert!(
+        matches!(&findings[..], [Finding::Wrote { by, .. }] if by[0].pid == 10),
+        "{findings:?}"
+    );
+    // What another clock did is told.
+    watch.expect(Setting::TraceClock, "boot".into(), START);
+    watch.see(&shown(&[(Setting::TraceClock, "local")]), START + 3 * SECOND);
+    watch.wrote(written(&[(11, "trace")]));
+    assert_eq!(
+        watch.see_buffers(&[(0, 0), (1, 0)].into(), Depth::Regular, START + 3 * SECOND),
+        []
+    );
+}
+
+#[test]
+fn events_that_the_kernel_has_no_more_were_not_switched_off() {
+    let mut watch = watch();
+    let mut unloaded = shown(&[]);
+    unloaded.events = Some(BTreeSet::new());
+    unloaded.gone = events(&["waking"]);
+    let findings = watch.see(&unloaded, START + SECOND);
+    assert_eq!(
+        sentences(&findings),
+        [
+            "Events are not there any more between 0.0 s and 1.0 s after the start (sched/waking): the module that had them was \
+             unloaded, or their probe removed. They are not recorded from then on, and the kernel empties its buffers when \
+             that happens",
+            "Somebody switched events off between 0.0 s and 1.0 s after the start (sched/switch): they are not recorded until they are on again",
+        ]
+    );
+    // The kernel did that.
+    assert_eq!(
+        watch.see_buffers(&[(0, 0), (1, 0)].into(), Depth::Regular, START + SECOND),
+        []
+    );
+    assert_eq!(watch.see(&unloaded, START + 2 * SECOND), []);
 }
