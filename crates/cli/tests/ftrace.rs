@@ -5,14 +5,16 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{FtraceStats, Message, Trace, TracePacket};
 use rustix::process::Signal;
+use support::process::Stopped;
 use support::trace::TraceProcessor;
 use support::tracefs::Tracefs;
 use support::{PATIENCE, Program, Programs, Side, System};
@@ -282,6 +284,144 @@ fn who_takes_ftrace_away_while_it_is_recorded_is_told_in_the_trace() {
     }
     // Nobody fights: it stays as they have it.
     assert_eq!(instance.read("tracing_on"), "0");
+}
+
+/// Whether this kernel tells us who writes to a file of tracefs. If not, a line that says that the test is skipped.
+fn writers_are_told(instance: &Instance) -> bool {
+    use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
+    let flags = InitFlags::from_bits_retain(nix::libc::FAN_REPORT_DFID_NAME);
+    let (add, modified) = (MarkFlags::FAN_MARK_ADD, MaskFlags::FAN_MODIFY);
+    let told = Fanotify::init(flags, EventFFlags::O_RDONLY).and_then(|group| {
+        let file = instance.0.join("tracing_on");
+        group.mark(add, modified, rustix::fs::CWD, Some(&file))
+    });
+    if let Err(error) = told {
+        println!("skipped: this kernel has no fanotify for tracefs: {error}");
+    }
+    told.is_ok()
+}
+
+/// Another program that writes to files of an instance, and stays.
+struct Shell(Child);
+
+impl Shell {
+    fn that_does(instance: &Instance, commands: &str) -> Shell {
+        let mut shell = Command::new("sh")
+            .current_dir(&instance.0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writeln!(shell.stdin.as_ref().unwrap(), "set -e; {commands}; echo done").unwrap();
+        let mut said = String::new();
+        BufReader::new(shell.stdout.as_mut().unwrap())
+            .read_line(&mut said)
+            .unwrap();
+        assert_eq!(said, "done\n", "{commands}");
+        Shell(shell)
+    }
+
+    /// What is said of it and `file`.
+    fn wrote_to(&self, file: &Path) -> String {
+        format!("Process {} (sh) wrote to {} ", self.0.id(), file.display())
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn who_interferes_between_two_looks_is_told_in_the_trace() {
+    let Some(instance) = Instance::new() else { return };
+    if !writers_are_told(&instance) {
+        return;
+    }
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let probes = system.start(Side::Ours, Program::TracedProbes);
+    // Hardly ever happens: nothing is read out of the buffers, and so nothing shows that they were emptied.
+    let config =
+        instance.config(r#"ftrace_events: "sched/sched_process_hang" ftrace_events: "ftrace/print""#);
+    let event = "events/sched/sched_process_hang/enable";
+    let ferretto = Path::new(env!("CARGO_BIN_EXE_ferretto"));
+    let (mut recording, _) = system.begin(ferretto, &["--strict"], &config);
+    let by = [
+        ("trace", ": > trace".to_owned()),
+        ("tracing_on", "echo 0 > tracing_on; echo 1 > tracing_on".into()),
+        (
+            "set_event",
+            "echo > set_event; echo sched:sched_process_hang > set_event".into(),
+        ),
+        (event, format!("echo 0 > {event}; echo 1 > {event}")),
+        (
+            "events/enable",
+            format!("echo 0 > events/enable; echo 1 > {event}"),
+        ),
+        (
+            "buffer_size_kb",
+            "echo 512 > buffer_size_kb; echo 1024 > buffer_size_kb".into(),
+        ),
+        (
+            "trace_clock",
+            "echo local > trace_clock; echo boot > trace_clock".into(),
+        ),
+    ];
+    // So that it does not look in between.
+    let stopped = Stopped::new(probes);
+    let shells = by.map(|(file, commands)| (file, Shell::that_does(&instance, &commands)));
+    drop(stopped);
+    for (file, shell) in &shells {
+        await_log(&system, &shell.wrote_to(&instance.0.join(file)));
+    }
+    // Something is recorded after all.
+    instance.write("trace_marker", "still here");
+    recording.signal(Signal::INT);
+    let status = recording.wait().unwrap();
+    assert_eq!(status.code(), Some(3), "{}", recording.said());
+    let troubles = troubles(recording.trace());
+    assert_eq!(troubles.len(), shells.len(), "each once: {troubles:#?}");
+    for (file, shell) in &shells {
+        let wrote = shell.wrote_to(&instance.0.join(file));
+        let told = troubles.iter().filter(|trouble| trouble.starts_with(&wrote));
+        assert_eq!(told.count(), 1, "{wrote}: {troubles:#?}");
+        assert!(recording.said().contains(&wrote), "{wrote}: {}", recording.said());
+    }
+}
+
+#[test]
+fn who_changed_ftrace_is_named_and_told_once() {
+    let Some(instance) = Instance::new() else { return };
+    if !writers_are_told(&instance) {
+        return;
+    }
+    let programs = Programs::ours();
+    let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
+    let recording = system.record(
+        Side::Ours,
+        &instance.config(r#"ftrace_events: "sched/sched_switch""#),
+    );
+    let shell = Shell::that_does(&instance, "echo 0 > tracing_on");
+    await_log(&system, "switched recording off");
+    let other = Shell::that_does(&instance, "echo > set_event");
+    await_log(&system, "switched events off");
+    let trace = recording.interrupt();
+    let troubles = troubles(&trace);
+    let expected = [
+        format!("; process {} (sh) wrote to tracing_on then.", shell.0.id()),
+        format!("; process {} (sh) wrote to set_event then.", other.0.id()),
+    ];
+    assert_eq!(troubles.len(), expected.len(), "{troubles:#?}");
+    for (trouble, expected) in troubles.iter().zip(expected) {
+        assert!(
+            trouble.starts_with("Somebody switched") && trouble.ends_with(&expected),
+            "{troubles:#?}"
+        );
+    }
 }
 
 #[test]
