@@ -1,6 +1,7 @@
 //! What others do to an instance while it is recorded from, on the running kernel.
 
 use super::*;
+use crate::ftrace::test_instance::TestDir;
 use crate::ftrace::watch::look::traceoff_trigger;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
@@ -228,6 +229,38 @@ fn buffers_that_are_emptied_are_noticed() {
     assert!(
         noticed.len() == 1 && noticed[0].contains("emptied the kernel's buffers"),
         "{noticed:?}"
+    );
+    recorder.stop(FIRST);
+}
+
+#[test]
+fn events_that_the_kernel_loses_are_not_said_to_be_switched_off() {
+    let Some(mut recorder) = Recorder::new() else {
+        return;
+    };
+    // An event that can be taken away, as a module's: a probe of a program that nobody runs.
+    let (folder, event) = (TestDir::new(), format!("ferretto_{}/gone", std::process::id()));
+    let program = folder.path().join("program");
+    fs::write(&program, [0; 4096]).unwrap();
+    let top = recorder.instance.top.clone();
+    let definition = format!("p:{event} {}:0x10\n", program.display());
+    if let Err(error) = top.append("uprobe_events", &definition) {
+        println!("skipped: this kernel has no user space probes: {error}");
+        return;
+    }
+    let config = recorder.config(&[&event, "ftrace/print"]);
+    recorder.start(FIRST, &config);
+    recorder.marker().write_all(b"read\n").unwrap();
+    recorder.drain_later(2);
+    recorder.change(&format!("events/{event}/enable"), "0");
+    top.append("uprobe_events", &format!("-:{event}\n")).unwrap();
+    recorder.drain_later(4);
+    let noticed = recorder.incidents();
+    assert!(
+        noticed.len() == 1
+            && noticed[0].starts_with("Events are not there any more")
+            && noticed[0].contains(&event),
+        "and not that the buffers were emptied: {noticed:?}"
     );
     recorder.stop(FIRST);
 }
