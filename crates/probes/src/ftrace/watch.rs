@@ -20,7 +20,6 @@ use std::path::Path;
 use look::Program;
 pub use unexplained::Target;
 use unexplained::{Unexplained, cpu_of_trace, switches};
-use writers::Written;
 
 use super::tracefs::{EventName, Setting};
 use crate::data_source::BootTime;
@@ -277,6 +276,12 @@ impl Finding {
                     (Target::Events, _) => {
                         format!("{wrote}: the events are on now, but those in between may be missing")
                     }
+                    // The kernel does that whichever clock is written.
+                    (Target::Setting(Setting::TraceClock), _) => {
+                        format!(
+                            "{wrote}, which empties the kernel's buffers: what had not been read yet is lost"
+                        )
+                    }
                     (Target::Setting(_), None | Some("")) => {
                         format!("{wrote}: it is empty now, but events in between may be missing")
                     }
@@ -447,8 +452,6 @@ impl Watch {
             Setting::EventFilter(event) => events.contains(event),
             _ => true,
         });
-        self.unexplained
-            .forget(|setting| !self.settings.contains_key(setting));
         let known = std::mem::take(&mut self.events);
         let with_state = |event: EventName| {
             let off = known.get(&event).copied().flatten();
@@ -498,10 +501,8 @@ impl Watch {
     }
 
     /// Others wrote to files of the directory. To be called before each [`Watch::see`], and again if that found something.
-    pub fn wrote(&mut self, written: Written) {
-        let settings = &self.settings;
-        self.unexplained
-            .add(written, |setting| settings.contains_key(setting));
+    pub fn wrote(&mut self, programs: BTreeSet<Program>) {
+        self.unexplained.add(programs);
     }
 
     /// Who did what was found, as far as they wrote to a file. To be asked once.
@@ -549,7 +550,9 @@ impl Watch {
                     let target = Target::Setting(setting.clone());
                     let writes = self.unexplained.take(&target);
                     if watched.changed.is_none() {
-                        findings.extend(self.unexplained.tell(&target, writes, Some(value), when));
+                        let told = self.unexplained.tell(&target, writes, Some(value), when);
+                        self.emptying_told |= !told.is_empty() && *setting == Setting::TraceClock;
+                        findings.extend(told);
                     }
                 }
                 continue;
@@ -675,9 +678,7 @@ impl Watch {
         }
         self.buffers_checked = now;
         let mut findings = Vec::new();
-        if self.emptying_told {
-            self.unexplained.take(&Target::Buffers);
-        } else if emptied {
+        if emptied && !self.emptying_told {
             findings.push(Finding::Emptied { when });
         } else {
             // A buffer of which nothing had been read shows nothing of it.

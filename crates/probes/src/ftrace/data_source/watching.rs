@@ -169,10 +169,11 @@ impl FtraceController {
         for finding in findings {
             let writers = instance.watch.as_mut().map(|watch| watch.writers(&finding));
             let writers = writers.unwrap_or_default();
-            let who = match (finding.is_complete(), writers.is_empty()) {
-                (true, _) => "",
-                (false, true) => &guess,
-                (false, false) => &describe_writers(&writers),
+            let known = describe_writers(&writers);
+            let who = match known.as_str() {
+                _ if finding.is_complete() => "",
+                "" => &guess,
+                known => known,
             };
             let mut trigger = None;
             match &finding {

@@ -151,9 +151,10 @@ pub fn describe_openers(openers: &[Program]) -> String {
     })
 }
 
-/// A clause about those who wrote to a file; empty if there are none.
+/// A clause about those who wrote to a file; empty if none is known.
 pub fn describe_writers(writers: &[Program]) -> String {
-    clause(writers, |writer| {
+    let known: Vec<Program> = writers.iter().filter(|writer| writer.pid != 0).cloned().collect();
+    clause(&known, |writer| {
         format!("{} wrote to {}", writer.who(), writer.file)
     })
 }

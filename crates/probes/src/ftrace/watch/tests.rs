@@ -282,12 +282,8 @@ fn program(pid: u32, file: &str) -> Program {
     }
 }
 
-fn written(programs: &[(u32, &str)]) -> Written {
-    let writes = programs.iter().map(|(pid, file)| program(*pid, file)).collect();
-    Written {
-        writes,
-        ..Written::default()
-    }
+fn written(programs: &[(u32, &str)]) -> BTreeSet<Program> {
+    programs.iter().map(|(pid, file)| program(*pid, file)).collect()
 }
 
 const NOTHING_READ: [(u32, u64); 2] = [(0, 10), (1, 0)];
@@ -343,16 +339,11 @@ fn a_writer_is_told_once_and_what_it_goes_on_with_in_the_end() {
         watch.wrote(written(&[(pid, "tracing_on")]));
         watch.see(&shown(&[]), START + 6 * SECOND);
     }
-    let overflow = Written {
-        completeness: writers::Completeness::Overflowed,
-        ..Written::default()
-    };
-    watch.wrote(overflow);
     let in_all = watch.see_buffers(&NOTHING_READ.into(), Depth::Whole, START + 7 * SECOND);
     assert_eq!(
         sentences(&in_all),
         [
-            "By 7.0 s after the start others had written to files in /t that decide what is recorded, at 102 times that are \
+            "By 7.0 s after the start others had written to files in /t that decide what is recorded, at 101 times that are \
              not told one by one: events in between may be missing"
         ]
     );
@@ -479,10 +470,16 @@ fn buffers_that_are_emptied_before_they_are_read_are_told_by_who_wrote() {
         matches!(&findings[..], [Finding::Wrote { by, .. }] if by[0].pid == 10),
         "{findings:?}"
     );
-    // What another clock did is told.
-    watch.expect(Setting::TraceClock, "boot".into(), START);
-    watch.see(&shown(&[(Setting::TraceClock, "local")]), START + 3 * SECOND);
-    watch.wrote(written(&[(11, "trace")]));
+    // That the same clock again empties the buffers is told by who wrote it.
+    watch.expect(Setting::TraceClock, "boot".into(), START + 2 * SECOND);
+    watch.wrote(written(&[(11, "trace_clock")]));
+    assert_eq!(
+        sentences(&watch.see(&shown(&[]), START + 3 * SECOND)),
+        [
+            "Process 11 (bash) wrote to /t/trace_clock between 2.0 s and 3.0 s after the start, which empties the kernel's \
+             buffers: what had not been read yet is lost"
+        ]
+    );
     assert_eq!(
         watch.see_buffers(&[(0, 0), (1, 0)].into(), Depth::Regular, START + 3 * SECOND),
         []

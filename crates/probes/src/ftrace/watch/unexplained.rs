@@ -13,7 +13,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::look::Program;
-use super::writers::{Completeness, Written};
 use super::{Finding, Window};
 use crate::ftrace::tracefs::{EventName, Setting};
 
@@ -75,27 +74,16 @@ pub(super) struct Unexplained {
 }
 
 impl Unexplained {
-    pub(super) fn add(&mut self, written: Written, is_watched: impl Fn(&Setting) -> bool) {
-        if written.completeness == Completeness::Overflowed {
-            self.not_told += 1;
-        }
-        for program in written.writes {
-            let target = match Target::of(&program.file) {
-                Some(Target::Setting(setting)) if !is_watched(&setting) => continue,
-                Some(target) => target,
-                None => continue,
+    pub(super) fn add(&mut self, programs: BTreeSet<Program>) {
+        for program in programs {
+            let Some(target) = Target::of(&program.file) else {
+                continue;
             };
             let held = self.held.entry(target).or_default();
             if held.len() < MOST_HELD {
                 held.insert(program);
             }
         }
-    }
-
-    /// These settings are of no interest any more.
-    pub(super) fn forget(&mut self, is_unwatched: impl Fn(&Setting) -> bool) {
-        self.held
-            .retain(|target, _| !matches!(target, Target::Setting(setting) if is_unwatched(setting)));
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -49,25 +49,6 @@ struct EventDir {
     opened: OwnedFd,
 }
 
-/// What was written since the last call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// By whom and to what, each once. This process is none of them.
-    pub writes: BTreeSet<Program>,
-    /// Whether that is all.
-    pub completeness: Completeness,
-}
-
-/// See [`Written`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Completeness {
-    /// It is.
-    #[default]
-    All,
-    /// The kernel's queue was full.
-    Overflowed,
-}
-
 impl Writers {
     /// Watches `files` of the directory `root`, those that there are; `None` if this kernel or this user cannot.
     pub fn new(root: &Path, files: impl IntoIterator<Item = String>) -> Option<Writers> {
@@ -132,9 +113,10 @@ impl Writers {
         }
     }
 
-    /// Who wrote to which file since the last call.
-    pub fn written(&mut self) -> Written {
-        let mut written = Written::default();
+    /// Who wrote to which file since the last call, each once. This process is none of them. The kernel keeps some ten
+    /// thousand writers: where there are more, those tell enough.
+    pub fn written(&self) -> BTreeSet<Program> {
+        let mut written = BTreeSet::new();
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
         let mut buffer = [0; READ_BYTES];
         for _ in 0..MOST_READS {
@@ -144,16 +126,13 @@ impl Writers {
                 Err(_) => break,
             };
             for record in records(&buffer[..length]) {
-                if record.mask & libc::FAN_Q_OVERFLOW != 0 {
-                    written.completeness = Completeness::Overflowed;
-                }
                 let Some(file) = self.file_of(&record).filter(|_| record.pid != std::process::id()) else {
                     continue;
                 };
                 let name = names
                     .entry(record.pid)
                     .or_insert_with(|| name_of_process(record.pid));
-                written.writes.insert(Program {
+                written.insert(Program {
                     pid: record.pid,
                     name: name.clone(),
                     file,
@@ -182,7 +161,6 @@ impl Writers {
 /// One record of a group that reports directories and names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record<'a> {
-    mask: u64,
     /// 0 if the kernel does not tell.
     pid: u32,
     /// Its inode.
@@ -198,7 +176,6 @@ fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
         let (record, rest) = bytes.split_at_checked(length)?;
         bytes = rest;
         let mut parsed = Record {
-            mask: number::<8>(record, 8)?,
             pid: u32::try_from(number::<4>(record, 20)?).ok()?,
             directory: None,
             name: "",
@@ -274,12 +251,7 @@ mod tests {
 
     #[test]
     fn records_are_read_up_to_the_first_that_is_none() {
-        let expected = |pid, directory, name| Record {
-            mask: libc::FAN_MODIFY,
-            pid,
-            directory,
-            name,
-        };
+        let expected = |pid, directory, name| Record { pid, directory, name };
         let other_kind = record(8, 1, 5, "x");
         let bytes = [record(7, 0x81, 1 << 40, "tracing_on"), other_kind].concat();
         let both = [expected(7, Some(1 << 40), "tracing_on"), expected(8, None, "")];
