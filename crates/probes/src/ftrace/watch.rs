@@ -328,9 +328,9 @@ fn consequence(setting: &Setting, from: &str, to: &str) -> &'static str {
         Setting::BufferSizeKb | Setting::CpuBufferSizeKb(_) => {
             match from.parse::<u64>().ok().zip(to.parse::<u64>().ok()) {
                 Some((from, to)) if to > from => {
-                    "nothing that was in the buffers is lost, but most kernels do not record while they change it"
+                    "what was in the buffers stays, but Linux since 6.7 does not record while it changes that"
                 }
-                _ => "what no longer fits is lost, and most kernels do not record while they change it",
+                _ => "what no longer fits is lost, and Linux since 6.7 does not record while it changes that",
             }
         }
         Setting::CurrentTracer => "what that tracer records takes room in the buffers",

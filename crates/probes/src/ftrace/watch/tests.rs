@@ -101,13 +101,13 @@ fn each_change_has_its_sentence() {
             Setting::BufferSizeKb,
             "4",
             "Somebody changed /t/buffer_size_kb from `1024` to `4` between 0.0 s and 1.0 s after the start: what no longer fits \
-             is lost, and most kernels do not record while they change it",
+             is lost, and Linux since 6.7 does not record while it changes that",
         ),
         (
             Setting::BufferSizeKb,
             "2048",
-            "Somebody changed /t/buffer_size_kb from `1024` to `2048` between 0.0 s and 1.0 s after the start: nothing that was \
-             in the buffers is lost, but most kernels do not record while they change it",
+            "Somebody changed /t/buffer_size_kb from `1024` to `2048` between 0.0 s and 1.0 s after the start: what was in the \
+             buffers stays, but Linux since 6.7 does not record while it changes that",
         ),
         (
             Setting::EventPids,
