@@ -286,21 +286,6 @@ fn who_takes_ftrace_away_while_it_is_recorded_is_told_in_the_trace() {
     assert_eq!(instance.read("tracing_on"), "0");
 }
 
-/// Whether this kernel tells us who writes to a file of tracefs. If not, a line that says that the test is skipped.
-fn writers_are_told(instance: &Instance) -> bool {
-    use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
-    let flags = InitFlags::from_bits_retain(nix::libc::FAN_REPORT_DFID_NAME);
-    let (add, modified) = (MarkFlags::FAN_MARK_ADD, MaskFlags::FAN_MODIFY);
-    let told = Fanotify::init(flags, EventFFlags::O_RDONLY).and_then(|group| {
-        let file = instance.0.join("tracing_on");
-        group.mark(add, modified, rustix::fs::CWD, Some(&file))
-    });
-    if let Err(error) = told {
-        println!("skipped: this kernel has no fanotify for tracefs: {error}");
-    }
-    told.is_ok()
-}
-
 /// Another program that writes to files of an instance, and stays.
 struct Shell(Child);
 
@@ -337,7 +322,7 @@ impl Drop for Shell {
 #[test]
 fn who_interferes_between_two_looks_is_told_in_the_trace() {
     let Some(instance) = Instance::new() else { return };
-    if !writers_are_told(&instance) {
+    if !Tracefs::tells_of_writes_to(&instance.0.join("tracing_on")) {
         return;
     }
     let programs = Programs::ours();
@@ -396,7 +381,7 @@ fn who_interferes_between_two_looks_is_told_in_the_trace() {
 #[test]
 fn who_changed_ftrace_is_named_and_told_once() {
     let Some(instance) = Instance::new() else { return };
-    if !writers_are_told(&instance) {
+    if !Tracefs::tells_of_writes_to(&instance.0.join("tracing_on")) {
         return;
     }
     let programs = Programs::ours();

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 use rustix::mount::MountFlags;
 
 use super::machine_lock::{self, MachineLock};
@@ -36,5 +37,17 @@ impl Tracefs {
             return false;
         }
         true
+    }
+
+    /// Whether the kernel tells who writes to this file of it. If not, a line that says that the test is skipped.
+    pub(crate) fn tells_of_writes_to(file: &Path) -> bool {
+        let flags = InitFlags::from_bits_retain(nix::libc::FAN_REPORT_DFID_NAME);
+        let (add, modified) = (MarkFlags::FAN_MARK_ADD, MaskFlags::FAN_MODIFY);
+        let told = Fanotify::init(flags, EventFFlags::O_RDONLY)
+            .and_then(|group| group.mark(add, modified, rustix::fs::CWD, Some(file)));
+        if let Err(error) = told {
+            println!("skipped: this kernel has no fanotify for tracefs: {error}");
+        }
+        told.is_ok()
     }
 }

@@ -11,6 +11,7 @@ use super::Chance;
 use super::kernel::Instance;
 use super::scene::{Disk, Scene, Setup, Tells};
 use super::support::process::Stopped;
+use super::support::tracefs::Tracefs;
 use super::support::{Program, Side};
 
 pub(crate) struct Torment {
@@ -85,6 +86,19 @@ pub(crate) const TORMENTS: &[Torment] = &[
     usual("events_disabled", |scene, _| {
         scene.instance.write("set_event", "")
     }),
+    usual("tracing_off_for_a_moment", |scene, chance| {
+        unnoticed(scene, chance, &[("tracing_on", "0")], &[("tracing_on", "1")])
+    }),
+    usual("events_off_for_a_moment", |scene, chance| {
+        let on = [("set_event", "task:task_rename")];
+        unnoticed(scene, chance, &[("set_event", "")], &on)
+    }),
+    Torment {
+        setup: UNREAD,
+        ..usual("kernel_buffers_emptied", |scene, chance| {
+            unnoticed(scene, chance, &[], &[("trace", "")])
+        })
+    },
     Torment {
         setup: UNREAD,
         ..usual("kernel_buffers_read_by_another", |scene, _| {
@@ -199,6 +213,21 @@ pub(crate) const TORMENTS: &[Torment] = &[
         ..usual("kernel_buffers_full", |scene, _| scene.emit_in_kernel(10_000))
     },
 ];
+
+/// Does something while the probes do not look, and undoes it, with events in between.
+fn unnoticed(scene: &mut Scene<'_>, chance: &mut Chance, before: &[(&str, &str)], after: &[(&str, &str)]) {
+    if !Tracefs::tells_of_writes_to(&scene.instance.file("tracing_on")) {
+        return;
+    }
+    let _asleep = Stopped::new(scene.probes);
+    for (file, text) in before {
+        scene.instance.write(file, text);
+    }
+    scene.emit(chance.from(1, 20));
+    for (file, text) in after {
+        scene.instance.write(file, text);
+    }
+}
 
 /// Takes what there is as `cat trace_pipe` does: what one reads, another does not.
 fn read_trace_pipe(instance: &Instance) {

@@ -29,10 +29,13 @@ pub fn watched_settings() -> Vec<Setting> {
 }
 
 /// Files to which a write may change what is recorded, apart from those in `events`: those of the watched settings and
-/// of `more`, the switch of all events, and the buffers.
+/// of `more`, the switch of all events, and the buffers. Not the tracer's: as long as raw buffers are open the kernel
+/// refuses another, but even a refused write can be one for fanotify, if it begins with a truncation.
 pub fn watched_files(tracefs: &Tracefs, more: &[Setting]) -> Vec<String> {
-    let settings = watched_settings();
-    let mut files: Vec<String> = settings.iter().chain(more).map(Setting::file).collect();
+    let mut settings = watched_settings();
+    settings.extend_from_slice(more);
+    settings.retain(|setting| *setting != Setting::CurrentTracer);
+    let mut files: Vec<String> = settings.iter().map(Setting::file).collect();
     files.extend(["set_event", "trace"].map(str::to_owned));
     for cpu in tracefs.cpus().unwrap_or_default() {
         files.push(Setting::CpuBufferSizeKb(cpu).file());
