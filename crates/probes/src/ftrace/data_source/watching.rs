@@ -45,7 +45,8 @@ pub struct Incident {
 }
 
 impl Instance {
-    /// Before recording starts, if it has not.
+    /// Before recording starts, if it has not. The switches of events follow right after the start: what is done to them in
+    /// between, and undone, is not noticed.
     pub(super) fn watch_writers(&mut self) {
         if self.writers.is_none() {
             let tracefs = self.control.tracefs();
