@@ -140,6 +140,8 @@ struct Session {
     started: BootTime,
     /// What the trace is told of what others did meanwhile.
     troubles: Vec<String>,
+    /// How often somebody was told of what others did, for better or worse.
+    told: usize,
     decoding: Decoding,
     stats_at_start: FtraceStats,
     threads: SeenThreads,
@@ -574,7 +576,7 @@ impl FtraceController {
                     BatchEnd::Failed(_) => Some(ParseStatus::UnexpectedReadError),
                 };
                 // The same for each session; unknown if none has a sink any more.
-                let mut records = Some(0).filter(|_| batch.count == 0);
+                let mut records = (batch.count == 0).then_some(0);
                 for id in &instance.started {
                     let Some(session) = self.sessions.get_mut(id) else {
                         continue;
@@ -595,6 +597,8 @@ impl FtraceController {
                             .encode(&instance.table, decoding, &read, symbols, sink);
                     }
                 }
+                // What the kernel could not hand over it counts as read.
+                let records = records.filter(|_| read_error.is_none());
                 if let Some(watch) = &mut instance.watch {
                     watch.read_here(buffer.cpu(), records);
                 }
@@ -632,7 +636,6 @@ impl FtraceController {
         };
         let mut stats = FtraceStats {
             setup_errors: session.setup_errors.clone(),
-            troubles: session.troubles.clone(),
             ..FtraceStats::default()
         };
         if let Some(instance) = self.instances.get(&session.instance) {

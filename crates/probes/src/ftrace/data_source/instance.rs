@@ -115,6 +115,7 @@ impl Instance {
             recorded: events.into_iter().chain(kprobes.into_keys()).collect(),
             started: 0,
             troubles: Vec::new(),
+            told: 0,
             decoding,
             stats_at_start: FtraceStats::default(),
             threads: SeenThreads::default(),

@@ -17,8 +17,8 @@ use crate::ftrace::watch::{Depth, Finding};
 
 /// Time between regular looks, at least.
 const LOOK_PERIOD: BootTime = 1_000_000_000;
-/// A trace is told of so many troubles; whoever plays with a switch makes any number.
-const MOST_TROUBLES: usize = 40;
+/// A session is told so much; whoever plays with a switch does so any number of times.
+pub(super) const MOST_TOLD: usize = 40;
 /// Filters of so many events are watched: each is a file to read when a session starts and ends.
 const MOST_FILTERS: usize = 200;
 
@@ -170,18 +170,22 @@ impl FtraceController {
         for finding in findings {
             let writers = instance.watch.as_mut().map(|watch| watch.writers(&finding));
             let writers = writers.unwrap_or_default();
-            let known = describe_writers(&writers);
-            let who = match known.as_str() {
-                _ if finding.is_complete() => "",
-                "" => &guess,
+            let who = LazyCell::new(|| match describe_writers(&writers) {
+                _ if finding.is_complete() => String::new(),
+                known if known.is_empty() => guess.clone(),
                 known => known,
-            };
+            });
+            let somebody_listens = instance
+                .started
+                .iter()
+                .filter_map(|id| self.sessions.get(id))
+                .any(|session| session.told < MOST_TOLD);
             let mut trigger = None;
             match &finding {
                 Finding::Changed {
                     setting: setting @ Setting::TracingOn,
                     ..
-                } if writers.is_empty() => {
+                } if writers.is_empty() && somebody_listens => {
                     trigger = traceoff_trigger(instance.control.tracefs());
                     if let (Some(_), Some(watch)) = (&trigger, &mut instance.watch) {
                         watch.excuse(setting);
@@ -204,19 +208,21 @@ impl FtraceController {
                 let Some(sentence) = finding.sentence(session.started, &session.recorded, &root) else {
                     continue;
                 };
+                // Finding out who it was takes its time.
+                if session.told == MOST_TOLD {
+                    continue;
+                }
+                session.told += 1;
                 let (weight, text) = match &trigger {
+                    _ if session.told == MOST_TOLD => (
+                        Weight::Trouble,
+                        "More happened to ftrace than is told here.".to_owned(),
+                    ),
                     Some(file) => (
                         Weight::Remark,
                         format!("{sentence}; the command traceoff in {file} may have done it"),
                     ),
-                    None => (Weight::Trouble, format!("{sentence}{who}.")),
-                };
-                let text = match (weight, session.troubles.len()) {
-                    (Weight::Trouble, MOST_TROUBLES..) => continue,
-                    (Weight::Trouble, number) if number + 1 == MOST_TROUBLES => {
-                        "More happened to ftrace than is told here.".to_owned()
-                    }
-                    _ => text,
+                    None => (Weight::Trouble, format!("{sentence}{}.", *who)),
                 };
                 if weight == Weight::Trouble {
                     session.troubles.push(text.clone());

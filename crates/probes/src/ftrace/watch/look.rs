@@ -12,6 +12,8 @@ use crate::ftrace::tracefs::{EventName, Setting, Tracefs};
 
 /// So many programs are named.
 const MOST_PROGRAMS: usize = 3;
+/// So many descriptors are looked at to find who has a file open: some tens of milliseconds.
+const MOST_DESCRIPTORS: usize = 20_000;
 
 /// Settings that matter to every recording, whether it has changed them or not.
 pub fn watched_settings() -> Vec<Setting> {
@@ -121,17 +123,20 @@ pub fn name_of_process(pid: u32) -> String {
 }
 
 /// Which other programs have files of the directory open, as far as this user may know: a hint at who changed something,
-/// where the kernel does not tell. Reads all of `/proc`, so not for every look.
+/// where the kernel does not tell. Reads much of `/proc`, so not for every look.
 pub fn openers(root: &Path) -> Vec<Program> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut openers = Vec::new();
+    let mut left = MOST_DESCRIPTORS;
     for pid in pids.filter(|pid| *pid != own) {
         let files = fs::read_dir(format!("/proc/{pid}/fd"))
             .into_iter()
             .flatten()
-            .flatten();
+            .flatten()
+            .take(left)
+            .inspect(|_| left -= 1);
         let below_root = files.filter_map(|file| {
             let target = fs::read_link(file.path()).ok()?;
             let below = target.strip_prefix(root).ok()?.to_str()?.to_owned();
