@@ -229,7 +229,7 @@ impl FtraceController {
             Some(instance) => {
                 let result = instance.setup(id, config);
                 if instance.watch.is_some() {
-                    instance.watch(now);
+                    instance.expect_what_is_there(now);
                 }
                 result
             }
@@ -276,7 +276,7 @@ impl FtraceController {
             instance.buffers = CpuBuffer::open_all(instance.control.tracefs())?;
         }
         instance.started.insert(id);
-        instance.watch(now);
+        instance.expect_what_is_there(now);
         if let Some(watch) = &mut instance.watch {
             watch.tell_anew();
         }
@@ -433,7 +433,7 @@ impl FtraceController {
                 instance.watch = None;
                 instance.writers = None;
             } else {
-                instance.watch(now);
+                instance.expect_what_is_there(now);
             }
         }
         let errors = self.close_if_unused(&session.instance);

@@ -37,6 +37,11 @@ pub struct CpuStats {
 }
 
 impl CpuStats {
+    /// Reads those of `cpu`.
+    pub fn read(tracefs: &Tracefs, cpu: u32) -> Result<CpuStats, TracefsError> {
+        Ok(CpuStats::parse(cpu, &tracefs.cpu_stats(cpu)?))
+    }
+
     /// Parses the text of a `stats` file. Lines that are not known are skipped, counters that are missing stay zero.
     pub fn parse(cpu: u32, text: &str) -> CpuStats {
         let mut stats = CpuStats {
@@ -142,7 +147,7 @@ impl FtraceStats {
     pub fn read_cpus(&mut self, tracefs: &Tracefs, cpus: &[u32]) -> Result<(), TracefsError> {
         self.cpus.clear();
         for &cpu in cpus {
-            self.cpus.push(CpuStats::parse(cpu, &tracefs.cpu_stats(cpu)?));
+            self.cpus.push(CpuStats::read(tracefs, cpu)?);
         }
         Ok(())
     }

@@ -583,14 +583,17 @@ impl Tracefs {
             .map_err(|_| error)
     }
 
+    /// The events that are recorded now, and those that are only armed by a trigger.
+    pub fn listed_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
+        let listed = self.read("set_event")?;
+        Ok(listed.lines().filter_map(EventName::from_set_event).collect())
+    }
+
     /// All events that are recorded now.
     pub fn enabled_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
-        let listed = self.read("set_event")?;
-        let events = listed.lines().filter_map(EventName::from_set_event);
-        // `set_event` also lists events that are only armed by a trigger.
-        Ok(events
-            .filter(|event| self.event_enabled(event).unwrap_or(false))
-            .collect())
+        let mut events = self.listed_events()?;
+        events.retain(|event| self.event_enabled(event).unwrap_or(false));
+        Ok(events)
     }
 
     /// Stops recording every event.

@@ -128,10 +128,10 @@ impl Instance {
         let clock = self.control.clock()?;
         let cpu = self.buffers.first()?.cpu();
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let text = self.control.tracefs().cpu_stats(cpu).unwrap_or_default();
+        let stats = CpuStats::read(self.control.tracefs(), cpu).unwrap_or_default();
         Some(ClockSnapshot {
             clock,
-            ftrace_timestamp: CpuStats::parse(cpu, &text).now_nanoseconds(),
+            ftrace_timestamp: stats.now_nanoseconds(),
             boot_timestamp: boot.tv_sec * 1_000_000_000 + boot.tv_nsec,
         })
     }

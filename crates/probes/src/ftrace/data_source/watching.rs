@@ -9,8 +9,8 @@ use crate::ftrace::control::FtraceSessionId;
 use crate::ftrace::reader::CpuBuffer;
 use crate::ftrace::tracefs::Setting;
 use crate::ftrace::watch::look::{
-    describe_openers, describe_writers, events_read, listed_events, look, openers, traceoff_trigger,
-    watched_files, watched_settings,
+    describe_openers, describe_writers, events_read, look, openers, traceoff_trigger, watched_files,
+    watched_settings,
 };
 use crate::ftrace::watch::writers::Writers;
 use crate::ftrace::watch::{Depth, Finding};
@@ -57,7 +57,7 @@ impl Instance {
 
     /// After changes by this program, or when the first session starts: what is there now is as it should be, unless
     /// others changed it before.
-    pub(super) fn watch(&mut self, now: BootTime) {
+    pub(super) fn expect_what_is_there(&mut self, now: BootTime) {
         let is_first = self.watch.is_none();
         let watch = self.watch.get_or_insert_default();
         let tracefs = self.control.tracefs();
@@ -72,7 +72,7 @@ impl Instance {
                 .map(Setting::EventFilter),
         );
         // What the kernel does not list although it could be switched on cannot be watched.
-        let listed = listed_events(tracefs).unwrap_or_default();
+        let listed = tracefs.listed_events().unwrap_or_default();
         let is_watchable = |event: &_| watch.expects_event(event) || listed.contains(event);
         if let Some(writers) = &mut self.writers {
             writers.follow_events(&events);

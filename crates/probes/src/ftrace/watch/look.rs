@@ -53,32 +53,23 @@ pub fn look(tracefs: &Tracefs, settings: &[Setting], depth: Depth) -> Shown {
         settings: settings.iter().filter_map(read).collect(),
         events: match depth {
             Depth::Quick => None,
-            Depth::Regular | Depth::Whole => listed_events(tracefs),
+            Depth::Regular | Depth::Whole => tracefs.listed_events().ok(),
         },
         gone: BTreeSet::new(),
     }
 }
 
-/// The events that are recorded, and those that are armed by a trigger.
-pub fn listed_events(tracefs: &Tracefs) -> Option<BTreeSet<EventName>> {
-    let listed = tracefs.read("set_event").ok()?;
-    Some(listed.lines().filter_map(EventName::from_set_event).collect())
-}
-
 /// How many events the kernel counts as read out of each buffer.
 pub fn events_read(tracefs: &Tracefs, cpus: impl IntoIterator<Item = u32>) -> BTreeMap<u32, u64> {
     cpus.into_iter()
-        .filter_map(|cpu| {
-            let stats = CpuStats::parse(cpu, &tracefs.cpu_stats(cpu).ok()?);
-            Some((cpu, stats.read_events))
-        })
+        .filter_map(|cpu| Some((cpu, CpuStats::read(tracefs, cpu).ok()?.read_events)))
         .collect()
 }
 
 /// What switches recording off by itself, as its owner wants it: a trigger of an event or of a function.
 pub fn traceoff_trigger(tracefs: &Tracefs) -> Option<String> {
     let is_command = |line: &str| !line.starts_with('#') && line.contains("traceoff");
-    for event in listed_events(tracefs)? {
+    for event in tracefs.listed_events().ok()? {
         let file = format!("events/{event}/trigger");
         if tracefs.read(&file).is_ok_and(|text| text.lines().any(is_command)) {
             return Some(file);
