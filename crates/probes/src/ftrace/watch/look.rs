@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::{Depth, Shown};
 use crate::ftrace::stats::CpuStats;
-use crate::ftrace::tracefs::{EventName, Setting, Tracefs};
+use crate::ftrace::tracefs::{Setting, Tracefs};
 
 /// So many programs are named.
 const MOST_PROGRAMS: usize = 3;
