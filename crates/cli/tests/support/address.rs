@@ -25,5 +25,5 @@ pub(crate) fn abandoned_socket(path: &Path) {
         SocketFlags::CLOEXEC,
         None,
     );
-    rustix::net::bind(&socket.unwrap(), &SocketAddrUnix::new(path).unwrap()).unwrap();
+    rustix::net::bind(socket.unwrap(), &SocketAddrUnix::new(path).unwrap()).unwrap();
 }
