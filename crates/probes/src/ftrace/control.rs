@@ -458,12 +458,13 @@ impl Control {
             return;
         }
         self.active.remove(&id);
+        if self.sessions.is_empty() {
+            // `put_back` knows whether somebody else records by now, and goes on recording if so.
+            return;
+        }
         // If somebody else has switched it off, it stays theirs.
         if self.active.is_empty() && self.restorer.looks_as_left(&Setting::TracingOn) {
             let _ = self.set("cannot stop recording", &Setting::TracingOn, "0");
-        }
-        if self.sessions.is_empty() {
-            return;
         }
         // What fails here leaves more in the buffers than needed until the last session ends.
         self.disable_unwanted_events();

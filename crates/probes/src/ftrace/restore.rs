@@ -7,10 +7,10 @@
 //! command line calls `replay` when it starts `traced_probes`, and [`hard_reset`] after it for `--cleanup-after-crash` and
 //! `--reset-ftrace`.
 //!
-//! Others may change the same files while a session runs, and are likely to after a crash. So nothing is put back that
-//! does not look as it was left here. If somebody else seems to be tracing, what would cost them events stays as it is
-//! (recording, buffers, clock, tracer), and the journal of a crashed daemon is thrown away: what looks as it was left may
-//! by now be what they want.
+//! Others may change the same files while a session runs, and are likely to after a crash. So a setting is put back only
+//! if it still has the value that this program gave it. If somebody else is tracing by then, nothing is done that would
+//! cost them events: the clock, the buffers' sizes and the tracer stay as they are, and recording is at most switched on.
+//! After a crash the whole journal is thrown away in that case.
 //!
 //! Two things cannot be put back: the events that were in the buffers (changing the clock or a size loses them in any
 //! case), and the unexpanded state of a buffer that nobody had used yet.
@@ -359,7 +359,8 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
     };
     let tracing_on = changes
         .found(&Setting::TracingOn)
-        .filter(|_| is_due(&Setting::TracingOn));
+        .filter(|_| changes.looks_as_left(tracefs, &Setting::TracingOn));
+    let may_pause = tracing_on.is_some() && somebody_else.is_none();
     // They would hold somebody else's events, had those been changed.
     let buffers_are_ours = [Setting::TraceClock, Setting::BufferSizeKb]
         .iter()
@@ -367,7 +368,7 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
 
     // First nothing new is recorded, then the events, then what decides how they are recorded. Changing current_tracer
     // or the clock under a running recording would mix two kinds of data in one buffer.
-    if tracing_on.is_some() {
+    if may_pause {
         note(tracefs.set(&Setting::TracingOn, "0"));
     }
     for event in &changes.events_on {
@@ -385,7 +386,7 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
         }
     }
     // What is left in the buffers are events that were recorded for sessions that have ended.
-    if tracing_on.is_some() && buffers_are_ours {
+    if may_pause && buffers_are_ours {
         note(tracefs.clear_buffers());
     }
     for probe in &changes.kprobes {
@@ -398,21 +399,18 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
             note(tracefs.set_event(event, Recording::On));
         }
     }
-    if let Some(value) = tracing_on {
+    // Switching on costs nobody events: who records now may have found it on, before it was switched off here.
+    if let Some(value) = tracing_on.filter(|found| may_pause || *found == "1") {
         note(tracefs.set(&Setting::TracingOn, value));
     }
     errors
 }
 
-/// Whether a change of `setting` loses events, or keeps them from being recorded.
+/// Whether a change of `setting` loses events.
 fn costs_events(setting: &Setting) -> bool {
     matches!(
         setting,
-        Setting::TracingOn
-            | Setting::TraceClock
-            | Setting::BufferSizeKb
-            | Setting::CpuBufferSizeKb(_)
-            | Setting::CurrentTracer
+        Setting::TraceClock | Setting::BufferSizeKb | Setting::CpuBufferSizeKb(_) | Setting::CurrentTracer
     )
 }
 

@@ -105,6 +105,38 @@ fn sessions_share_events_and_the_last_one_puts_everything_back() {
 }
 
 #[test]
+fn who_records_at_the_end_goes_on_recording() {
+    for waiting in [None, Some(SECOND)] {
+        let Some(instance) = TestInstance::new() else {
+            return;
+        };
+        let theirs = EventName::new("sched", "sched_process_exit");
+        let mut control = control(&instance);
+        setup(&mut control, FIRST, &config(&["sched_switch"])).unwrap();
+        control.activate(FIRST).unwrap();
+        instance.tracefs.set_event(&theirs, Recording::On).unwrap();
+        std::fs::write(instance.tracefs.root().join("trace_marker"), "theirs").unwrap();
+        if let Some(id) = waiting {
+            setup(&mut control, id, &config(&["sched_waking"])).unwrap();
+        }
+
+        control.remove(FIRST);
+        let recording = instance.tracefs.recording().unwrap();
+        let switched_off = waiting.is_some();
+        assert_eq!(recording == Recording::Off, switched_off, "{waiting:?}");
+        waiting.map(|id| control.remove(id));
+        assert!(control.put_back().is_empty());
+        assert_eq!(
+            instance.tracefs.recording().unwrap(),
+            Recording::On,
+            "{waiting:?}"
+        );
+        assert_eq!(enabled(&instance), ["sched/sched_process_exit"]);
+        assert!(instance.tracefs.read("trace").unwrap().contains("theirs"));
+    }
+}
+
+#[test]
 fn the_most_impatient_active_session_sets_the_watermark() {
     let Some(instance) = TestInstance::new() else {
         return;
