@@ -14,7 +14,7 @@ use crate::clock::Now;
 use crate::discarded::Discarded;
 use crate::ids::{BufferId, ChunkId, FlushRequestId, ProducerId};
 use crate::limits;
-use crate::producer::{MemorySharing, Target, writer_id};
+use crate::producer::{MemorySharing, Placed, Target, writer_id};
 use crate::service::Service;
 use crate::trace_buffer::{ChunkState, MorePatches, Patch};
 
@@ -49,10 +49,11 @@ impl Service {
             return;
         }
         let moves = request.chunks_to_move.iter();
-        self.move_chunks(
+        let discarded = self.move_chunks(
             producer,
             moves.map(|entry| (Move::from(entry), entry.data.as_deref())),
         );
+        self.count_discarded(producer, &discarded);
         self.patch_chunks(producer, &request.chunks_to_patch);
         if let Some(flush) = request.flush_request_id.filter(|id| *id != 0) {
             self.flush_acknowledged(producer, FlushRequestId(flush), now);
@@ -75,10 +76,11 @@ impl Service {
             && self.may_commit(producer)
         {
             let moves = moves.0.iter();
-            self.move_chunks(
+            let discarded = self.move_chunks(
                 producer,
                 moves.map(|(entry, data)| (*entry, data.clone().and_then(|data| request.get(data)))),
             );
+            self.count_discarded(producer, &discarded);
             self.patch_chunks(producer, patches);
             if let Some(flush) = flush.filter(|id| *id != 0) {
                 self.flush_acknowledged(producer, FlushRequestId(flush), &now());
@@ -97,22 +99,22 @@ impl Service {
             .is_some_and(|entry| entry.smb.is_some() || entry.sharing == MemorySharing::Impossible)
     }
 
+    /// Returns the chunks that reach no buffer.
     fn move_chunks<'a>(
         &mut self,
         producer: ProducerId,
         moves: impl Iterator<Item = (Move, Option<&'a [u8]>)>,
-    ) {
+    ) -> Discarded {
+        let mut discarded = Discarded::default();
         let Some(sender) = self.producers.get(&producer) else {
-            return;
+            return discarded;
         };
         let mut protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
         let chunk = &mut self.chunk;
-        let mut discarded = Discarded::default();
         let mut to = Target {
             entry: sender,
             producer,
             buffers: &mut self.buffers,
-            discarded: &mut discarded,
             protovm_work: &mut protovm_work,
         };
         for (entry, data) in moves {
@@ -139,34 +141,45 @@ impl Service {
                     })
                     .map(|header| (header, ChunkState::Complete)),
             };
-            match taken {
-                Some((header, state)) => to.copy_chunk(target, &header, state, chunk),
-                None => to.discarded.chunk(target),
+            let placed = taken.map_or(Placed::Nowhere, |(header, state)| {
+                to.copy_chunk(target, &header, state, chunk)
+            });
+            if placed == Placed::Nowhere
+                && let Some(counts) = discarded.counts(target, sender, to.buffers, self.buffer_ids)
+            {
+                counts.chunks += 1;
             }
         }
-        self.count_discarded(producer, &discarded);
+        discarded
     }
 
     fn patch_chunks(&mut self, producer: ProducerId, chunks: &[ChunkToPatch]) {
         let mut discarded = Discarded::default();
         for chunk in chunks {
-            self.patch_chunk(producer, chunk, &mut discarded);
+            let target = chunk.target_buffer.and_then(|id| u16::try_from(id).ok());
+            let target = BufferId(target.unwrap_or_default());
+            let in_vain = self.patch_chunk(producer, target, chunk);
+            if in_vain > 0
+                && let Some(sender) = self.producers.get(&producer)
+                && let Some(counts) = discarded.counts(target, sender, &self.buffers, self.buffer_ids)
+            {
+                counts.patches += in_vain;
+            }
         }
         self.count_discarded(producer, &discarded);
     }
 
-    fn patch_chunk(&mut self, producer: ProducerId, entry: &ChunkToPatch, discarded: &mut Discarded) {
+    /// Returns how many of the patches cannot be applied anywhere.
+    fn patch_chunk(&mut self, producer: ProducerId, target: BufferId, entry: &ChunkToPatch) -> u64 {
         let count = entry.patches.len() as u64;
-        let target = entry.target_buffer.and_then(|id| u16::try_from(id).ok());
-        let target = BufferId(target.unwrap_or_default());
         let writer = entry.writer_id.and_then(writer_id);
         let (Some(buffer), Some(writer)) = (self.buffers.get_mut(&target), writer) else {
-            // Usual for patches that were on their way when the session ended.
-            return discarded.patches(target, count);
+            return count;
         };
         if entry.patches.len() > limits::MAX_PATCHES_PER_CHUNK {
-            return discarded.patches(target, count);
+            return count;
         }
+        let mut in_vain = 0;
         let mut patches = Vec::with_capacity(entry.patches.len());
         for patch in &entry.patches {
             match patch
@@ -178,7 +191,7 @@ impl Service {
                     offset: patch.offset.unwrap_or_default(),
                     data,
                 }),
-                None => discarded.patches(target, 1),
+                None => in_vain += 1,
             }
         }
         let more = if entry.has_more_patches.unwrap_or_default() {
@@ -195,6 +208,7 @@ impl Service {
             &patches,
             more,
         );
+        in_vain
     }
 }
 
@@ -265,6 +279,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::producer::{Credentials, Introduction};
 
     /// What a request says: its chunks with the bytes that came along, and the rest.
     type Said = (Vec<(Move, Option<Vec<u8>>)>, Rest);
@@ -367,6 +382,24 @@ mod tests {
             bytes.truncate(length.index(bytes.len()));
             prop_assert_eq!(read(&bytes), decoded(&bytes));
         }
+    }
+
+    #[test]
+    fn a_request_that_names_all_buffers_there_could_be_is_counted_in_little_room() {
+        let mut service = Service::new(Default::default());
+        let producer = service
+            .connect_producer(Credentials { uid: 1, pid: None }, Introduction::default())
+            .unwrap();
+        let every = (0..=u16::MAX).rev().map(|id| {
+            let entry = Move {
+                target_buffer: id.into(),
+                ..Move::default()
+            };
+            (entry, None)
+        });
+        let discarded = service.move_chunks(producer, every);
+        assert_eq!(discarded.astray.chunks, 1 << 16);
+        assert!(discarded.for_buffers.is_empty());
     }
 
     #[test]

@@ -1,53 +1,68 @@
 //! Chunks and patches that reach no buffer, and the sessions that lose them.
 //!
-//! `commit` and `scrape` collect them while they hold the buffers, and then count them for sessions. A chunk for a session's buffer is a loss
-//! of that session. A chunk for a session that is over is nobody's loss. A chunk for a buffer that never existed may have been meant for any
-//! session of its producer, so it counts in each of them. The same goes for patches.
+//! `commit` collects them while it holds the buffers, and then counts them for sessions. A chunk for a session's buffer is a loss of that
+//! session. A chunk for a session that is over is nobody's loss. A chunk for a buffer that never existed may have been meant for any
+//! session that records its producer, so it counts in each of them. The same goes for patches.
 
 use crate::ids::{BufferId, ProducerId};
 use crate::ordered::OrderedMap;
-use crate::service::Service;
+use crate::producer::Producer;
+use crate::service::{BufferIds, Service};
+use crate::trace_buffer::TraceBuffer;
 
-/// The chunks and patches that one producer sent in vain, by the buffer that it named.
+/// The chunks and patches that one producer sent in vain.
 #[derive(Debug, Default)]
-pub(crate) struct Discarded(OrderedMap<BufferId, Counts>);
+pub(crate) struct Discarded {
+    /// By the buffer that they were for. Requests can name any number of buffers, so only those that are there are here.
+    pub(crate) for_buffers: OrderedMap<BufferId, Counts>,
+    /// Nobody knows for which.
+    pub(crate) astray: Counts,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    chunks: u64,
-    patches: u64,
+pub(crate) struct Counts {
+    pub(crate) chunks: u64,
+    pub(crate) patches: u64,
 }
 
 impl Discarded {
-    pub(crate) fn chunk(&mut self, target: BufferId) {
-        self.0.get_or_insert_with(target, Counts::default).chunks += 1;
-    }
-
-    pub(crate) fn patches(&mut self, target: BufferId, count: u64) {
-        self.0.get_or_insert_with(target, Counts::default).patches += count;
+    /// The counts for what `sender` meant for the buffer `target`; none if nobody misses it.
+    pub(crate) fn counts(
+        &mut self,
+        target: BufferId,
+        sender: &Producer,
+        buffers: &OrderedMap<BufferId, TraceBuffer>,
+        given_out: BufferIds,
+    ) -> Option<&mut Counts> {
+        match buffers.contains_key(&target) {
+            true if sender.allowed_buffers.contains(&target) => {
+                Some(self.for_buffers.get_or_insert_with(target, Counts::default))
+            }
+            // Usual for what was on its way when its session ended.
+            false if given_out.contain(target) => None,
+            _ => Some(&mut self.astray),
+        }
     }
 }
 
 impl Service {
     /// Counts a producer's discarded chunks and patches in the sessions that lose them.
     pub(crate) fn count_discarded(&mut self, producer: ProducerId, discarded: &Discarded) {
-        for (target, counts) in discarded.0.iter() {
-            let entry = self.producers.get(&producer);
-            let may_write = entry.is_some_and(|entry| entry.allowed_buffers.contains(target));
-            let is_here = self.buffers.contains_key(target);
-            if !is_here && self.was_given_out(*target) {
-                continue;
-            }
-            for session in self.sessions.values_mut() {
-                let lacks_it = match is_here && may_write {
-                    true => session.buffers.contains(target),
-                    false => !session.instances.of(producer).is_empty(),
-                };
-                if lacks_it {
-                    session.chunks_discarded += counts.chunks;
-                    session.patches_discarded += counts.patches;
-                }
-            }
+        let Discarded { for_buffers, astray } = discarded;
+        if for_buffers.is_empty() && astray.chunks == 0 && astray.patches == 0 {
+            return;
+        }
+        for session in self.sessions.values_mut() {
+            let own = session
+                .buffers
+                .iter()
+                .filter_map(|buffer| for_buffers.get(buffer));
+            let anybodys = session.records(producer).then_some(astray);
+            let lost = own.chain(anybodys).fold((0, 0), |(chunks, patches), more| {
+                (chunks + more.chunks, patches + more.patches)
+            });
+            session.chunks_discarded += lost.0;
+            session.patches_discarded += lost.1;
         }
     }
 }

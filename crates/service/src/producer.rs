@@ -12,7 +12,6 @@ use ferretto_smb::{ChunkHeader, MAX_WRITER_ID, ServiceSmb};
 
 use crate::absences::{Absence, AbsenceKind};
 use crate::clock::Now;
-use crate::discarded::Discarded;
 use crate::effort::Effort;
 use crate::ids::{BufferId, DataSourceInstanceId, IdHasher, ProducerId, SessionId, WriterId};
 use crate::limits;
@@ -84,7 +83,7 @@ pub enum MemorySharing {
 /// Whether chunks that a producer did not return may be taken out of its shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scraping {
-    /// They stay, until the producer goes away in mid-recording.
+    /// They are left there. Only when the producer goes away while a session records are they copied.
     #[default]
     Disabled,
     /// At a flush, a stop and when the producer goes away, whatever its registered writers have finished is copied.
@@ -542,10 +541,17 @@ pub(crate) struct Target<'a> {
     pub(crate) entry: &'a Producer,
     pub(crate) producer: ProducerId,
     pub(crate) buffers: &'a mut OrderedMap<BufferId, TraceBuffer>,
-    /// Collects the chunks that reach no buffer.
-    pub(crate) discarded: &'a mut Discarded,
     /// Work that may still be done to merge what is overwritten.
     pub(crate) protovm_work: &'a mut u64,
+}
+
+/// Whether a chunk reached the buffer it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Placed {
+    InBuffer,
+    /// Usually it was on its way when its session ended.
+    Nowhere,
 }
 
 impl Target<'_> {
@@ -556,20 +562,17 @@ impl Target<'_> {
         header: &ChunkHeader,
         state: ChunkState,
         payload: &[u8],
-    ) {
+    ) -> Placed {
         let registered_elsewhere = self
             .entry
             .writers
             .get(&header.writer)
             .is_some_and(|buffer| *buffer != target);
         if !self.entry.allowed_buffers.contains(&target) || registered_elsewhere {
-            // Usually a chunk that was on its way when its session ended.
-            self.discarded.chunk(target);
-            return;
+            return Placed::Nowhere;
         }
         let Some(buffer) = self.buffers.get_mut(&target) else {
-            self.discarded.chunk(target);
-            return;
+            return Placed::Nowhere;
         };
         let info = ChunkInfo {
             producer: self.producer,
@@ -590,6 +593,7 @@ impl Target<'_> {
         if let Some(left) = buffer.protovm_work_left() {
             *self.protovm_work = left;
         }
+        Placed::InBuffer
     }
 }
 

@@ -134,6 +134,7 @@ impl Service {
         sources.get(place.ok()?)
     }
 
+    /// A session as a part of the service's state.
     fn session_part(&self, session: &Session) -> Vec<u8> {
         let config = &session.config;
         let tracing_sessions = vec![tracing_service_state::TracingSession {
@@ -306,7 +307,7 @@ fn data_source_part(producer: ProducerId, source: &Registration, max: usize) -> 
     encode(&short.encode_to_vec())
 }
 
-/// A session as a part of the service's state.
+/// The counters of a buffer, as the schema has them.
 fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
     trace_stats::BufferStats {
         buffer_size: Some(stats.buffer_size),

@@ -3,19 +3,17 @@
 //! `flush` and `lifecycle` scrape the producers that allow it. `producer` scrapes every producer that goes away, because it will not
 //! commit anything any more.
 
-use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use ferretto_smb::Completeness;
 
-use crate::discarded::Discarded;
-use crate::ids::{BufferId, IdHasher, ProducerId, SessionId, WriterId};
+use crate::ids::{BufferId, ProducerId, SessionId, WriterId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::LogLevel;
 use crate::producer::{Owner, Scraping, Target, writer_id};
 use crate::service::Service;
-use crate::session::{Session, State};
+use crate::session::Session;
 use crate::trace_buffer::ChunkState;
 
 /// What scraping may still take.
@@ -49,19 +47,19 @@ impl ScrapeBudget {
     }
 }
 
-/// What becomes of chunks of writers that are not registered.
+/// Chunks whose writer is not registered.
 #[derive(Debug)]
 enum Strangers {
-    /// They stay: the registrations may be on their way.
+    /// They are left alone, since the registration may still come.
     Stay,
-    /// They go to the only buffer that the producer writes into. These writers have left some.
-    MeantFor(BufferId, HashSet<WriterId, IdHasher>),
-    /// They may be meant for any of several buffers. So many are lost.
+    /// The producer writes into one buffer only, so they go there.
+    MeantFor(BufferId),
+    /// The producer writes into several buffers, and nothing says which is meant. Counts the chunks.
     Lost(u64),
 }
 
 impl Strangers {
-    /// Of a producer that goes away, and these are the sessions that record it.
+    /// What to do with them when `producer` goes away while these sessions record it.
     fn of(producer: ProducerId, recording: &[&Session]) -> Strangers {
         let mut targets = OrderedSet::new();
         for session in recording {
@@ -72,20 +70,17 @@ impl Strangers {
         }
         match (targets.first(), targets.len()) {
             (None, _) => Strangers::Stay,
-            (Some(only), 1) => Strangers::MeantFor(*only, HashSet::default()),
+            (Some(only), 1) => Strangers::MeantFor(*only),
             (Some(_), _) => Strangers::Lost(0),
         }
     }
 
-    /// Where a chunk of this writer goes, if it goes anywhere. Honest producers have no ids but those that can be registered.
+    /// The buffer for a chunk of this writer, if there is one. Ids that cannot be registered are ignored.
     fn place(&mut self, writer: WriterId) -> Option<BufferId> {
-        let writer = writer_id(writer.0.into())?;
+        writer_id(writer.0.into())?;
         match self {
             Strangers::Stay => None,
-            Strangers::MeantFor(buffer, found) => {
-                found.insert(writer);
-                Some(*buffer)
-            }
+            Strangers::MeantFor(buffer) => Some(*buffer),
             Strangers::Lost(chunks) => {
                 *chunks += 1;
                 None
@@ -142,11 +137,8 @@ impl Service {
         let Some(entry) = self.producers.get(&producer) else {
             return;
         };
-        let records = |session: &&Session| {
-            let is_running = matches!(session.state, State::Started | State::DisablingWaitingStopAcks);
-            is_running && !session.instances.of(producer).is_empty()
-        };
-        let recording: Vec<&Session> = self.sessions.values().filter(records).collect();
+        let sessions = self.sessions.values();
+        let recording: Vec<&Session> = sessions.filter(|session| session.records(producer)).collect();
         let buffers: Vec<BufferId> = match entry.scraping {
             Scraping::Enabled => self
                 .sessions
@@ -161,28 +153,25 @@ impl Service {
                 .collect(),
         };
         let mut strangers = Strangers::of(producer, &recording);
-        let mut writers: Vec<(WriterId, BufferId)> =
-            entry.writers.iter().map(|(id, to)| (*id, *to)).collect();
         let mut left = ScrapeBudget::of_the_last_time();
         let _ = self.scrape(&buffers, producer, &mut left, &mut strangers);
-        match strangers {
-            Strangers::Stay => {}
-            Strangers::MeantFor(buffer, found) => {
-                writers.extend(found.into_iter().map(|writer| (writer, buffer)));
-            }
-            Strangers::Lost(chunks) => {
-                for session in self.sessions.values_mut() {
-                    if records(&&*session) {
-                        session.chunks_discarded += chunks;
-                    }
-                }
+        if let Strangers::Lost(chunks) = strangers {
+            let sessions = self.sessions.values_mut();
+            for session in sessions.filter(|session| session.records(producer)) {
+                session.chunks_discarded += chunks;
             }
         }
-        for (writer, buffer) in writers {
-            if let Some(buffer) = self.buffers.get_mut(&buffer) {
-                buffer.writer_gone(producer, writer);
+        let Some(entry) = self.producers.get_mut(&producer) else {
+            return;
+        };
+        for id in &entry.allowed_buffers {
+            if let Some(buffer) = self.buffers.get_mut(id) {
+                buffer.producer_gone(producer);
             }
         }
+        // The flushes and stops that its end completes find nothing of it any more: it would be counted and charged again.
+        entry.smb = None;
+        entry.writers.clear();
     }
 
     /// Copies the packets that a producer's writers have finished but not committed, if they are meant for one of these buffers. Breaks if
@@ -215,13 +204,10 @@ impl Service {
             pages,
             protovm_work,
         } = left;
-        // Stays empty: only chunks for buffers that are here are scraped.
-        let mut discarded = Discarded::default();
         let mut target = Target {
             entry,
             producer,
             buffers: &mut self.buffers,
-            discarded: &mut discarded,
             protovm_work,
         };
         smb.scrape_until(pages, |candidate| {
@@ -240,7 +226,8 @@ impl Service {
                 Completeness::Complete => ChunkState::Complete,
                 Completeness::BeingWritten => ChunkState::Incomplete,
             };
-            target.copy_chunk(buffer, &header, state, chunk);
+            // Only chunks for buffers that are here come so far.
+            let _ = target.copy_chunk(buffer, &header, state, chunk);
             ControlFlow::Continue(())
         })
     }

@@ -127,9 +127,7 @@ pub struct Service {
     pub(crate) last_registration: u64,
     pub(crate) last_instance: u64,
     pub(crate) last_flush: u64,
-    last_buffer: u16,
-    /// All ids of buffers were given out once.
-    buffer_ids_went_round: bool,
+    pub(crate) buffer_ids: BufferIds,
 
     /// What work is timed with that could take long.
     pub(crate) processor_clock: Option<ProcessorClock>,
@@ -170,8 +168,7 @@ impl Service {
             last_registration: 0,
             last_instance: 0,
             last_flush: 0,
-            last_buffer: 0,
-            buffer_ids_went_round: false,
+            buffer_ids: BufferIds::default(),
             processor_clock: None,
             chunk: Vec::new(),
             moves: crate::commit::Moves::default(),
@@ -300,20 +297,12 @@ impl Service {
     /// does not meet its successor.
     pub(crate) fn allocate_buffer_id(&mut self) -> Option<BufferId> {
         for _ in 0..u16::MAX {
-            self.last_buffer = self.last_buffer.checked_add(1).unwrap_or_else(|| {
-                self.buffer_ids_went_round = true;
-                1
-            });
-            if !self.buffers.contains_key(&BufferId(self.last_buffer)) {
-                return Some(BufferId(self.last_buffer));
+            let id = self.buffer_ids.next();
+            if !self.buffers.contains_key(&id) {
+                return Some(id);
             }
         }
         None
-    }
-
-    /// Whether there is or was a buffer with this id.
-    pub(crate) fn was_given_out(&self, id: BufferId) -> bool {
-        id.0 != 0 && (id.0 <= self.last_buffer || self.buffer_ids_went_round)
     }
 
     /// Records for the consumer of a session, if it observes such things, that an instance changed its state.
@@ -458,6 +447,29 @@ impl Service {
                 return Some(self.last_producer);
             }
         }
+    }
+}
+
+/// The ids of buffers that were given out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BufferIds {
+    last: u16,
+    /// All of them were, once.
+    went_round: bool,
+}
+
+impl BufferIds {
+    fn next(&mut self) -> BufferId {
+        self.last = self.last.checked_add(1).unwrap_or_else(|| {
+            self.went_round = true;
+            1
+        });
+        BufferId(self.last)
+    }
+
+    /// Whether there is or was a buffer with this id.
+    pub(crate) fn contain(self, id: BufferId) -> bool {
+        id.0 != 0 && (id.0 <= self.last || self.went_round)
     }
 }
 

@@ -380,6 +380,12 @@ impl Session {
         }
     }
 
+    /// Whether it is there for what this producer writes now.
+    pub(crate) fn records(&self, producer: ProducerId) -> bool {
+        let is_running = matches!(self.state, State::Started | State::DisablingWaitingStopAcks);
+        is_running && !self.instances.of(producer).is_empty()
+    }
+
     /// Whether it is a clone of another.
     pub(crate) fn is_clone(&self) -> bool {
         self.state == State::ClonedReadOnly

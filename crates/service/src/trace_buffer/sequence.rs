@@ -3,7 +3,7 @@
 //!
 //! Sequences live in slots that chunk headers refer to, so only a commit looks one up by its key. A sequence
 //! without chunks is *idle*; the most recent [`MAX_IDLE`] idle ones are kept, because what they remember is how
-//! losses between now and their next chunk are noticed. Everything is O(1) in the number of sequences.
+//! losses between now and their next chunk are noticed. Everything but the end of a producer is O(1) in the number of sequences.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
@@ -75,7 +75,7 @@ pub(super) struct Sequence {
     /// The rest of the packet at the front was looked for and is not here yet; nothing has come since. To look again would take as long
     /// as the packet has pieces, at every read.
     pub(super) waits: bool,
-    /// Its writer is gone, so no more patches will come.
+    /// Its producer is gone, so no more patches will come.
     pub(super) abandoned: bool,
     idle: Idle,
 }
@@ -188,6 +188,13 @@ impl Sequences {
 
     pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Sequence {
         &mut self.slots[slot.0 as usize]
+    }
+
+    /// Looks at all there are.
+    pub(super) fn of_producer_mut(&mut self, producer: ProducerId) -> impl Iterator<Item = &mut Sequence> {
+        // Vacant slots may be among them: what is written there is overwritten when they are taken.
+        let slots = self.slots.iter_mut();
+        slots.filter(move |sequence| sequence.info.producer == producer)
     }
 
     /// To be called when an idle sequence gets a chunk.

@@ -157,11 +157,10 @@ impl TraceBuffer {
         true
     }
 
-    /// The writer is gone and sends no patches any more. Packets that wait for patches are lost, and no longer hold up the rest of their
-    /// sequence.
-    pub fn writer_gone(&mut self, producer: ProducerId, writer: WriterId) {
-        if let Some(slot) = self.sequences.find(SequenceKey { producer, writer }) {
-            let sequence = self.sequences.get_mut(slot);
+    /// The producer is gone and sends no patches any more. Packets that wait for patches are lost, and no longer hold up the rest of their
+    /// sequences.
+    pub fn producer_gone(&mut self, producer: ProducerId) {
+        for sequence in self.sequences.of_producer_mut(producer) {
             sequence.abandoned = true;
             sequence.waits = false;
         }
@@ -355,7 +354,7 @@ impl TraceBuffer {
         }
     }
 
-    /// Whether everything in these `bytes` bytes has surely been read.
+    /// Whether these `bytes` bytes certainly hold only chunks that were read. May say no although they do.
     fn is_read(&self, start: u32, bytes: u32) -> bool {
         let end = (start + bytes).min(self.ring.used());
         let mut at = start;

@@ -1,6 +1,6 @@
 //! Data that producers did not commit, or committed wrongly: what is taken out of their shared memory, and when.
 
-use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, commit_data_request};
+use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, commit_data_request, trace_config};
 use ferretto_service::{ConsumerId, FlushOutcome, ProducerId, Scraping};
 use ferretto_smb::{FirstPacket, NewChunk};
 
@@ -227,14 +227,21 @@ fn what_such_a_producer_leaves_goes_into_sessions_that_record_only() {
 fn what_a_lost_producer_left_unpatched_stays_out_and_holds_up_nothing() {
     const CONTINUES_ON_NEXT: u16 = 2;
     const NEEDS_PATCHING: u16 = 4;
-    for scraping in [Scraping::Enabled, Scraping::Disabled] {
+    // Writers need not be registered any more, or yet, and then all of their chunks may be committed.
+    for (scraping, is_registered) in [
+        (Scraping::Enabled, true),
+        (Scraping::Disabled, true),
+        (Scraping::Enabled, false),
+    ] {
         let mut world = World::new();
         let producer = world.producer_with("p", scraping);
         world.offer(producer, "d");
         let consumer = world.consumer();
         world.enable(consumer, &config(&["d"]));
         let target = world.target(producer);
-        world.service.register_trace_writer(producer, 1, target.into());
+        if is_registered {
+            world.service.register_trace_writer(producer, 1, target.into());
+        }
         // Committed with a packet that goes on in the next chunk and whose length is to be patched.
         let mut chunk = ferretto_wire::Writer::new();
         chunk.raw(&0u32.to_le_bytes());
@@ -246,7 +253,7 @@ fn what_a_lost_producer_left_unpatched_stays_out_and_holds_up_nothing() {
         request.chunks_to_move[0].data = Some(chunk.as_slice().to_vec());
         let now = world.now;
         world.service.commit(producer, &request, &now);
-        // Of the next the service was not told.
+        // Of the next the service was not told, if it is to find it by the registration.
         let new = NewChunk {
             first: FirstPacket::Continued,
             writer: ferretto_smb::WriterId(1),
@@ -255,7 +262,11 @@ fn what_a_lost_producer_left_unpatched_stays_out_and_holds_up_nothing() {
         let mut next = world.take_chunk(producer, new);
         next.write(0, &[framed("end of it"), framed("after it")].concat());
         next.publish(2);
+        let next_commit = commit_of(next.page(), next.index(), target);
         next.complete();
+        if !is_registered {
+            world.service.commit(producer, &next_commit, &now);
+        }
         assert_eq!(texts(&world.read(consumer)), ["whole"]);
         world.lose_producer(producer);
         let read = world.read(consumer);
@@ -263,6 +274,37 @@ fn what_a_lost_producer_left_unpatched_stays_out_and_holds_up_nothing() {
         let marked = read.iter().find(|packet| packet.trusted_pid.is_some());
         assert!(marked.is_some_and(|packet| packet.previous_packet_dropped.is_some()));
     }
+}
+
+#[test]
+fn what_a_producer_leaves_is_taken_once_whoever_waits_for_it() {
+    let mut world = World::new();
+    let producer = world.producer_with("p", Scraping::Enabled);
+    world.register(
+        producer,
+        &DataSourceDescriptor {
+            name: Some("d".into()),
+            will_notify_on_stop: Some(true),
+            ..Default::default()
+        },
+    );
+    let consumer = world.consumer();
+    let mut small = config(&["d"]);
+    small.buffers[0].size_kb = Some(4);
+    small.buffers[0].fill_policy = Some(trace_config::buffer_config::FillPolicy::DISCARD);
+    world.enable(consumer, &small);
+    let target = world.target(producer);
+    world.service.register_trace_writer(producer, 1, target.into());
+    world.commit(producer, 1, target, &[&packet(&"x".repeat(3000))]);
+    let _ = world.write(producer, 1, target, &[&packet(&"y".repeat(3000))]);
+    let now = world.now;
+    world.service.flush(consumer, 0, 0, 0, &now);
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    world.lose_producer(producer);
+    assert_eq!(world.consumers[&consumer].disabled, [None]);
+    let stats = world.service.trace_stats(consumer).unwrap();
+    assert_eq!(stats.buffer_stats[0].chunks_discarded, Some(1));
 }
 
 /// The chunks that this consumer's session knows to be lost.
@@ -484,9 +526,11 @@ fn what_goes_nowhere_is_counted_where_it_is_missing() {
     );
     let of_other = world.consumer();
     world.enable(of_other, &config(&["f"]));
+    let now = world.now;
+    world.service.disable_tracing(before, &now);
     send(&mut world, 0);
     assert_eq!(lost(&mut world, of_other), (0, 0));
-    let now = world.now;
+    assert_eq!(lost(&mut world, before), (6, 12), "it is over");
     world.service.free_buffers(before, &now);
     send(&mut world, target);
     assert_eq!(

@@ -526,15 +526,19 @@ impl Model {
         }
     }
 
-    /// The writer dies: what it has in shared memory is scraped, patches that it has not sent never come.
+    /// The writer's producer dies: what is in its shared memory is scraped, patches that it has not sent never come.
     fn die(&mut self, index: usize) {
-        self.scrape(index);
-        let writer = &mut self.writers[index];
-        writer.is_gone = true;
-        writer.in_flight.clear();
-        writer.unpatched.clear();
-        let (producer, writer) = (ProducerId(writer.producer), WriterId(writer.writer));
-        self.buffer.writer_gone(producer, writer);
+        let producer = self.writers[index].producer;
+        for index in 0..self.writers.len() {
+            if self.writers[index].producer == producer {
+                self.scrape(index);
+                let writer = &mut self.writers[index];
+                writer.is_gone = true;
+                writer.in_flight.clear();
+                writer.unpatched.clear();
+            }
+        }
+        self.buffer.producer_gone(ProducerId(producer));
     }
 
     fn patch(&mut self, index: usize) {

@@ -190,7 +190,7 @@ fn a_full_buffer_that_discards_still_takes_patches() {
 }
 
 #[test]
-fn what_a_lost_writer_left_unpatched_is_lost_and_holds_up_nothing() {
+fn what_a_lost_producer_left_unpatched_is_lost_and_holds_up_nothing() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 9).begin('b', 9).needs_patching());
     buffer.commit(chunk(1, 1, 1).end('c', 9).whole('d', 9).begin('e', 9));
@@ -199,7 +199,7 @@ fn what_a_lost_writer_left_unpatched_is_lost_and_holds_up_nothing() {
     buffer.commit(chunk(2, 1, 0).begin('i', 9).needs_patching());
     buffer.commit(chunk(2, 1, 1).end('j', 9).whole('k', 9));
     assert_eq!(buffer.read(), ["a9"]);
-    buffer.0.writer_gone(ProducerId(1), WriterId(1));
+    buffer.0.producer_gone(ProducerId(1));
     buffer.0.begin_read();
     for text in ["dddddddd", "hhhhhhhh"] {
         let packet = buffer.0.read_next_packet().expect("it waits for nothing");
@@ -219,9 +219,9 @@ fn what_a_lost_writer_left_unpatched_is_lost_and_holds_up_nothing() {
 }
 
 #[test]
-fn the_end_of_a_writer_that_wrote_nothing_changes_nothing() {
+fn the_end_of_a_producer_that_wrote_nothing_changes_nothing() {
     let mut buffer = ring(4096);
-    buffer.0.writer_gone(ProducerId(1), WriterId(1));
+    buffer.0.producer_gone(ProducerId(1));
     buffer.commit(chunk(1, 1, 0).begin('a', 9).needs_patching());
     buffer.commit(chunk(1, 1, 1).end('b', 9));
     assert!(buffer.read().is_empty());
