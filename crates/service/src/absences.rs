@@ -37,7 +37,7 @@ pub(crate) enum AbsenceKind {
     SlowToFlush,
     /// They ended while the session recorded. All of them belong to this owner.
     Gone(Owner),
-    /// They took no part from the start to the end.
+    /// No producer that the config admits offered them from the start to the end.
     NotOffered,
 }
 
@@ -78,9 +78,20 @@ fn listed(name: &str) -> String {
     beginning(name, limits::MAX_LISTED_NAME).to_owned()
 }
 
+/// Those that these notes name as slow to start.
+pub(crate) fn slow_to_start(notes: &[Absence]) -> impl Iterator<Item = &Absent> {
+    let slow = notes.iter().filter(|note| note.kind == AbsenceKind::SlowToStart);
+    slow.flat_map(|note| &note.who)
+}
+
 impl Session {
     /// Notes data sources to be named at the next read-back, if there are any.
-    pub(crate) fn note_absence(&mut self, absence: Absence) {
+    pub(crate) fn note_absence(&mut self, mut absence: Absence) {
+        if absence.kind == AbsenceKind::SlowToStart {
+            let told = &self.slow_told;
+            absence.who.retain(|absent| !told.contains(absent));
+            self.slow_told.extend(absence.who.iter().cloned());
+        }
         if absence.who.is_empty() {
             return;
         }
@@ -109,12 +120,18 @@ impl Session {
             .values()
             .filter(|instance| instance.state == InstanceState::Starting);
         let slow = Absence::new(AbsenceKind::SlowToStart, starting, producers, now);
-        let mut named = OrderedSet::new();
-        let sources = self.config.data_sources.iter().zip(&self.took_part);
-        let missing = sources
-            .filter(|(_, took_part)| !**took_part)
-            .map(|(source, _)| source.config.name.as_deref().unwrap_or_default())
-            .filter(|name| named.insert(*name))
+        let sources = self.config.data_sources.iter().zip(&self.was_offered);
+        let named = sources.map(|(source, was_offered)| {
+            let name = source.config.name.as_deref();
+            (name.unwrap_or_default(), *was_offered)
+        });
+        // One that is wanted twice may be offered by producers that one of the two does not want.
+        let offered = named.clone().filter(|(_, was_offered)| *was_offered);
+        let mut settled: OrderedSet<&str> = offered.map(|(name, _)| name).collect();
+        let missing = named
+            .map(|(name, _)| name)
+            .filter(|name| settled.insert(*name))
+            .take(limits::MAX_LISTED_DATA_SOURCES)
             .map(|name| Absent {
                 producer: None,
                 source: listed(name),

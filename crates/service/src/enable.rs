@@ -255,6 +255,7 @@ impl Service {
             })
             .collect();
         let name = name.to_owned();
+        let is_cut_short = compared < offers.len() || !attention.after.is_empty();
         if attention.ran_out_of_time() {
             let line = format!(
                 "tracing session {}: the names of producers took long to be matched: data source {name:?} and others may not be set up \
@@ -266,8 +267,19 @@ impl Service {
         for owner in &full {
             self.tell_of_full(session, *owner, &name);
         }
+        if is_cut_short || !full.is_empty() {
+            self.note_refusal(session, index);
+        }
         for offer in matching {
             self.set_up_and_start(session, index, target, offer, now);
+        }
+    }
+
+    /// The trace does not say that nobody offered this data source: it may be the service that wanted no more of it.
+    fn note_refusal(&mut self, session: SessionId, index: usize) {
+        let session = self.sessions.get_mut(&session);
+        if let Some(was_offered) = session.and_then(|session| session.was_offered.get_mut(index)) {
+            *was_offered = true;
         }
     }
 
@@ -365,6 +377,7 @@ impl Service {
                 );
                 self.log(LogLevel::Warning, line);
             }
+            self.note_refusal(session_id, index);
             return None;
         }
         self.last_instance += 1;

@@ -26,10 +26,11 @@ impl Service {
                     if let Some(session) = self.sessions.get_mut(&id) {
                         session.note(LifecycleEvent::ServiceEnded, now);
                     }
-                    self.flush_and_disable(id, now);
                 }
-                _ => self.flush_and_disable(id, now),
+                _ => {}
             }
+            // Those that do not run and that nobody can read are freed.
+            self.flush_and_disable(id, now);
         }
     }
 

@@ -127,8 +127,8 @@ impl Service {
             InstanceState::Started
         };
         let (producer, config) = (instance.producer, instance.config.clone());
-        if let Some(took_part) = session.took_part.get_mut(instance.source) {
-            *took_part = true;
+        if let Some(was_offered) = session.was_offered.get_mut(instance.source) {
+            *was_offered = true;
         }
         session.instances.set_state(instance_id, state);
         self.observe_instance(id, instance_id);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ferretto_proto::messages::{TraceConfig, trace_config, trace_stats};
 use ferretto_wire::Writer;
 
-use crate::absences::Absence;
+use crate::absences::{Absence, Absent, slow_to_start};
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::clone::{BufferGroup, CloneTrigger};
@@ -261,8 +261,10 @@ pub(crate) struct Session {
     pub(crate) lifecycle_events: VecDeque<(LifecycleEvent, u64)>,
     /// Data sources that the trace still has to name, because some of their data may be missing.
     pub(crate) absences: Vec<Absence>,
-    /// For each data source of the config, whether it had an instance since the start.
-    pub(crate) took_part: Vec<bool>,
+    /// For each data source of the config, whether it had an instance since the start, or was refused one.
+    pub(crate) was_offered: Vec<bool>,
+    /// Who was slow to start, as its trace tells already.
+    pub(crate) slow_told: Vec<Absent>,
     /// The log knows that not all was scraped that there was.
     pub(crate) scrape_told: bool,
     pub(crate) stats_due: bool,
@@ -322,7 +324,8 @@ impl Session {
             clock_snapshots: VecDeque::new(),
             lifecycle_events: VecDeque::new(),
             absences: Vec::new(),
-            took_part: vec![false; beginning.config.data_sources.len()],
+            was_offered: vec![false; beginning.config.data_sources.len()],
+            slow_told: Vec::new(),
             scrape_told: false,
             stats_due: false,
             sync_marker_due: false,
@@ -366,13 +369,14 @@ impl Session {
             initial_clocks: original.initial_clocks,
             start_realtime: original.start_realtime,
             clock_snapshots: original.clock_snapshots.clone(),
-            // Who copies a session gets all that was asked for, however the original ends.
+            // A clone is complete when it is made. That the service later ended the original is no news about the clone.
             lifecycle_events: original
                 .lifecycle_events
                 .iter()
                 .filter(|(event, _)| *event != LifecycleEvent::ServiceEnded)
                 .copied()
                 .collect(),
+            slow_told: slow_to_start(&original.absences).cloned().collect(),
             absences: original.absences.clone(),
             scrape_told: false,
             stats_due: true,

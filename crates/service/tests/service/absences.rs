@@ -7,7 +7,7 @@ use ferretto_proto::messages::{
     DataSourceDescriptor, TraceConfig, TracePacket, observable_events, trace_config,
 };
 use ferretto_service::{
-    CloneFile, CloneFilter, ClonePurpose, CloneRequest, Original, ProducerId, Scraping, limits,
+    CloneFile, CloneFilter, ClonePurpose, CloneRequest, Original, ProducerId, Scraping, SessionId, limits,
 };
 
 use crate::world::{World, config, packets_of, texts};
@@ -166,6 +166,51 @@ fn what_nobody_offered_from_start_to_end_is_named_at_the_stop() {
 }
 
 #[test]
+fn what_took_part_once_or_was_refused_was_offered() {
+    const SIZE: usize = 100 * 1024;
+    let mut world = World::new();
+    for number in 0..=limits::MAX_INSTANCE_BYTES_PER_UID / SIZE {
+        let producer = world.producer_of(7, "crowd", Scraping::Disabled);
+        world.offer(producer, "d");
+        if number == 0 {
+            world.offer(producer, "refused");
+        }
+    }
+    let consumer = world.consumer();
+    let mut wanted = config(&["d", "d", "refused"]);
+    wanted.data_sources[0].producer_name_filter = vec!["somebody else".into()];
+    for source in &mut wanted.data_sources[1..] {
+        source.config.get_or_insert_default().legacy_config = Some("x".repeat(SIZE));
+    }
+    world.enable(consumer, &wanted);
+    assert!(
+        world.log.iter().any(|line| line.contains("uid 7")),
+        "{:?}",
+        world.log
+    );
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    assert_eq!(absences(&world.read(consumer)), []);
+}
+
+#[test]
+fn so_many_are_named_that_nobody_offered() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let names: Vec<String> = (0..100).map(|number| format!("d{number}")).collect();
+    world.enable(
+        consumer,
+        &config(&names.iter().map(String::as_str).collect::<Vec<_>>()),
+    );
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    let told = absences(&world.read(consumer));
+    assert_eq!(told[0].2.len(), limits::MAX_LISTED_DATA_SOURCES);
+}
+
+#[test]
 fn an_offer_that_was_withdrawn_before_the_start_is_none() {
     let (mut world, producer) = offering();
     let consumer = world.consumer();
@@ -245,6 +290,38 @@ fn who_has_not_acknowledged_the_start_by_the_stop_is_named() {
 }
 
 #[test]
+fn who_was_named_as_slow_to_start_is_not_named_again_in_the_same_trace() {
+    for is_read in [true, false] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        offer_acknowledging(&mut world, producer, "slow");
+        let (consumer, cloner) = (world.consumer(), world.consumer());
+        let original = world.enable(consumer, &config(&["slow"]));
+        world.advance(limits::ALL_STARTED_TIMEOUT.as_millis() as u64);
+        let slow = [("slow to start", world.now.boot, vec![of("p", "slow")])];
+        world.advance(100);
+        let mut told = Vec::new();
+        if is_read {
+            told = absences(&world.read(consumer));
+        }
+        world
+            .try_clone(cloner, snapshot_of(original))
+            .expect("it can be cloned");
+        world.acknowledge_flushes(producer);
+        assert_eq!(
+            absences(&world.read(cloner)).len(),
+            1,
+            "the trace of a clone is another"
+        );
+        let now = world.now;
+        world.service.disable_tracing(consumer, &now);
+        world.run();
+        told.extend(absences(&world.read(consumer)));
+        assert_eq!(told, slow);
+    }
+}
+
+#[test]
 fn a_trace_without_the_services_events_has_none_of_these() {
     let (mut world, producer) = offering();
     let consumer = world.consumer();
@@ -293,6 +370,16 @@ fn a_file_tells_it_as_well() {
     assert_eq!(texts(&packets), Vec::<String>::new());
 }
 
+fn snapshot_of(session: SessionId) -> CloneRequest {
+    CloneRequest {
+        original: Original::Id(session.0),
+        purpose: ClonePurpose::Snapshot,
+        filter: CloneFilter::Applied,
+        trigger: None,
+        file: CloneFile::None,
+    }
+}
+
 #[test]
 fn a_clone_tells_what_its_original_lacked_by_then() {
     let (mut world, producer) = offering();
@@ -304,14 +391,9 @@ fn a_clone_tells_what_its_original_lacked_by_then() {
     world.lose_producer(producer);
     world.advance(100);
     let now = world.now;
-    let request = CloneRequest {
-        original: Original::Id(original.0),
-        purpose: ClonePurpose::Snapshot,
-        filter: CloneFilter::Applied,
-        trigger: None,
-        file: CloneFile::None,
-    };
-    world.try_clone(cloner, request).expect("it can be cloned");
+    world
+        .try_clone(cloner, snapshot_of(original))
+        .expect("it can be cloned");
     world.acknowledge_flushes(other);
     assert_eq!(
         absences(&world.read(cloner)),

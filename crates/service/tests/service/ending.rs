@@ -196,10 +196,19 @@ fn a_session_that_has_not_started_is_over() {
         deferred_start: Some(true),
         ..config(&["d"])
     };
-    let (mut world, producer, consumer) = recording(&deferred);
-    begin_ending(&mut world);
-    assert_eq!(world.count(producer, flushes), 0);
-    assert_eq!(world.consumers[&consumer].disabled, [None]);
+    for is_attached in [true, false] {
+        let (mut world, producer, consumer) = recording(&deferred);
+        if !is_attached {
+            world.service.detach(consumer, "key").unwrap();
+        }
+        begin_ending(&mut world);
+        assert_eq!(world.count(producer, flushes), 0);
+        assert_eq!(
+            world.consumers[&consumer].disabled,
+            vec![None; usize::from(is_attached)]
+        );
+        assert_eq!(world.service.has_sessions(), is_attached, "somebody can read it");
+    }
 }
 
 #[test]
