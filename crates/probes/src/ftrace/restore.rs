@@ -19,6 +19,7 @@ pub mod journal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use journal::{Journal, Record};
 pub use journal::{JournalDir, JournalError};
@@ -427,10 +428,13 @@ pub struct Replayed {
     pub errors: Vec<TracefsError>,
 }
 
-/// Puts back what daemons that crashed had changed, as their journals in `dir` list it. Once it returns, no other daemon is
-/// still at that either: what tracefs shows from here on is what was found before the crash.
+/// How long [`replay`] waits for another daemon that puts back: that one may hang, or be stopped.
+const REPLAY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Puts back what daemons that crashed had changed, as their journals in `dir` list it. Once it has, no other daemon is still
+/// at that either: what tracefs shows from here on is what was found before the crash.
 pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
-    let _one_at_a_time = dir.lock()?;
+    let _one_at_a_time = dir.lock(REPLAY_PATIENCE)?;
     let mut replayed = Vec::new();
     for orphan in dir.orphans()? {
         if !orphan.is_of_this_boot() {

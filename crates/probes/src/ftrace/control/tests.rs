@@ -124,7 +124,9 @@ fn who_records_at_the_end_goes_on_recording() {
         let recording = instance.tracefs.recording().unwrap();
         let switched_off = waiting.is_some();
         assert_eq!(recording == Recording::Off, switched_off, "{waiting:?}");
-        waiting.map(|id| control.remove(id));
+        if let Some(id) = waiting {
+            control.remove(id);
+        }
         assert!(control.put_back().is_empty());
         assert_eq!(
             instance.tracefs.recording().unwrap(),

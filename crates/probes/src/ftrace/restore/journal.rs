@@ -11,12 +11,16 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
 use crate::ftrace::tracefs::{EventName, Setting};
 
 const HEADER: &str = "ferretto ftrace journal 1";
+/// Time between two attempts to lock the directory.
+const LOCK_POLL: Duration = Duration::from_millis(5);
 /// A journal lists each of a machine's few thousand events at most a few times. What is longer is none of ours.
 const LONGEST_JOURNAL: u64 = 8 << 20;
 
@@ -32,6 +36,17 @@ pub enum JournalError {
         path: PathBuf,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// Another process has held the directory for too long.
+    #[error(
+        "cannot put back what a crashed daemon may have changed in ftrace: another process is at it, and {} has been locked for \
+         {} s. `fuser -v {}` names it; if it hangs, end it and start traced_probes again", path.display(), patience.as_secs(), path.display()
+    )]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+        /// How long it was waited for.
+        patience: Duration,
     },
     /// A file operation failed.
     #[error(
@@ -155,7 +170,7 @@ impl JournalDir {
         let [runtime, temporary] = JournalDir::places(rustix::process::geteuid().as_raw());
         JournalDir::at(runtime).or_else(|error| match error {
             JournalError::Io { .. } => JournalDir::at(temporary),
-            JournalError::Unsafe { .. } => Err(error),
+            JournalError::Unsafe { .. } | JournalError::Busy { .. } => Err(error),
         })
     }
 
@@ -213,12 +228,22 @@ impl JournalDir {
             .open(self.path.join(name))
     }
 
-    /// Waits until nobody else is putting anything back, and keeps others from it while what it returns lives.
-    pub(super) fn lock(&self) -> Result<File, JournalError> {
+    /// Waits until nobody else is putting anything back, but no longer than `patience`, and keeps others from it while what it
+    /// returns lives.
+    pub(super) fn lock(&self, patience: Duration) -> Result<File, JournalError> {
         let folder = File::open(&self.path).map_err(io_error("open", &self.path))?;
-        flock(&folder, FlockOperation::LockExclusive)
-            .map_err(|errno| io_error("lock", &self.path)(errno.into()))?;
-        Ok(folder)
+        let until = Instant::now() + patience;
+        loop {
+            match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(folder),
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_POLL),
+                Err(Errno::WOULDBLOCK) => {
+                    let path = self.path.clone();
+                    return Err(JournalError::Busy { path, patience });
+                }
+                Err(errno) => return Err(io_error("lock", &self.path)(errno.into())),
+            }
+        }
     }
 
     /// Journals whose owners are gone, each locked as long as it is held here.

@@ -151,6 +151,17 @@ fn no_daemon_starts_while_another_still_puts_back() {
 }
 
 #[test]
+fn who_puts_back_for_too_long_is_not_waited_for() {
+    let dir = TestDir::new();
+    let journals = JournalDir::at(dir.path().join("journals")).unwrap();
+    let hanging = journals.lock(Duration::ZERO).unwrap();
+    let error = journals.lock(Duration::from_millis(20)).unwrap_err();
+    assert!(error.to_string().contains("fuser -v"), "{error}");
+    drop(hanging);
+    journals.lock(Duration::from_secs(120)).unwrap();
+}
+
+#[test]
 fn a_journal_waits_for_its_tracefs_to_come_back() {
     let dir = TestDir::new();
     let journals = JournalDir::at(dir.path().join("journals")).unwrap();
