@@ -196,6 +196,50 @@ fn who_waits_for_a_start_that_failed_is_not_told_that_all_is_well() {
 }
 
 #[test]
+fn a_start_that_failed_leaves_the_probes_no_raised_priority() {
+    let Some(instance) = Instance::new() else { return };
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let probes = system.start(Side::Ours, Program::TracedProbes);
+    system.await_state(|state| !state.data_sources.is_empty());
+    let nice =
+        || rustix::process::getpriority_process(rustix::process::Pid::from_raw(probes as i32)).unwrap();
+    let usual = nice();
+    let boost = "priority_boost { policy: POLICY_SCHED_OTHER priority: 5 } ftrace_config {";
+    let config = instance.config("").replace("ftrace_config {", boost);
+    let trigger = "trigger_mode: START_TRACING trigger_timeout_ms: 60000 triggers { name: \"go\" }";
+    std::fs::write(
+        system.path("config"),
+        format!("trigger_config {{ {trigger} }} {config}"),
+    )
+    .unwrap();
+    let mut perfetto = system.command(&system.program(Side::Ours, Program::Perfetto), "perfetto.log");
+    let (config, trace) = (system.path("config"), system.path("trace"));
+    perfetto.args(["--txt", "-c"]).arg(config).arg("-o").arg(trace);
+    let mut perfetto = perfetto.spawn().unwrap();
+    let until = Instant::now() + PATIENCE;
+    while nice() == usual {
+        if system.log("traced_probes.log").contains("at the usual priority") {
+            println!("skipped: this user may not raise priorities");
+            return;
+        }
+        assert!(Instant::now() < until, "it is set up");
+        std::thread::yield_now();
+    }
+    std::fs::remove_dir(&instance.0).unwrap();
+    let mut trigger = system.command(Path::new(env!("CARGO_BIN_EXE_trigger_perfetto")), "trigger.log");
+    assert!(trigger.arg("go").status().unwrap().success());
+    await_log(&system, "could not be started");
+    while nice() != usual {
+        assert!(Instant::now() < until, "the priority is as before");
+        std::thread::yield_now();
+    }
+    perfetto.kill().unwrap();
+    perfetto.wait().unwrap();
+}
+
+#[test]
 fn an_event_that_cannot_be_does_not_keep_the_others_from_being_recorded() {
     let Some(instance) = Instance::new() else { return };
     // Our command line refuses such a config.

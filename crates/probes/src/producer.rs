@@ -216,8 +216,9 @@ enum Kind {
     ProcessStats(Box<ProcessStats>),
     SysStats(Box<SysStats>),
     SystemInfo(SystemInfo),
-    /// It cannot do what its config asks for: it does nothing. That it has started is never said, so that nobody takes it
-    /// for a recording; that it has stopped is, at once. With a sentence for the trace, if there is a field for it.
+    /// Its config cannot be carried out, so it records nothing. The service is never told that it started, so nobody takes it
+    /// for a recording; a stop is acknowledged at once. Holds the sentence for the trace, if the data source's packets have a
+    /// field for one.
     Broken(Option<String>),
 }
 
@@ -556,7 +557,14 @@ impl Probes {
     }
 
     fn start(&mut self, id: DataSourceInstanceId, now: BootTime) {
-        if !self.instances.contains_key(&id) {
+        let Some(instance) = self.instances.get_mut(&id) else {
+            return;
+        };
+        if let Kind::Broken(trouble) = &mut instance.kind {
+            if let Some(trouble) = trouble.take() {
+                let target = instance.target;
+                self.tell(target, now, &trouble);
+            }
             return;
         }
         match self.try_to_start(id, now) {
@@ -564,26 +572,17 @@ impl Probes {
                 let _ = self.link.lock().endpoint.notify_data_source_started(id);
             }
             // As upstream: who waits for it is not told that all is well.
-            Err(Some(trouble)) => {
+            Err(trouble) => {
                 self.log.warning(&trouble);
                 self.break_down(id, trouble, now);
             }
-            Err(None) => {}
         }
     }
 
-    /// Without a reason if that is known since it was set up.
-    fn try_to_start(&mut self, id: DataSourceInstanceId, now: BootTime) -> Result<(), Option<String>> {
+    fn try_to_start(&mut self, id: DataSourceInstanceId, now: BootTime) -> Result<(), String> {
         let Some(instance) = self.instances.get_mut(&id) else {
-            return Err(None);
+            return Err(format!("data source instance {} is not set up", id.0));
         };
-        if let Kind::Broken(trouble) = &mut instance.kind {
-            if let Some(trouble) = trouble.take() {
-                let target = instance.target;
-                self.tell(target, now, &trouble);
-            }
-            return Err(None);
-        }
         let writer = match &self.arbiter {
             Some(arbiter) => arbiter
                 .create_trace_writer(instance.target, BufferExhaustedPolicy::StallThenDrop)
@@ -594,7 +593,7 @@ impl Probes {
         if let Kind::Ftrace = instance.kind {
             let session = FtraceSessionId(id.0);
             let Some(controller) = &mut self.ftrace else {
-                return Err(None);
+                return Err(format!("{} is not set up", ftrace::NAME));
             };
             let warnings = controller
                 .start_session(session, now, &mut sink)
@@ -624,6 +623,7 @@ impl Probes {
         };
         let target = instance.target;
         let kind = std::mem::replace(&mut instance.kind, Kind::Broken(None));
+        self.priority.lower(id.0);
         if let (Kind::Ftrace, Some(controller)) = (kind, &mut self.ftrace) {
             for error in controller.stop_session(FtraceSessionId(id.0), now, &mut self.ftrace_sinks) {
                 self.log.warning(&format!("{}: {error}", ftrace::NAME));
@@ -632,7 +632,8 @@ impl Probes {
         }
     }
 
-    /// Tells the trace of a trouble with ftrace. By a writer of its own, for upstream's readers heed one such packet of each.
+    /// Tells the trace of a trouble with ftrace. It uses a new writer each time, because upstream's readers take only one such packet from
+    /// each sequence.
     fn tell(&self, target: BufferId, now: BootTime, trouble: &str) {
         let Some(arbiter) = &self.arbiter else { return };
         match arbiter.create_trace_writer(target, BufferExhaustedPolicy::StallThenDrop) {
