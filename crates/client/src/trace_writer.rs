@@ -80,8 +80,8 @@ pub struct TraceWriter {
     next_chunk: ChunkId,
     preamble: Preamble,
     losses: u64,
-    /// Bytes of all chunks that it has taken.
-    taken: u64,
+    /// Bytes written into the chunks that it has returned.
+    returned: u64,
     /// Encodes packets in place, or where they spill to.
     encoder: Writer,
 }
@@ -102,7 +102,7 @@ impl TraceWriter {
             next_chunk: ChunkId(0),
             preamble: Preamble::FirstOnSequence,
             losses: 0,
-            taken: 0,
+            returned: 0,
             encoder: Writer::new(),
         }
     }
@@ -118,9 +118,10 @@ impl TraceWriter {
         self.losses
     }
 
-    /// Bytes that it may have written so far: those of the chunks that it has taken.
-    pub fn taken(&self) -> u64 {
-        self.taken
+    /// Bytes that it has written so far, but for the chunk in hand.
+    #[inline]
+    pub fn returned(&self) -> u64 {
+        self.returned
     }
 
     /// Whether the last packet was dropped, and none has been written since.
@@ -222,6 +223,7 @@ impl TraceWriter {
                 let mut told = Told::No;
                 if let Some(mut open) = self.current.take() {
                     told = open.mark_loss();
+                    self.returned += open.used as u64;
                     self.arbiter.return_chunk(open.chunk, self.target);
                 }
                 if first {
@@ -289,13 +291,12 @@ impl TraceWriter {
         };
         let chunk = self.arbiter.take_chunk(new, self.policy).ok_or(NoChunk)?;
         self.next_chunk = self.next_chunk.next();
-        let open = OpenChunk::new(chunk);
-        self.taken += open.room() as u64;
-        Ok(open)
+        Ok(OpenChunk::new(chunk))
     }
 
-    fn return_chunk(&self, mut open: OpenChunk) {
+    fn return_chunk(&mut self, mut open: OpenChunk) {
         open.close();
+        self.returned += open.used as u64;
         self.arbiter.return_chunk(open.chunk, self.target);
     }
 }

@@ -608,6 +608,18 @@ fn flushes_are_acknowledged_with_the_data_and_the_latest_counts() {
 }
 
 #[test]
+fn what_was_written_is_counted_and_not_the_room_for_it() {
+    let mut service = Service::new(4, 4096, PageLayout::Div1, Silent);
+    let mut writer = service.writer(BufferExhaustedPolicy::Drop);
+    for number in 0..100 {
+        writer.write_packet(&packet(number, 10));
+        writer.flush();
+        service.serve();
+    }
+    assert!((1000..2000).contains(&writer.returned()), "{}", writer.returned());
+}
+
+#[test]
 fn an_id_is_free_again_only_after_its_end_was_sent() {
     let service = Service::new(1, 4096, PageLayout::Div1, Silent);
     // One that never had a chunk, and of which nobody has heard, comes to no end either.

@@ -116,14 +116,14 @@ impl TraceConfig {
     }
 
     /// Adds a data source. With [`DataSource::track_event`] producers repeat every 5 s what later packets refer to, unless
-    /// [`clear_incremental_state`](TraceConfig::clear_incremental_state) says otherwise.
+    /// [`clear_incremental_state`](TraceConfig::clear_incremental_state) says otherwise, or the config already streams into a file or
+    /// has the buffer keep the first packets.
     pub fn data_source(self, source: DataSource) -> TraceConfig {
         let encoded = source.encode();
         let added = self.add(|config| config.bytes_field(field::DATA_SOURCES, &encoded));
         let decoded = added.decode();
-        let is_track_event = |source: &&messages::trace_config::DataSource| tells_names_once(source);
-        match decoded.data_sources.last().filter(is_track_event) {
-            Some(_) if !decoded.incremental_state_config.is_set() => {
+        match decoded.data_sources.last() {
+            Some(source) if names_are_overwritten(&decoded, source) => {
                 added.clear_incremental_state(CLEAR_PERIOD)
             }
             _ => added,
@@ -225,25 +225,8 @@ impl TraceConfig {
     /// What will disappoint in the trace, if that can be told from the config.
     pub(super) fn advice(&self) -> Option<&'static str> {
         let config = self.decode();
-        let ring = |source: &messages::trace_config::DataSource| {
-            let name = source.config.target_buffer_name.as_deref().unwrap_or_default();
-            let number = source.config.target_buffer.unwrap_or_default() as usize;
-            let named = config
-                .buffers
-                .iter()
-                .find(|buffer| buffer.name.as_deref() == Some(name));
-            let buffer = match name {
-                "" => config.buffers.get(number),
-                _ => named,
-            };
-            buffer.is_some_and(|buffer| buffer.fill_policy != Some(FillPolicy::DISCARD))
-        };
-        let forgets = !config.incremental_state_config.is_set()
-            && !config.write_into_file.unwrap_or_default()
-            && config
-                .data_sources
-                .iter()
-                .any(|source| tells_names_once(source) && ring(source));
+        let mut sources = config.data_sources.iter();
+        let forgets = sources.any(|source| names_are_overwritten(&config, source));
         forgets.then_some(
             "the trace config has \"track_event\" write into a ring buffer, which overwrites names that later events refer to: those cannot be \
              read then. Add `incremental_state_config { clear_period_ms: 5000 }` to it, or call \
@@ -498,9 +481,23 @@ pub enum ExhaustedPolicy {
     StallThenDrop = 3,
 }
 
-/// Whether a data source's packets refer to what earlier ones told.
-fn tells_names_once(source: &messages::trace_config::DataSource) -> bool {
+/// Whether the trace will lack what a data source's later packets refer to. A buffer that is not there yet may be a ring.
+fn names_are_overwritten(
+    config: &messages::TraceConfig,
+    source: &messages::trace_config::DataSource,
+) -> bool {
+    let number = source.config.target_buffer.unwrap_or_default() as usize;
+    let buffer = match source.config.target_buffer_name.as_deref().unwrap_or_default() {
+        "" => config.buffers.get(number),
+        name => {
+            let mut buffers = config.buffers.iter();
+            buffers.find(|buffer| buffer.name.as_deref() == Some(name))
+        }
+    };
     source.config.name.as_deref() == Some("track_event")
+        && !config.incremental_state_config.is_set()
+        && !config.write_into_file.unwrap_or_default()
+        && buffer.is_none_or(|buffer| buffer.fill_policy != Some(FillPolicy::DISCARD))
 }
 
 fn milliseconds(duration: Duration) -> u64 {
@@ -650,9 +647,18 @@ mod tests {
         let before = ring().clear_incremental_state(seconds(1));
         assert_eq!(period(&before.data_source(DataSource::track_event())), Some(1000));
         assert_eq!(period(&built.clear_incremental_state(Duration::ZERO)), Some(0));
+        let keeping = TraceConfig::new().buffer(Buffer::new(64).keep_first());
+        for (config, source) in [
+            (ring(), DataSource::new("com.example.mine")),
+            (keeping, DataSource::track_event()),
+            (ring().write_into_file(seconds(1)), DataSource::track_event()),
+        ] {
+            let config = config.data_source(source);
+            assert_eq!((period(&config), config.advice()), (None, None));
+        }
         assert_eq!(
-            period(&ring().data_source(DataSource::new("com.example.mine"))),
-            None
+            period(&TraceConfig::new().data_source(DataSource::track_event())),
+            Some(5000)
         );
     }
 

@@ -3,8 +3,8 @@
 //! Called through [`super::thread`]. A sequence is a trace writer and what readers know from its packets so far: the time of the
 //! last one, which strings and tracks were told (*incremental state*). It starts with a packet that takes back all earlier
 //! state, sets the thread's track and the clock as defaults, and then tells whatever an event refers to right before the event.
-//! When packets were lost it starts over, for readers trust nothing from before a loss; and every so many bytes, for ring buffers lose
-//! what was told first.
+//! When packets were lost it starts over, for readers trust nothing from before a loss. It also starts over after every
+//! [`STARTS_OVER_AFTER`] bytes and some, because a ring buffer overwrites the oldest packets, which are those that told the names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,9 +41,15 @@ const ABSOLUTE_CLOCK: u32 = 65;
 const MAX_LAST_VALUES: usize = 4096;
 
 /// Bytes after which a sequence starts over. A ring buffer overwrites what readers were told, and leaves events that nobody can read:
-/// with this a thread's events are readable if the buffer holds so many bytes of the thread. Few enough for small buffers, and so many
-/// that telling everything again costs next to nothing.
+/// with this a thread's events are readable if the buffer holds so many bytes of the thread. Few enough for small buffers.
 const STARTS_OVER_AFTER: u64 = 128 << 10;
+
+/// For each byte that told of tracks or sites, a sequence starts over this many bytes later: a thread that goes round among thousands of
+/// tracks would otherwise tell of each before each event.
+const LATER_FOR_EACH_BYTE_TOLD: u64 = 8;
+
+/// But never later than after so many bytes, for there are threads whose tracks are new ones all the time.
+const STARTS_OVER_AT_THE_LATEST_AFTER: u64 = 2 << 20;
 
 /// When an event happened, if not now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,8 +308,10 @@ pub(super) struct Sequence {
     serial: u32,
     options: Arc<TrackEventOptions>,
     losses: u64,
-    /// What the writer had taken when the sequence started over.
-    taken: u64,
+    /// What the writer will have returned when the sequence is to start over.
+    starts_over_at: u64,
+    /// The most that this may come to be.
+    starts_over_by: u64,
     /// The first packets were written: what readers go by from here on.
     begun: bool,
     thread: Track,
@@ -360,7 +368,8 @@ impl Sequence {
             serial,
             options,
             losses: 0,
-            taken: 0,
+            starts_over_at: 0,
+            starts_over_by: 0,
             begun: false,
             thread: Track::thread(),
             thread_time: ThreadTime::default(),
@@ -374,10 +383,17 @@ impl Sequence {
     fn start_over(&mut self, epoch: u32) {
         self.epoch = epoch;
         self.begun = false;
-        self.taken = self.writer.taken();
+        self.starts_over_at = self.writer.returned() + STARTS_OVER_AFTER;
+        self.starts_over_by = self.writer.returned() + STARTS_OVER_AT_THE_LATEST_AFTER;
         self.plain_epoch = NO_EPOCH;
         self.told.clear();
         self.thread_time = ThreadTime::default();
+    }
+
+    /// A track or a site was told of, in this many bytes.
+    fn note_told(&mut self, bytes: usize) {
+        let later = self.starts_over_at + LATER_FOR_EACH_BYTE_TOLD * bytes as u64;
+        self.starts_over_at = later.min(self.starts_over_by);
     }
 
     /// Whether packets were lost since this was last asked, or are being lost: then readers will forget all they know.
@@ -407,8 +423,7 @@ impl Sequence {
             finish_what_others_see();
         }
         let now = self.now();
-        let taken = self.writer.taken() - self.taken;
-        if self.told.last_values.len() >= MAX_LAST_VALUES || taken >= STARTS_OVER_AFTER {
+        if self.told.last_values.len() >= MAX_LAST_VALUES || self.writer.returned() >= self.starts_over_at {
             self.start_over(self.epoch);
         }
         if !self.begun && !self.begin(now) {
@@ -666,6 +681,7 @@ impl Sequence {
                 .writer()
                 .bytes_field(TracePacket::INTERNED_DATA, data.as_slice());
         });
+        self.note_told(data.len());
     }
 
     /// Tells what a track is, and its parents, once.
@@ -745,12 +761,14 @@ impl DescriptorSink for Describing<'_> {
 
     fn emit(&mut self, fill: &mut dyn FnMut(&mut TrackDescriptor<'_>)) {
         let stamp = self.sequence.stamp(self.now);
-        self.sequence.writer.packet(|writer| {
+        let told = self.sequence.writer.packet(|writer| {
             let mut packet = TracePacket::new(writer);
             packet.sequence_flags(NEEDS_INCREMENTAL_STATE as u32);
             stamp.write(&mut packet);
             packet.track_descriptor(|descriptor| fill(descriptor));
+            packet.writer().len()
         });
+        self.sequence.note_told(told);
     }
 }
 

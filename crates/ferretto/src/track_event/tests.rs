@@ -558,6 +558,24 @@ fn incremental_counters_without_end_are_told_right_and_remembered_up_to_a_number
 }
 
 #[test]
+fn a_thread_with_thousands_of_tracks_does_not_tell_of_each_before_each_event() {
+    const TRACKS: u64 = 5000;
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        for round in 0..4 {
+            for number in 0..TRACKS {
+                let name = format!("a track of which there are many, {number}");
+                trace_counter!("c", CounterTrack::dynamic(&name), round);
+            }
+        }
+    });
+    let described = packets
+        .iter()
+        .filter(|packet| matches!(packet.data, Some(trace_packet::Data::TrackDescriptor(_))));
+    let described = described.count() as u64;
+    assert!((TRACKS..TRACKS + 10).contains(&described), "{described}");
+}
+
+#[test]
 fn what_is_not_enabled_is_not_recorded_nor_evaluated() {
     let config = TrackEventConfig {
         enabled_categories: vec!["wanted".into(), "dynamic.*".into()],
