@@ -10,7 +10,8 @@ use crate::messages::{
     DataSourceDescriptor, DecodeError, FtraceDescriptor, Message, TracingServiceState, TrackEventDescriptor,
 };
 
-/// Numbers in `DataSourceDescriptor`. Our messages do not have the first one, so it always decodes.
+/// Field numbers in `DataSourceDescriptor`. Our schema has no `gpu_counter_descriptor`: it stays an unknown field and cannot fail to
+/// decode.
 const GPU_COUNTER_DESCRIPTOR: u32 = 5;
 const TRACK_EVENT_DESCRIPTOR: u32 = 6;
 const FTRACE_DESCRIPTOR: u32 = 8;

@@ -23,14 +23,15 @@ pub(super) fn make_way(path: &Path, address: &Address) -> Result<(), TransportEr
         source,
     };
     let file = match path.symlink_metadata() {
-        // A link is what it leads to: nobody listens where there is nothing. It is the link that goes, if one has to.
+        // A symbolic link is judged by its target. A dangling link means that nobody listens. What is removed below is the link, never
+        // its target.
         Ok(link) if link.is_symlink() => path.metadata(),
         file => file,
     };
     match file {
         Ok(file) if file.file_type().is_socket() => {}
         Ok(_) => return Err(TransportError::NotASocket(address.clone())),
-        // Unless it is a link, there is nothing to be removed either.
+        // Nothing is there, or a dangling link, which is removed below.
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed(errno(&error))),
     }
