@@ -537,3 +537,23 @@ fn what_the_service_counted_before_is_not_this_recordings() {
         ],
     );
 }
+
+#[test]
+fn a_file_that_is_as_large_as_it_may_be_has_lost_nothing() {
+    let config = "buffers { size_kb: 4096 } write_into_file: true file_write_period_ms: 100 max_file_size_bytes: 150000
+        data_sources { config { name: \"linux.sys_stats\" sys_stats_config {
+            meminfo_period_ms: 10 vmstat_period_ms: 10 stat_period_ms: 10 } } }";
+    services(|system, _, _| {
+        system.start(Side::Ours, Program::TracedProbes);
+        let (mut recording, _) = system.begin(Path::new(FERRETTO), &["--strict"], config);
+        let code = recording.wait().expect("it ends by itself").code();
+        let said = recording.said();
+        assert_eq!(code, Some(0), "{said}");
+        assert_said(&said, &["nothing lost", "what came after", "size limit"]);
+        assert_not_said(&said, &["not complete", "lost: ", "broke off"]);
+        let (code, told) = info(recording.trace());
+        assert_eq!(code, Some(0), "{told}");
+        assert_said(&told, &["NOTHING LOST", "size limit"]);
+        assert_not_said(&told, &["broke off"]);
+    });
+}

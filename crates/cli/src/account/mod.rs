@@ -17,11 +17,13 @@ use counters::Counters;
 use evidence::Evidence;
 use watch::Watch;
 
-use crate::perfetto::figures::Elapsed;
+use crate::perfetto::figures::{Bytes, Elapsed};
 
 #[cfg(test)]
 mod tests;
 
+/// Bytes of a packet that is larger than most.
+const LARGE_PACKET: u64 = 64 << 10;
 /// So many names are listed.
 const LISTED: usize = 4;
 
@@ -80,8 +82,43 @@ pub(crate) struct Case<'a> {
     pub(crate) evidence: Option<&'a Evidence>,
     /// What the service told; `None` if it was not asked from the start on.
     pub(crate) watch: Option<&'a Watch>,
+    /// What the packets came in; `None` if that is not known.
+    pub(crate) file: Option<TraceFile>,
     /// The process that lost most in a buffer, where that is known.
     pub(crate) worst_writer: &'a dyn Fn(usize) -> Option<String>,
+}
+
+impl<'a> Case<'a> {
+    /// A recording of which only the config is known.
+    pub(crate) fn of(config: &'a TraceConfig, wording: Wording) -> Case<'a> {
+        Case {
+            config,
+            wording,
+            stats: None,
+            baseline: None,
+            evidence: None,
+            watch: None,
+            file: None,
+            worst_writer: &|_| None,
+        }
+    }
+}
+
+/// A file with a trace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TraceFile {
+    /// In bytes, without what it may be compressed with as a whole.
+    pub(crate) size: u64,
+    pub(crate) state: FileState,
+}
+
+/// Whether more is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileState {
+    /// No more: the service has said that the recording is over.
+    Complete,
+    /// It may be, it may have broken off, or somebody still writes.
+    Unknown,
 }
 
 /// Counters that other services than ours keep for all their sessions together.
@@ -154,12 +191,38 @@ impl Account {
                 "record again when the service is back: `ferretto status` says whether it is".to_owned();
             self.add(Severity::Missing, "service_ended", what, why, Some(advice));
         }
-        let breaks_off =
-            |evidence: &Evidence| evidence.has_begun() && !evidence.has_ended && !evidence.is_clone;
-        if case.evidence.is_some_and(breaks_off) && !case.config.trace_filter.is_set() {
+        let is_open = |evidence: &Evidence| evidence.has_begun() && !evidence.has_ended && !evidence.is_clone;
+        let breaks_off = case.evidence.is_some_and(is_open) && !case.config.trace_filter.is_set();
+        let ends_early = case
+            .evidence
+            .is_some_and(|evidence| !evidence.has_ended && !evidence.is_clone);
+        if let Some((file, limit)) = case.limited_file()
+            && ends_early
+            && (has_reached(limit, file.size) || breaks_off && file.state == FileState::Complete)
+        {
+            self.file_full(case, file.size, limit);
+        } else if breaks_off {
             let why = "the service did not note the end of the session in it: it broke off, or is still being written";
             self.add(Severity::Loss, "no_end", "the end of the trace", why, None);
         }
+    }
+
+    /// The service closes a file that takes no more, and then ends the session, which it cannot note in there.
+    fn file_full(&mut self, case: &Case<'_>, size: u64, limit: u64) {
+        let what = format!("what came after {}", Bytes(size));
+        let larger = 2 * u128::from(limit);
+        let (limit, advice) = match case.wording {
+            Wording::Flags => (
+                Bytes(limit).to_string(),
+                format!("for a longer one write -s {}", larger.div_ceil(1 << 20)) + "mb",
+            ),
+            Wording::Config => (
+                format!("max_file_size_bytes: {limit}"),
+                format!("for a longer one raise max_file_size_bytes from {limit} to {larger}"),
+            ),
+        };
+        let why = format!("the file reached its size limit ({limit}), which ends the recording");
+        self.add(Severity::Note, "file_full", what, why, Some(advice));
     }
 
     fn add(
@@ -178,6 +241,21 @@ impl Account {
             advice,
         });
     }
+}
+
+impl Case<'_> {
+    /// The file, and how large it may be, if there is a limit and the service keeps to it.
+    fn limited_file(&self) -> Option<(TraceFile, u64)> {
+        let limit = self.config.max_file_size_bytes.filter(|limit| *limit > 0)?;
+        let is_streamed = self.config.write_into_file == Some(true);
+        self.file.filter(|_| is_streamed).map(|file| (file, limit))
+    }
+}
+
+/// Whether a file of this size is about as large as it may be. Services write whole packets, and stop at the first one that does not fit.
+fn has_reached(limit: u64, size: u64) -> bool {
+    let packet = LARGE_PACKET.min(limit / 2);
+    limit.saturating_sub(size) <= packet.max(limit / 20)
 }
 
 /// Whether the recording has no length of its own: a ring buffer then keeps the newest data until somebody ends or copies it, and to

@@ -7,7 +7,9 @@ use ferretto_proto::messages::TraceConfig;
 
 use super::sequences::{GapReason, OTHERS, Sequence};
 use super::summary::Summary;
-use crate::account::{Account, Baseline, Case, Finding, Severity, Wording, is_flight_recorder, listed};
+use crate::account::{
+    Account, Baseline, Case, FileState, Finding, Severity, TraceFile, Wording, is_flight_recorder, listed,
+};
 use crate::perfetto::figures::{Bytes, Counted};
 use crate::trace_reader::End;
 
@@ -23,14 +25,16 @@ pub(super) fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
         .as_ref()
         .and_then(|system| system.tracing_service_version.as_deref());
     let account = Account::of(&Case {
-        config: &config,
-        wording: Wording::Config,
         stats: summary.stats.as_ref(),
         // Ours counts for each session from zero.
         baseline: service.is_some_and(ours).then_some(Baseline::default()),
         evidence: Some(&summary.evidence),
-        watch: None,
+        file: Some(TraceFile {
+            size: end.size,
+            state: FileState::Unknown,
+        }),
         worst_writer: &|buffer| worst_writer(summary, buffer),
+        ..Case::of(&config, Wording::Config)
     });
     let mut findings = Findings {
         summary,
@@ -40,7 +44,7 @@ pub(super) fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
     findings.file(end);
     findings.found.extend(account.findings);
     findings.sequences();
-    findings.limits(end);
+    findings.limits();
     findings.found.sort_by_key(|finding| finding.severity);
     findings.found
 }
@@ -193,22 +197,7 @@ impl Findings<'_> {
         }
     }
 
-    fn limits(&mut self, end: &End) {
-        if let Some(limit @ 1..) = self.config.max_file_size_bytes
-            && self.config.write_into_file == Some(true)
-            && end.size >= limit / 100 * 95
-        {
-            let what = format!("what came after {}", Bytes(end.size));
-            let why = format!(
-                "the file was as large as max_file_size_bytes allows ({})",
-                Bytes(limit)
-            );
-            let advice = format!(
-                "raise max_file_size_bytes from {limit} to {}",
-                2 * u128::from(limit)
-            );
-            self.add(Severity::Note, "file_full", what, why, Some(advice));
-        }
+    fn limits(&mut self) {
         if self.summary.more_configs > 0 {
             let what = format!("{} traces in one file", self.summary.more_configs + 1);
             let why = "sequences of different traces may have the same id; what is said here is of all of them together";

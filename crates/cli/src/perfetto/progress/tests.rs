@@ -76,13 +76,9 @@ fn what_is_not_recorded_is_not_called_nothing_lost() {
     };
     let (stats, watch) = (stats(0, 0), Watch::from_the_start());
     let account = Account::of(&Case {
-        config: &config,
-        wording: Wording::Config,
         stats: Some(&stats),
-        baseline: None,
-        evidence: None,
         watch: Some(&watch),
-        worst_writer: &|_| None,
+        ..Case::of(&config, Wording::Config)
     });
     let line = line(Moment {
         account: &account,
@@ -141,13 +137,8 @@ fn account(stats: &TraceStats) -> Account {
 
 fn account_of(config: &TraceConfig, stats: &TraceStats) -> Account {
     Account::of(&Case {
-        config,
-        wording: Wording::Flags,
         stats: Some(stats),
-        baseline: None,
-        evidence: None,
-        watch: None,
-        worst_writer: &|_| None,
+        ..Case::of(config, Wording::Flags)
     })
 }
 

@@ -8,7 +8,7 @@ use ferretto_proto::messages::observable_events::DataSourceInstanceStateChange;
 use super::*;
 use crate::account::evidence::{Evidence, SourceOf};
 use crate::account::watch::{Question, Watch};
-use crate::account::{Account, Case, Finding, Severity, Wording, listed};
+use crate::account::{Account, Case, FileState, Finding, Severity, TraceFile, Wording, listed};
 use crate::config::advice::Origin;
 
 /// What an account is given from, but for the trace itself.
@@ -71,14 +71,20 @@ impl Recorder<'_> {
     /// The account of what is known; of the packets it is if all of them were seen.
     pub(super) fn account(&self, evidence: Option<&Evidence>) -> Account {
         Account::of(&Case {
-            config: &self.knowledge.config,
-            wording: self.knowledge.wording,
             stats: self.session.stats(),
             baseline: self.session.baseline(),
             evidence,
             watch: self.knowledge.watch(),
-            worst_writer: &|_| None,
+            file: self.file(),
+            ..Case::of(&self.knowledge.config, self.knowledge.wording)
         })
+    }
+
+    /// The file. What it says counts when all packets were seen: when the service has said that the recording is over.
+    fn file(&self) -> Option<TraceFile> {
+        let size = self.output.as_ref().and_then(Output::size)?;
+        let state = FileState::Complete;
+        Some(TraceFile { size, state })
     }
 
     /// Instances of data sources changed their states.
