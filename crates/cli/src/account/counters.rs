@@ -9,7 +9,8 @@ use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
 use ferretto_proto::messages::{TraceConfig, TraceStats};
 
 use super::evidence::SourceOf;
-use super::{Account, Baseline, Case, Severity, Wording, is_flight_recorder, listed, roomy};
+use super::{Account, Baseline, Case, Severity, Wording, listed, roomy};
+use crate::config::length::Length;
 use crate::perfetto::figures::{Bytes, Counted};
 
 /// What upstream's service, and ours, gives a producer that does not say.
@@ -26,6 +27,7 @@ const DEFAULT_FLUSH_TIMEOUT_MS: u32 = 5000;
 /// The counters of a session, to be judged.
 pub(super) struct Counters<'a> {
     config: &'a TraceConfig,
+    length: Length,
     wording: Wording,
     stats: &'a TraceStats,
     baseline: Option<Baseline>,
@@ -37,6 +39,7 @@ impl<'a> Counters<'a> {
     pub(super) fn of(case: &Case<'a>, stats: &'a TraceStats) -> Counters<'a> {
         Counters {
             config: case.config,
+            length: case.length,
             wording: case.wording,
             stats,
             baseline: case.baseline,
@@ -157,7 +160,7 @@ impl<'a> Counters<'a> {
             Wording::Flags => "stream into a file (-s SIZE)",
             Wording::Config => "stream into a file (write_into_file: true)",
         };
-        if is_flight_recorder(self.config) {
+        if self.length.keeps_the_newest(self.config) {
             let why = "made room for newer data, as a ring buffer is to";
             let advice = format!(
                 "to reach further back {}, or {stream}",

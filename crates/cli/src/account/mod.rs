@@ -17,6 +17,7 @@ use counters::Counters;
 use evidence::Evidence;
 use watch::Watch;
 
+use crate::config::length::Length;
 use crate::perfetto::figures::{Bytes, Elapsed};
 
 #[cfg(test)]
@@ -74,6 +75,7 @@ pub(crate) enum Wording {
 /// All that is known of a recording.
 pub(crate) struct Case<'a> {
     pub(crate) config: &'a TraceConfig,
+    pub(crate) length: Length,
     pub(crate) wording: Wording,
     pub(crate) stats: Option<&'a TraceStats>,
     /// What counters of the whole service showed when the session began, if that is known.
@@ -93,6 +95,7 @@ impl<'a> Case<'a> {
     pub(crate) fn of(config: &'a TraceConfig, wording: Wording) -> Case<'a> {
         Case {
             config,
+            length: Length::of(config),
             wording,
             stats: None,
             baseline: None,
@@ -256,13 +259,6 @@ impl Case<'_> {
 fn has_reached(limit: u64, size: u64) -> bool {
     let packet = LARGE_PACKET.min(limit / 2);
     limit.saturating_sub(size) <= packet.max(limit / 20)
-}
-
-/// Whether the recording has no length of its own: a ring buffer then keeps the newest data until somebody ends or copies it, and to
-/// overwrite the oldest is its purpose. All of a given time, on the other hand, was asked for.
-pub(crate) fn is_flight_recorder(config: &TraceConfig) -> bool {
-    config.write_into_file != Some(true)
-        && (config.duration_ms.unwrap_or(0) == 0 || !config.trigger_config.triggers.is_empty())
 }
 
 /// The first of some names, and how many more there are; `None` if there are none.

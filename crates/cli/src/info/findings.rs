@@ -7,9 +7,8 @@ use ferretto_proto::messages::TraceConfig;
 
 use super::sequences::{GapReason, OTHERS, Sequence};
 use super::summary::Summary;
-use crate::account::{
-    Account, Baseline, Case, FileState, Finding, Severity, TraceFile, Wording, is_flight_recorder, listed,
-};
+use crate::account::{Account, Baseline, Case, FileState, Finding, Severity, TraceFile, Wording, listed};
+use crate::config::length::Length;
 use crate::perfetto::figures::{Bytes, Counted};
 use crate::trace_reader::End;
 
@@ -157,7 +156,9 @@ impl Findings<'_> {
             );
             // What a flight recorder is there to overwrite is not missed.
             let severity = match reason {
-                GapReason::Overwritten if is_flight_recorder(self.config) => Severity::Note,
+                GapReason::Overwritten if Length::of(self.config).keeps_the_newest(self.config) => {
+                    Severity::Note
+                }
                 _ => Severity::Loss,
             };
             self.add(severity, cause, what, why, advice.map(str::to_owned));

@@ -1,6 +1,5 @@
 //! Buffers: whether data sources find theirs, and how long what is recorded fits.
 
-use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::text::nearest;
@@ -8,6 +7,7 @@ use ferretto_service::limits;
 
 use super::known_sources::{FTRACE, TELL_NAMES_ONCE};
 use super::{Adviser, Origin, name_of, rates, target_of, time};
+use crate::config::length::longest;
 
 /// KB that a buffer has to have for any chunk to fit: one may be as large as a page of shared memory, and whoever writes fills
 /// several before the oldest is read.
@@ -79,22 +79,6 @@ fn targets(adviser: &mut Adviser<'_>) {
                 },
             );
         }
-    }
-}
-
-/// For how long it is recorded, in ms; 0 if nobody knows.
-fn duration(config: &TraceConfig) -> u64 {
-    let triggers = &config.trigger_config;
-    match config.duration_ms.unwrap_or_default() {
-        0 => {
-            let delay = triggers
-                .triggers
-                .iter()
-                .filter_map(|trigger| trigger.stop_delay_ms)
-                .max();
-            u64::from(triggers.trigger_timeout_ms.unwrap_or_default()) + u64::from(delay.unwrap_or_default())
-        }
-        ms => ms.into(),
     }
 }
 
@@ -222,9 +206,9 @@ fn streamed_and_discarding(adviser: &mut Adviser<'_>, path: &str, buffer: &Buffe
 
 fn discarding(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     const STREAM: &str = "use RING_BUFFER to keep the end, or `write_into_file: true` with RING_BUFFER for a file of any length";
-    let duration = duration(adviser.config);
-    match fit.ms {
-        Some(fits) if duration == 0 || fits < duration => adviser.warn(
+    let duration = longest(adviser.config).map(|duration| duration.as_millis() as u64);
+    match (fit.ms, duration) {
+        (Some(fits), duration) if duration.is_none_or(|duration| fits < duration) => adviser.warn(
             format!("{path}.size_kb"),
             format!(
                 "{} {} KB are full after {}, and fill_policy DISCARD drops what comes then",
@@ -233,17 +217,16 @@ fn discarding(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
                 time(fits)
             ),
             match duration {
-                0 => STREAM.to_owned(),
-                _ => format!("write {}, {STREAM}", fit.enough(duration, adviser.origin)),
+                None => STREAM.to_owned(),
+                Some(duration) => format!("write {}, {STREAM}", fit.enough(duration, adviser.origin)),
             },
         ),
-        Some(_) => {}
-        None if duration == 0 || duration >= LONG_MS => adviser.warn(
+        (None, duration) if duration.is_none_or(|duration| duration >= LONG_MS) => adviser.warn(
             format!("{path}.fill_policy"),
             "fill_policy DISCARD keeps the beginning of a long recording and drops the rest when the buffer is full",
             STREAM,
         ),
-        None => {}
+        _ => {}
     }
 }
 

@@ -7,6 +7,7 @@ use ferretto_proto::messages::{DataSourceConfig, TraceConfig};
 use super::*;
 use crate::account::watch::Watch;
 use crate::account::{Case, Wording};
+use crate::config::length::Length;
 
 fn stats(overwritten: u64, discarded: u64) -> TraceStats {
     TraceStats {
@@ -202,6 +203,21 @@ fn a_ring_buffer_that_has_no_time_to_cover_lost_nothing() {
         "{lines:?}"
     );
     assert!(lines[1].1.contains("to reach further back"), "{lines:?}");
+}
+
+#[test]
+fn what_a_ring_buffer_overwrote_of_a_command_is_lost() {
+    let (config, stats) = (TraceConfig::default(), stats(1, 0));
+    let account = Account::of(&Case {
+        stats: Some(&stats),
+        length: Length::with_command(&config),
+        ..Case::of(&config, Wording::Flags)
+    });
+    assert_eq!(
+        summary(&account).facts(),
+        "recorded 5.0 s, 1.5 KiB, 12,345 packets, not complete:"
+    );
+    assert!(account.findings[0].advice.as_deref().unwrap().contains("-s SIZE"));
 }
 
 #[test]

@@ -10,11 +10,13 @@ use crate::account::evidence::{Evidence, SourceOf};
 use crate::account::watch::{Question, Watch};
 use crate::account::{Account, Case, FileState, Finding, Severity, TraceFile, Wording, listed};
 use crate::config::advice::Origin;
+use crate::config::length::Length;
 
 /// What an account is given from, but for the trace itself.
 pub(super) struct Knowledge {
     pub(super) config: TraceConfig,
     wording: Wording,
+    length: Length,
     watch: Watch,
     hearing: Hearing,
     inquiry: Inquiry,
@@ -43,6 +45,10 @@ impl Knowledge {
         Knowledge {
             config: recording.config.clone(),
             wording: if by_flags { Wording::Flags } else { Wording::Config },
+            length: match recording.command {
+                Some(_) => Length::with_command(&recording.config),
+                None => Length::of(&recording.config),
+            },
             watch: match recording.job {
                 Job::Record => Watch::from_the_start(),
                 Job::StartAndDetach(_) | Job::Attach(..) | Job::Clone(_) => Watch::from_now_on(),
@@ -71,6 +77,7 @@ impl Recorder<'_> {
     /// The account of what is known; of the packets it is if all of them were seen.
     pub(super) fn account(&self, evidence: Option<&Evidence>) -> Account {
         Account::of(&Case {
+            length: self.knowledge.length,
             stats: self.session.stats(),
             baseline: self.session.baseline(),
             evidence,
