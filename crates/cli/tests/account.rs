@@ -557,3 +557,38 @@ fn a_file_that_is_as_large_as_it_may_be_has_lost_nothing() {
         assert_not_said(&told, &["broke off"]);
     });
 }
+
+#[test]
+fn what_a_ring_buffer_overwrote_while_a_command_ran_is_lost() {
+    let config = "buffers { size_kb: 64 } data_sources { config { name: \"my.own\" target_buffer: 0 } }";
+    services(|system, _, _| {
+        let mut producer = offering(system, "own", source("my.own"));
+        std::fs::write(system.path("config"), config).unwrap();
+        let mut ferretto = system.command(Path::new(FERRETTO), "command.log");
+        ferretto
+            .args(["--strict", "--txt", "-c"])
+            .arg(system.path("config"))
+            .arg("-o")
+            .arg(system.path("trace"))
+            .args(["--", "cat"])
+            .stdin(Stdio::piped());
+        let mut ferretto = Running(ferretto.spawn().unwrap());
+        let target = loop {
+            if let (Cmd::SetupDataSource(setup), _) = producer.next_command() {
+                break setup.config.target_buffer.unwrap();
+            }
+        };
+        for id in 0..40 {
+            let data = commit(target, chunk(id, &[0; 4000]));
+            producer.client.call("CommitData", &data);
+        }
+        producer.sync();
+        // `cat` ends, and with it the recording.
+        drop(ferretto.0.stdin.take());
+        let code = ferretto.wait(PATIENCE).expect("it ends").code();
+        let said = system.log("command.log");
+        assert_eq!(code, Some(3), "{said}");
+        assert_said(&said, &["not complete:", "lost: ", "of buffer 0: overwritten"]);
+        assert_not_said(&said, &["newest data are kept"]);
+    });
+}
