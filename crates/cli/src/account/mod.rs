@@ -184,6 +184,13 @@ impl Account {
             .all(|finding| finding.severity == Severity::Note)
     }
 
+    /// Whether a ring buffer overwrote its oldest data.
+    pub(crate) fn has_wrapped(&self) -> bool {
+        self.findings
+            .iter()
+            .any(|finding| finding.cause == "buffer_overwritten")
+    }
+
     /// Services that note the start of a session note its end, too. Ours also notes if it was told to end, and so ended the session.
     fn end_of_session(&mut self, case: &Case<'_>) {
         if let Some(after) = case.evidence.and_then(Evidence::ended_by_the_service) {

@@ -45,7 +45,7 @@ fn the_line_tells_times_fill_bytes_rate_and_losses() {
             duration,
             ..moment(&stats(0, 0))
         }),
-        "recording 1.5 s, 3.5 s left, buffer 25%, 1.0 MiB, 682.7 KiB/s, nothing lost"
+        "recording 1.5 s, 3.5 s left, buffer 25%, 1.0 MiB, 682.7 KiB/s, nothing lost by the service"
     );
     assert_eq!(
         line(moment(&stats(0, 7))),
@@ -53,12 +53,21 @@ fn the_line_tells_times_fill_bytes_rate_and_losses() {
     );
     assert_eq!(
         line(moment(&stats(9, 0))),
+        "recording 1.5 s, buffer 25%, 1.0 MiB, 682.7 KiB/s, LOST 9 chunks of buffer 0",
+        "all of a given time was asked for"
+    );
+    let endless = account_of(&TraceConfig::default(), &stats(9, 0));
+    assert_eq!(
+        line(Moment {
+            account: &endless,
+            ..moment(&stats(9, 0))
+        }),
         "recording 1.5 s, buffer 25%, 1.0 MiB, 682.7 KiB/s, the newest data are kept",
-        "which is what a ring buffer is for"
+        "which is what a flight recorder is for"
     );
     assert_eq!(
         line(moment(&TraceStats::default())),
-        "recording 1.5 s, 0 B, 0 B/s, nothing lost"
+        "recording 1.5 s, 0 B, 0 B/s, nothing lost by the service"
     );
 }
 
@@ -230,7 +239,10 @@ fn what_is_not_known_is_not_claimed() {
         known: Known::ByTheService,
         ..summary(&account)
     };
-    assert_eq!(unknown.facts(), "recorded 5.0 s, nothing lost after the kernel");
+    assert_eq!(
+        unknown.facts(),
+        "recorded 5.0 s, nothing lost by the service (kernel losses not checked)"
+    );
     assert_eq!(unknown.next_step(), None);
     let without_stats = Summary {
         known: Known::Nothing,
