@@ -592,3 +592,22 @@ fn what_a_ring_buffer_overwrote_while_a_command_ran_is_lost() {
         assert_not_said(&said, &["newest data are kept"]);
     });
 }
+
+#[test]
+fn who_has_not_started_by_the_end_is_named_though_another_has() {
+    services(|system, _, _| {
+        let (_slow, _quick) = (never_starting(system), offering(system, "quick", source("never")));
+        let config = format!("duration_ms: 300\n{}", asking_for(&["never"]));
+        std::fs::write(system.path("config"), config).unwrap();
+        let mut waiting = system.command(Path::new(FERRETTO), "waiting.log");
+        waiting
+            .args(["--txt", "-D", "-c"])
+            .arg(system.path("config"))
+            .arg("-o")
+            .arg(system.path("trace"));
+        let output = waiting.output().unwrap();
+        let said = system.log("waiting.log");
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_said(&said, &["the recording is over. Not started: never of slow"]);
+    });
+}

@@ -149,9 +149,12 @@ impl Recorder<'_> {
     /// The recording is over, and somebody may still wait for its start.
     pub(super) fn report_end(&mut self) {
         let triggered = self.activity != Activity::AwaitingTrigger;
-        if self.reports.is_empty() || !triggered || self.not_started().is_none() {
+        let waiting = self
+            .not_started()
+            .filter(|_| triggered && !self.reports.is_empty());
+        let Some(waiting) = waiting else {
             return self.report(StartStatus::Started, "");
-        }
+        };
         // The trace may tell why. One that the service wrote is looked at later.
         let evidence = self
             .contents
@@ -163,7 +166,11 @@ impl Recorder<'_> {
             .iter()
             .filter(|finding| finding.severity == Severity::Missing);
         let missing: Vec<String> = missing.map(Finding::sentence).collect();
-        let reason = format!("the recording is over. Not recorded: {}", missing.join("; "));
+        let reason = match missing.is_empty() {
+            // Others have recorded what it has not started.
+            true => format!("the recording is over. Not started: {waiting}"),
+            false => format!("the recording is over. Not recorded: {}", missing.join("; ")),
+        };
         self.report(StartStatus::TimedOut, &reason);
     }
 
