@@ -89,7 +89,7 @@ pub(crate) struct Evidence {
     pub(super) has_ended: bool,
     /// The service was told to end in mid-recording, at this time since boot if that is known.
     service_ended: Option<Option<u64>>,
-    /// It is a copy of a session that goes on.
+    /// It is marked as a copy of a session that goes on. Older services leave that out.
     pub(super) is_clone: bool,
 }
 
@@ -173,8 +173,7 @@ impl Evidence {
 
     /// Whether the service was told to end and so ended the session, and after which time of the recording if that is known.
     pub(super) fn ended_by_the_service(&self) -> Option<Option<Duration>> {
-        let at = self.service_ended.filter(|_| !self.is_clone)?;
-        Some(self.since_the_start(at))
+        Some(self.since_the_start(self.service_ended?))
     }
 
     fn gone(&mut self, gone: SourceOf, after: Option<Duration>) {

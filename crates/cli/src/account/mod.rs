@@ -84,6 +84,7 @@ pub(crate) struct Case<'a> {
     pub(crate) evidence: Option<&'a Evidence>,
     /// What the service told; `None` if it was not asked from the start on.
     pub(crate) watch: Option<&'a Watch>,
+    pub(crate) subject: Subject,
     /// What the packets came in; `None` if that is not known.
     pub(crate) file: Option<TraceFile>,
     /// The process that lost most in a buffer, where that is known.
@@ -101,10 +102,20 @@ impl<'a> Case<'a> {
             baseline: None,
             evidence: None,
             watch: None,
+            subject: Subject::AsMarked,
             file: None,
             worst_writer: &|_| None,
         }
     }
+}
+
+/// What a trace is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// A copy of a session, which goes on, so its end is not in there.
+    Clone,
+    /// A session, or a clone if its packets say so.
+    AsMarked,
 }
 
 /// A file with a trace.
@@ -193,7 +204,10 @@ impl Account {
 
     /// Services that note the start of a session note its end, too. Ours also notes if it was told to end, and so ended the session.
     fn end_of_session(&mut self, case: &Case<'_>) {
-        if let Some(after) = case.evidence.and_then(Evidence::ended_by_the_service) {
+        let Some(evidence) = case.evidence_of_session() else {
+            return;
+        };
+        if let Some(after) = evidence.ended_by_the_service() {
             let what = after.map(|after| format!("everything after {}", Elapsed(after)));
             let what = what.unwrap_or_else(|| "the rest".to_owned());
             let why = "the recording ended then, because the tracing service was told to end";
@@ -201,13 +215,11 @@ impl Account {
                 "record again when the service is back: `ferretto status` says whether it is".to_owned();
             self.add(Severity::Missing, "service_ended", what, why, Some(advice));
         }
-        let is_open = |evidence: &Evidence| evidence.has_begun() && !evidence.has_ended && !evidence.is_clone;
-        let breaks_off = case.evidence.is_some_and(is_open) && !case.config.trace_filter.is_set();
-        let ends_early = case
-            .evidence
-            .is_some_and(|evidence| !evidence.has_ended && !evidence.is_clone);
+        if evidence.has_ended {
+            return;
+        }
+        let breaks_off = evidence.has_begun() && !case.config.trace_filter.is_set();
         if let Some((file, limit)) = case.limited_file()
-            && ends_early
             && (has_reached(limit, file.size) || breaks_off && file.state == FileState::Complete)
         {
             self.file_full(case, file.size, limit);
@@ -254,6 +266,12 @@ impl Account {
 }
 
 impl Case<'_> {
+    /// The evidence that a session left from its beginning to its end; `None` of clones.
+    fn evidence_of_session(&self) -> Option<&Evidence> {
+        self.evidence
+            .filter(|evidence| self.subject != Subject::Clone && !evidence.is_clone)
+    }
+
     /// The file, and how large it may be, if there is a limit and the service keeps to it.
     fn limited_file(&self) -> Option<(TraceFile, u64)> {
         let limit = self.config.max_file_size_bytes.filter(|limit| *limit > 0)?;

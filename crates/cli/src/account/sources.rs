@@ -332,7 +332,7 @@ impl Sources<'_> {
             account.add(Severity::Missing, "kernel_event_unavailable", names, why, None);
         }
         let breaks_off = evidence.has_ended
-            && !evidence.is_clone
+            && self.case.evidence_of_session().is_some()
             && evidence.has_kernel_events()
             && !evidence.kernel.has_end
             && evidence.kernel.troubles().is_empty()

@@ -506,6 +506,22 @@ fn a_session_that_began_and_did_not_end_is_not_whole() {
 }
 
 #[test]
+fn a_clone_has_no_end_whether_or_not_it_is_marked() {
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 1, |event| {
+        event.tracing_started(true);
+    });
+    let config = TraceConfig::default();
+    let clone = Account::of(&Case {
+        evidence: Some(&evidence),
+        subject: Subject::Clone,
+        ..Case::of(&config, Wording::Config)
+    });
+    assert_eq!(clone.findings, []);
+    assert!(!judged(&config, Some(&evidence), None).is_whole());
+}
+
+#[test]
 fn a_file_that_is_full_does_not_break_off() {
     let mut evidence = Evidence::default();
     event(&mut evidence, 1, |event| {

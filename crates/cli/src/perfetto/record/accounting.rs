@@ -8,7 +8,7 @@ use ferretto_proto::messages::observable_events::DataSourceInstanceStateChange;
 use super::*;
 use crate::account::evidence::{Evidence, SourceOf};
 use crate::account::watch::{Question, Watch};
-use crate::account::{Account, Case, FileState, Finding, Severity, TraceFile, Wording, listed};
+use crate::account::{Account, Case, FileState, Finding, Severity, Subject, TraceFile, Wording, listed};
 use crate::config::advice::Origin;
 use crate::config::length::Length;
 
@@ -17,6 +17,7 @@ pub(super) struct Knowledge {
     pub(super) config: TraceConfig,
     wording: Wording,
     length: Length,
+    subject: Subject,
     watch: Watch,
     hearing: Hearing,
     inquiry: Inquiry,
@@ -48,6 +49,10 @@ impl Knowledge {
             length: match recording.command {
                 Some(_) => Length::with_command(&recording.config),
                 None => Length::of(&recording.config),
+            },
+            subject: match recording.job {
+                Job::Clone(_) => Subject::Clone,
+                Job::Record | Job::StartAndDetach(_) | Job::Attach(..) => Subject::AsMarked,
             },
             watch: match recording.job {
                 Job::Record => Watch::from_the_start(),
@@ -82,6 +87,7 @@ impl Recorder<'_> {
             baseline: self.session.baseline(),
             evidence,
             watch: self.knowledge.watch(),
+            subject: self.knowledge.subject,
             file: self.file(),
             ..Case::of(&self.knowledge.config, self.knowledge.wording)
         })
