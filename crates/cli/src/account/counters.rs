@@ -9,7 +9,7 @@ use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
 use ferretto_proto::messages::{TraceConfig, TraceStats};
 
 use super::evidence::SourceOf;
-use super::{Account, Baseline, Case, Severity, Wording, listed, roomy};
+use super::{Account, Baseline, Case, LastFlush, Severity, Wording, listed, roomy};
 use crate::config::length::Length;
 use crate::perfetto::figures::{Bytes, Counted};
 
@@ -31,7 +31,6 @@ pub(super) struct Counters<'a> {
     wording: Wording,
     stats: &'a TraceStats,
     baseline: Option<Baseline>,
-    late_to_flush: &'a [SourceOf],
     worst_writer: &'a dyn Fn(usize) -> Option<String>,
 }
 
@@ -43,7 +42,6 @@ impl<'a> Counters<'a> {
             wording: case.wording,
             stats,
             baseline: case.baseline,
-            late_to_flush: case.evidence.map_or(&[], |evidence| &evidence.late_to_flush),
             worst_writer: case.worst_writer,
         }
     }
@@ -55,7 +53,6 @@ impl<'a> Counters<'a> {
         }
         self.wrong_buffers(account);
         self.packets(account);
-        self.flushes(account);
     }
 
     fn buffer(&self, index: usize, buffer: &BufferStats, account: &mut Account) {
@@ -307,34 +304,6 @@ impl<'a> Counters<'a> {
         }
     }
 
-    fn flushes(&self, account: &mut Account) {
-        let timeout = self.config.flush_timeout_ms.filter(|timeout| *timeout > 0);
-        let timeout = timeout.unwrap_or(DEFAULT_FLUSH_TIMEOUT_MS);
-        let advice = format!(
-            "raise flush_timeout_ms from {timeout} to {}",
-            2 * u64::from(timeout)
-        );
-        let failed = self.stats.final_flush_outcome == Some(FinalFlushOutcome::FINAL_FLUSH_FAILED);
-        let why = match listed(self.late_to_flush, SourceOf::to_string) {
-            Some(late) => format!("not acknowledged in time by {late}; the newest data may be missing"),
-            None => "not acknowledged in time; the newest data may be missing".to_owned(),
-        };
-        let what = match self.stats.flushes_failed {
-            Some(count @ 1..) => {
-                let last = if failed { ", the last one among them" } else { "" };
-                let of = self
-                    .stats
-                    .flushes_requested
-                    .map(|all| format!(" of {all}"))
-                    .unwrap_or_default();
-                format!("{}{of}{last}", Counted(count, "flush"))
-            }
-            _ if failed => "the last flush".to_owned(),
-            _ => return,
-        };
-        account.add(Severity::Loss, "flush_failed", what, why, Some(advice));
-    }
-
     fn buffer_name(&self, index: usize) -> String {
         let configured = self
             .config
@@ -351,6 +320,40 @@ impl<'a> Counters<'a> {
         let configured = self.config.buffers.get(index).and_then(|buffer| buffer.size_kb);
         configured.map_or(buffer.buffer_size.unwrap_or(0) >> 10, u64::from)
     }
+}
+
+/// Flushes that producers did not acknowledge in time.
+pub(super) fn flushes(case: &Case<'_>, account: &mut Account) {
+    let counted = case.stats.and_then(|stats| stats.flushes_failed).unwrap_or(0);
+    let outcome = case.stats.and_then(|stats| stats.final_flush_outcome);
+    let last_failed =
+        case.last_flush == LastFlush::Failed || outcome == Some(FinalFlushOutcome::FINAL_FLUSH_FAILED);
+    let what = match (counted, last_failed) {
+        (0, false) => return,
+        (0, true) => "the last flush".to_owned(),
+        (1.., _) => {
+            let of = case.stats.and_then(|stats| stats.flushes_requested);
+            let of = of.map(|all| format!(" of {all}")).unwrap_or_default();
+            let last = if last_failed {
+                ", the last one among them"
+            } else {
+                ""
+            };
+            format!("{}{of}{last}", Counted(counted, "flush"))
+        }
+    };
+    let late = case
+        .evidence
+        .and_then(|evidence| listed(&evidence.late_to_flush, SourceOf::to_string));
+    let by = late.map(|late| format!(" by {late}")).unwrap_or_default();
+    let why = format!("not acknowledged in time{by}; the newest data may be missing");
+    let timeout = case.config.flush_timeout_ms.filter(|timeout| *timeout > 0);
+    let timeout = timeout.unwrap_or(DEFAULT_FLUSH_TIMEOUT_MS);
+    let advice = format!(
+        "raise flush_timeout_ms from {timeout} to {}",
+        2 * u64::from(timeout)
+    );
+    account.add(Severity::Loss, "flush_failed", what, why, Some(advice));
 }
 
 /// How full the fullest buffer is, from 0 to 1. `None` without buffers of a known size.

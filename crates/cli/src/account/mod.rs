@@ -85,6 +85,7 @@ pub(crate) struct Case<'a> {
     /// What the service told; `None` if it was not asked from the start on.
     pub(crate) watch: Option<&'a Watch>,
     pub(crate) subject: Subject,
+    pub(crate) last_flush: LastFlush,
     /// What the packets came in; `None` if that is not known.
     pub(crate) file: Option<TraceFile>,
     /// The process that lost most in a buffer, where that is known.
@@ -103,6 +104,7 @@ impl<'a> Case<'a> {
             evidence: None,
             watch: None,
             subject: Subject::AsMarked,
+            last_flush: LastFlush::AsCounted,
             file: None,
             worst_writer: &|_| None,
         }
@@ -116,6 +118,15 @@ pub(crate) enum Subject {
     Clone,
     /// A session, or a clone if its packets say so.
     AsMarked,
+}
+
+/// Whether producers handed over their newest data when they were asked to in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastFlush {
+    /// Not all in time: the recording asked by itself, and was told.
+    Failed,
+    /// As far as the service's counters say.
+    AsCounted,
 }
 
 /// A file with a trace.
@@ -168,6 +179,7 @@ impl Account {
         if let Some(stats) = case.stats {
             Counters::of(case, stats).add_to(&mut account);
         }
+        counters::flushes(case, &mut account);
         sources::add_to(case, &mut account);
         account.end_of_session(case);
         account.findings.sort_by_key(|finding| finding.severity);

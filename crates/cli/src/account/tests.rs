@@ -506,6 +506,41 @@ fn a_session_that_began_and_did_not_end_is_not_whole() {
 }
 
 #[test]
+fn a_flush_that_failed_is_told_once_whoever_tells() {
+    let config = TraceConfig::default();
+    let found = |stats: Option<&TraceStats>, last_flush| {
+        let account = Account::of(&Case {
+            stats,
+            last_flush,
+            ..Case::of(&config, Wording::Config)
+        });
+        let findings = account.findings.into_iter();
+        findings
+            .map(|finding| (finding.cause, finding.what))
+            .collect::<Vec<_>>()
+    };
+    let failed = |what: &str| vec![("flush_failed", what.to_owned())];
+    let counted = TraceStats {
+        flushes_requested: Some(2),
+        flushes_failed: Some(1),
+        ..Default::default()
+    };
+    assert_eq!(
+        found(Some(&counted), LastFlush::AsCounted),
+        failed("1 flush of 2")
+    );
+    assert_eq!(
+        found(Some(&counted), LastFlush::Failed),
+        failed("1 flush of 2, the last one among them")
+    );
+    let silent = TraceStats::default();
+    for stats in [None, Some(&silent)] {
+        assert_eq!(found(stats, LastFlush::Failed), failed("the last flush"));
+        assert_eq!(found(stats, LastFlush::AsCounted), []);
+    }
+}
+
+#[test]
 fn a_clone_has_no_end_whether_or_not_it_is_marked() {
     let mut evidence = Evidence::default();
     event(&mut evidence, 1, |event| {

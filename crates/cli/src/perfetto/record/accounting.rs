@@ -88,6 +88,7 @@ impl Recorder<'_> {
             evidence,
             watch: self.knowledge.watch(),
             subject: self.knowledge.subject,
+            last_flush: self.last_flush,
             file: self.file(),
             ..Case::of(&self.knowledge.config, self.knowledge.wording)
         })
