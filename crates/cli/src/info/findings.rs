@@ -156,9 +156,7 @@ impl Findings<'_> {
             );
             // What a flight recorder is there to overwrite is not missed.
             let severity = match reason {
-                GapReason::Overwritten if Length::of(self.config).keeps_the_newest(self.config) => {
-                    Severity::Note
-                }
+                GapReason::Overwritten if self.keeps_the_newest() => Severity::Note,
                 _ => Severity::Loss,
             };
             self.add(severity, cause, what, why, advice.map(str::to_owned));
@@ -188,8 +186,21 @@ impl Findings<'_> {
                         .to_owned()
                 }
             };
-            let why = "refer to packets before them that are lost, so readers pass them over";
-            self.lost("state_lost", what, why, Some(advice));
+            // A ring buffer that has wrapped begins in the middle of what its writers told, until these start over.
+            let begins_so = affected.iter().all(|(_, sequence)| {
+                sequence.useless == sequence.useless_at_first && (sequence.was_cleared || period.is_some())
+            });
+            let (severity, why) = match self.keeps_the_newest() && begins_so {
+                true => (
+                    Severity::Note,
+                    "refer to what the ring buffer has overwritten, so readers pass over the beginning of these sequences",
+                ),
+                false => (
+                    Severity::Loss,
+                    "refer to packets before them that are lost, so readers pass them over",
+                ),
+            };
+            self.add(severity, "state_lost", what, why, Some(advice));
         }
         if self.summary.timeless > 0 {
             let what = Counted(self.summary.timeless, "packet").to_string();
@@ -204,6 +215,11 @@ impl Findings<'_> {
             let why = "sequences of different traces may have the same id; what is said here is of all of them together";
             self.add(Severity::Note, "several_traces", what, why, None);
         }
+    }
+
+    /// Whether it is a flight recorder's trace. That it was to cover a command is not in there.
+    fn keeps_the_newest(&self) -> bool {
+        Length::of(self.config).keeps_the_newest(self.config)
     }
 
     fn sequence_name(&self, id: u32, sequence: &Sequence) -> String {

@@ -292,6 +292,49 @@ fn packets_that_lost_their_state_are_counted() {
 }
 
 #[test]
+fn a_flight_recorder_may_begin_without_its_state() {
+    const CLEARED: u32 = 1;
+    const NEEDS_STATE: u32 = 2;
+    const FULL: u32 = 1 | 256;
+    let severity = |duration_ms, clear_period_ms, packets: &[(u32, u32)]| {
+        let mut summary = summary(
+            |config| {
+                config.duration_ms = duration_ms;
+                let clears = config.incremental_state_config.get_or_insert_default();
+                clears.clear_period_ms = clear_period_ms;
+            },
+            BufferStats::default(),
+        );
+        for (dropped, flags) in packets {
+            observe(&mut summary, 5, *dropped, *flags);
+        }
+        let findings = findings(&summary, &END);
+        let lost = findings.iter().find(|finding| finding.cause == "state_lost");
+        lost.unwrap().severity
+    };
+    let wrapped = [(1, NEEDS_STATE), (0, CLEARED), (0, NEEDS_STATE)];
+    assert_eq!(severity(None, Some(5000), &wrapped), Severity::Note);
+    assert_eq!(
+        severity(Some(1000), Some(5000), &wrapped),
+        Severity::Loss,
+        "all of it was asked for"
+    );
+    let later = [(0, CLEARED), (FULL, NEEDS_STATE)];
+    assert_eq!(severity(None, Some(5000), &later), Severity::Loss);
+    let never = [(1, NEEDS_STATE), (0, NEEDS_STATE)];
+    assert_eq!(
+        severity(None, None, &never),
+        Severity::Loss,
+        "nothing of it is left"
+    );
+    assert_eq!(
+        severity(None, Some(5000), &never),
+        Severity::Note,
+        "it would have been, soon"
+    );
+}
+
+#[test]
 fn kernel_losses_come_with_the_sizes_of_the_config() {
     let with_config = |buffer_size_kb, drain_period_ms| {
         let mut summary = summary(
