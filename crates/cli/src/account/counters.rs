@@ -4,25 +4,26 @@
 //! `trace_stats.proto`; what the config says, and what it should say instead, is quoted as one would type it. Advice is only given
 //! where it follows from the numbers.
 
+use ferretto_probes::producer::PRODUCER_NAME as PROBES;
 use ferretto_proto::messages::trace_config::buffer_config::ExperimentalMode;
 use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
 use ferretto_proto::messages::{TraceConfig, TraceStats};
+use ferretto_service::limits;
 
 use super::evidence::SourceOf;
 use super::{Account, Baseline, Case, LastFlush, Severity, Wording, listed, roomy};
 use crate::config::length::Length;
 use crate::perfetto::figures::{Bytes, Counted};
 
-/// What upstream's service, and ours, gives a producer that does not say.
-const DEFAULT_SHM_KB: u64 = 256;
-/// More shared memory is not given to anybody.
-const MAX_SHM_KB: u64 = 32 << 10;
+/// Shared memory of a producer that does not say, and the most that anybody gets.
+const DEFAULT_SHM_KB: u64 = limits::DEFAULT_SMB_SIZE as u64 / 1024;
+const MAX_SHM_KB: u64 = limits::MAX_SMB_SIZE as u64 / 1024;
 /// From here on a buffer is better streamed into a file than made larger.
 const LARGE_BUFFER_KB: u64 = 1 << 20;
-/// How often a file is written unless the config says.
-const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = 5000;
-const MIN_FILE_WRITE_PERIOD_MS: u32 = 100;
-const DEFAULT_FLUSH_TIMEOUT_MS: u32 = 5000;
+/// How often a file is written unless the config says, and at most.
+const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u32;
+const MIN_FILE_WRITE_PERIOD_MS: u32 = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u32;
+const DEFAULT_FLUSH_TIMEOUT_MS: u32 = limits::DEFAULT_FLUSH_TIMEOUT.as_millis() as u32;
 
 /// The counters of a session, to be judged.
 pub(super) struct Counters<'a> {
@@ -75,22 +76,23 @@ impl<'a> Counters<'a> {
                 .buffers
                 .get(index)
                 .and_then(|buffer| buffer.experimental_mode);
-            let advice = match mode {
-                // What has been written makes room again.
-                None | Some(ExperimentalMode::MODE_UNSPECIFIED) if is_streamed => {
-                    self.write_more_often(index, buffer)
-                }
-                // Not in this mode.
-                Some(ExperimentalMode::TRACE_BUFFER_V2) if is_streamed => format!(
-                    "leave out experimental_mode or fill_policy, with which the buffer is full once and for all, or {}",
-                    self.larger_buffer(index, buffer, "or more")
-                ),
-                _ => format!(
+            let advice = if is_streamed {
+                // This buffer does not even take the place again of what was read.
+                let otherwise = match mode == Some(ExperimentalMode::TRACE_BUFFER_V2) {
+                    true => self.larger_buffer(index, buffer, "or more"),
+                    false => self.write_more_often(index, buffer),
+                };
+                format!(
+                    "leave out fill_policy: with DISCARD a buffer that was full once takes nothing more, whatever has been written \
+                     into the file since; or {otherwise}"
+                )
+            } else {
+                format!(
                     "{}, or keep the newest data instead of the oldest: fill_policy: RING_BUFFER",
                     self.larger_buffer(index, buffer, "or more")
-                ),
+                )
             };
-            let why = "came when the buffer was full, and its policy is DISCARD";
+            let why = "dropped: the buffer was full and its fill_policy is DISCARD";
             lost("buffer_full", chunks(count, 0), why, Some(advice));
         }
         if let Some(count @ 1..) = buffer.trace_writer_packet_loss {
@@ -225,10 +227,17 @@ impl<'a> Counters<'a> {
 
     fn about_shared_memory(&self, buffer: usize) -> String {
         let process = (self.worst_writer)(buffer);
-        let producer = match process.as_deref() {
-            Some("traced_probes") => "perfetto.traced_probes",
-            Some(name) => name,
-            None => "PRODUCER",
+        // What a process is called need not be what its producer is called, which is what the service goes by.
+        let (producer, who) = match process.as_deref() {
+            Some("traced_probes") => (PROBES, ""),
+            Some(name) => (
+                name,
+                "; producer_name has to be as `ferretto list sources` shows it",
+            ),
+            None => (
+                "PRODUCER",
+                "; for PRODUCER write the name that `ferretto list sources` shows",
+            ),
         };
         let configured = self
             .config
@@ -243,10 +252,11 @@ impl<'a> Counters<'a> {
             Some(size) => (format!(" (now {size})"), (4 * size).min(MAX_SHM_KB)),
             None => (String::new(), 16 * DEFAULT_SHM_KB),
         };
-        format!(
-            "give it more: producers {{ producer_name: \"{producer}\" shm_size_kb: {to} page_size_kb: 32 }}{from}; it counts \
-             for producers that connect later"
-        )
+        let change = format!(
+            "give it more: producers {{ producer_name: \"{producer}\" shm_size_kb: {to} page_size_kb: 32 }}{from}{who}; this takes \
+             effect when the producer starts again, since its shared memory is made when it is first traced"
+        );
+        self.wording.in_config(change)
     }
 
     /// What producers sent for buffers that are not theirs: with other services than ours this is counted since the service began.
@@ -299,7 +309,7 @@ impl<'a> Counters<'a> {
             && input > output
         {
             let what = format!("{} of {}", Bytes(input - output), Bytes(input));
-            let why = "removed by the config's trace_filter, as it should";
+            let why = "removed by the config's trace_filter, as configured";
             account.add(Severity::Note, "filtered", what, why, None);
         }
     }
@@ -349,10 +359,10 @@ pub(super) fn flushes(case: &Case<'_>, account: &mut Account) {
     let why = format!("not acknowledged in time{by}; the newest data may be missing");
     let timeout = case.config.flush_timeout_ms.filter(|timeout| *timeout > 0);
     let timeout = timeout.unwrap_or(DEFAULT_FLUSH_TIMEOUT_MS);
-    let advice = format!(
+    let advice = case.wording.in_config(format!(
         "raise flush_timeout_ms from {timeout} to {}",
         2 * u64::from(timeout)
-    );
+    ));
     account.add(Severity::Loss, "flush_failed", what, why, Some(advice));
 }
 

@@ -72,6 +72,18 @@ pub(crate) enum Wording {
     Config,
 }
 
+impl Wording {
+    /// A change of a field that no flag sets.
+    fn in_config(self, change: String) -> String {
+        match self {
+            Wording::Flags => {
+                format!("write a config (`ferretto config new sched -o sched.cfg`) and {change}")
+            }
+            Wording::Config => change,
+        }
+    }
+}
+
 /// All that is known of a recording.
 pub(crate) struct Case<'a> {
     pub(crate) config: &'a TraceConfig,

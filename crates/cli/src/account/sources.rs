@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use ferretto_probes::ftrace::request::DEFAULT_BUFFER_KIB;
 use ferretto_probes::process_stats;
 use ferretto_proto::messages::TraceConfig;
 
@@ -190,9 +191,9 @@ impl Sources<'_> {
             }
             process_stats::NAME if fate == Fate::Silent && self.looks_at_no_process() => SCAN_ALL,
             _ if name.starts_with("linux.") => {
-                "see whether traced_probes is running and may do it: `ferretto doctor`"
+                "check that traced_probes is running with the privileges it needs: `ferretto doctor`"
             }
-            _ => "see whether a producer offers it: `perfetto --query`",
+            _ => "see whether a producer offers it: `ferretto list sources`",
         };
         let (severity, cause, why) = match fate {
             Fate::Recorded | Fate::Failed => return,
@@ -296,7 +297,7 @@ impl Sources<'_> {
             .collect();
         if let Some(late) = listed(&in_the_end, ToString::to_string) {
             let what = format!("the beginning of {late}");
-            let why = "started late, others did not wait";
+            let why = "it started after the others, so its beginning is missing";
             account.add(Severity::Note, "data_source_late", what, why, None);
         }
     }
@@ -316,12 +317,12 @@ impl Sources<'_> {
             })
         });
         if let Some(what) = lost {
-            let advice = larger_kernel_buffer(self.case.config);
+            let advice = larger_kernel_buffer(self.case);
             account.add(Severity::Loss, "kernel_buffer_overrun", what, why, Some(advice));
         }
         if evidence.kernel_page_errors > 0 {
             let what = Counted(evidence.kernel_page_errors, "page").to_string() + " of kernel events";
-            let why = "were not what the kernel's format says";
+            let why = "could not be parsed";
             account.add(Severity::Loss, "kernel_page_unreadable", what, why, None);
         }
         for trouble in evidence.kernel.troubles() {
@@ -362,20 +363,26 @@ fn all_unavailable(config: &TraceConfig, evidence: &Evidence) -> bool {
         })
 }
 
-fn larger_kernel_buffer(config: &TraceConfig) -> String {
-    let ftrace = config
+fn larger_kernel_buffer(case: &Case<'_>) -> String {
+    let ftrace = case
+        .config
         .data_sources
         .iter()
         .find_map(|source| source.config.ftrace_config.as_option());
     let buffer = ftrace
         .and_then(|config| config.buffer_size_kb)
-        .filter(|size| *size > 0);
+        .filter(|size| *size > 0)
+        .map(u64::from);
+    // That of the machine with the larger one: the trace does not tell how much memory it has.
+    let default = DEFAULT_BUFFER_KIB.1;
+    let is_lower_bound = ftrace.and_then(|config| config.buffer_size_lower_bound) == Some(true);
+    let least = if is_lower_bound { default } else { 0 };
     let larger = match buffer {
         Some(size) => format!(
             "raise ftrace_config.buffer_size_kb from {size} to {}",
-            super::roomy(2 * u64::from(size))
+            super::roomy(2 * size.max(least))
         ),
-        None => "set ftrace_config.buffer_size_kb: 8192 (per CPU)".to_owned(),
+        None => format!("set ftrace_config.buffer_size_kb: {} (per CPU)", 2 * default),
     };
     let period = ftrace
         .and_then(|config| config.drain_period_ms)
@@ -385,6 +392,9 @@ fn larger_kernel_buffer(config: &TraceConfig) -> String {
             "{larger}, or lower ftrace_config.drain_period_ms from {period} to {}",
             period / 2
         ),
+        None if case.wording == Wording::Flags => {
+            format!("ask for fewer events, or {}", case.wording.in_config(larger))
+        }
         None => format!("{larger}, or ask for fewer events"),
     }
 }

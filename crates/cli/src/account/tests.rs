@@ -541,6 +541,61 @@ fn a_flush_that_failed_is_told_once_whoever_tells() {
 }
 
 #[test]
+fn fields_that_no_flag_sets_are_advised_with_a_config_to_put_them_into() {
+    let mut config = asking_for(&["linux.ftrace"]);
+    let stats = TraceStats {
+        buffer_stats: vec![ferretto_proto::messages::trace_stats::BufferStats {
+            trace_writer_packet_loss: Some(1),
+            ..Default::default()
+        }],
+        flushes_failed: Some(1),
+        ..Default::default()
+    };
+    let mut evidence = Evidence::default();
+    packet(&mut evidence, |packet| {
+        packet.ftrace_events(|bundle| {
+            bundle.cpu(0).lost_events(true);
+        });
+    });
+    let advice = |config: &TraceConfig, wording| {
+        let account = Account::of(&Case {
+            stats: Some(&stats),
+            evidence: Some(&evidence),
+            ..Case::of(config, wording)
+        });
+        let losses = account
+            .findings
+            .into_iter()
+            .filter(|finding| finding.severity == Severity::Loss);
+        losses
+            .map(|finding| (finding.cause, finding.advice.unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let causes = ["shared_memory_full", "flush_failed", "kernel_buffer_overrun"];
+    let (flags, fields) = (advice(&config, Wording::Flags), advice(&config, Wording::Config));
+    assert_eq!(
+        [&flags, &fields].map(|all| all.iter().map(|(cause, _)| *cause).collect::<Vec<_>>()),
+        [causes, causes]
+    );
+    for ((_, with_flags), (_, with_config)) in flags.iter().zip(&fields) {
+        assert!(with_flags.contains("ferretto config new"), "{with_flags}");
+        assert!(!with_config.contains("ferretto config new"), "{with_config}");
+    }
+    let ftrace = config.data_sources[0]
+        .config
+        .get_or_insert_default()
+        .ftrace_config
+        .get_or_insert_default();
+    ftrace.buffer_size_kb = Some(1024);
+    ftrace.buffer_size_lower_bound = Some(true);
+    let bounded = advice(&config, Wording::Config).remove(2).1;
+    assert!(
+        bounded.starts_with("raise ftrace_config.buffer_size_kb from 1024 to 16384"),
+        "{bounded}"
+    );
+}
+
+#[test]
 fn a_clone_has_no_end_whether_or_not_it_is_marked() {
     let mut evidence = Evidence::default();
     event(&mut evidence, 1, |event| {

@@ -198,7 +198,7 @@ fn streamed_and_discarding(adviser: &mut Adviser<'_>, path: &str, buffer: &Buffe
         ),
         _ => adviser.hint(
             path,
-            "if a buffer with DISCARD is full once before it is written into the file, upstream's service drops all that comes after",
+            "a buffer with DISCARD that is full once, before it is written into the file, takes nothing more after that",
             change,
         ),
     }

@@ -122,10 +122,16 @@ fn what_a_full_buffer_with_discard_is_advised_depends_on_whether_it_empties_agai
     let second = Some(ExperimentalMode::TRACE_BUFFER_V2);
     assert!(advice(false, None).contains("fill_policy: RING_BUFFER"));
     assert!(advice(false, second).contains("fill_policy: RING_BUFFER"));
-    assert!(advice(true, None).starts_with("lower file_write_period_ms"));
-    let once = advice(true, second);
-    assert!(once.starts_with("leave out experimental_mode"), "{once}");
-    assert!(!once.contains("file_write_period_ms"), "{once}");
+    for mode in [None, second] {
+        // Neither takes anything more once it was full, of any service.
+        let once = advice(true, mode);
+        assert!(once.starts_with("leave out fill_policy"), "{once}");
+        assert_eq!(
+            once.contains("lower file_write_period_ms"),
+            mode.is_none(),
+            "{once}"
+        );
+    }
 }
 
 #[test]
@@ -225,6 +231,7 @@ fn who_ran_out_of_shared_memory_is_named_in_the_config_to_write() {
     let advice = |summary: &Summary| found(summary, "shared_memory_full").remove(0).1;
     let mut unnamed = summary(|_| {}, lossy());
     assert!(advice(&unnamed).contains("producer_name: \"PRODUCER\" shm_size_kb: 4096 page_size_kb: 32"));
+    assert!(advice(&unnamed).contains("`ferretto list sources`"));
     observe(&mut unnamed, 5, 0, 0);
     observe(&mut unnamed, 5, 1 | 256, 0);
     assert!(
@@ -371,8 +378,8 @@ fn kernel_losses_come_with_the_sizes_of_the_config() {
     );
     let (_, advice) = with_config(None, None);
     assert_eq!(
-        advice,
-        "set ftrace_config.buffer_size_kb: 8192 (per CPU), or ask for fewer events"
+        advice, "set ftrace_config.buffer_size_kb: 16384 (per CPU), or ask for fewer events",
+        "8192 is the default of large machines"
     );
 }
 

@@ -244,10 +244,7 @@ fn a_buffer_that_discards_gains_nothing_where_a_file_is_written() {
     one(
         &of("fill_policy: DISCARD"),
         "buffers[0].fill_policy",
-        &[
-            "upstream's service drops all that comes after",
-            "leave fill_policy out",
-        ],
+        &["takes nothing more after that", "leave fill_policy out"],
     );
     one(
         &of("fill_policy: DISCARD experimental_mode: TRACE_BUFFER_V2"),
