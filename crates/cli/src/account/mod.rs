@@ -188,19 +188,23 @@ impl Account {
     /// Gives an account of a recording.
     pub(crate) fn of(case: &Case<'_>) -> Account {
         let mut account = Account::default();
-        if let Some(stats) = case.stats {
-            Counters::of(case, stats).add_to(&mut account);
-        }
-        counters::flushes(case, &mut account);
-        sources::add_to(case, &mut account);
-        account.end_of_session(case);
-        account.findings.sort_by_key(|finding| finding.severity);
+        account.judge(case);
         account
     }
 
+    /// Adds what is to be said of a recording.
+    pub(crate) fn judge(&mut self, case: &Case<'_>) {
+        if let Some(stats) = case.stats {
+            Counters::of(case, stats).add_to(self);
+        }
+        counters::flushes(case, self);
+        sources::add_to(case, self);
+        self.end_of_session(case);
+    }
+
     /// The service could not write all of the trace, and what there was of its last packet was taken away.
-    pub(crate) fn is_cut_off(&mut self) {
-        let why = "the service wrote half a packet and then no more, and the half was taken away; is the disk full?";
+    pub(crate) fn add_cut_off(&mut self) {
+        let why = "the service's last packet is incomplete and was removed; is the disk full?";
         let advice = "free some space, or choose another place with -o".to_owned();
         self.add(
             Severity::Loss,
@@ -209,7 +213,26 @@ impl Account {
             why,
             Some(advice),
         );
-        self.findings.sort_by_key(|finding| finding.severity);
+    }
+
+    /// Adds a cause, behind those that are as bad.
+    pub(crate) fn add(
+        &mut self,
+        severity: Severity,
+        cause: &'static str,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        advice: Option<String>,
+    ) {
+        let finding = Finding {
+            severity,
+            cause,
+            what: what.into(),
+            why: why.into(),
+            advice,
+        };
+        let place = self.findings.partition_point(|known| known.severity <= severity);
+        self.findings.insert(place, finding);
     }
 
     /// Whether all that was asked for is there, as far as is known.
@@ -269,23 +292,6 @@ impl Account {
         };
         let why = format!("the file reached its size limit ({limit}), which ends the recording");
         self.add(Severity::Note, "file_full", what, why, Some(advice));
-    }
-
-    fn add(
-        &mut self,
-        severity: Severity,
-        cause: &'static str,
-        what: impl Into<String>,
-        why: impl Into<String>,
-        advice: Option<String>,
-    ) {
-        self.findings.push(Finding {
-            severity,
-            cause,
-            what: what.into(),
-            why: why.into(),
-            advice,
-        });
     }
 }
 

@@ -7,7 +7,7 @@ use ferretto_proto::messages::TraceConfig;
 
 use super::sequences::{GapReason, OTHERS, Sequence};
 use super::summary::Summary;
-use crate::account::{Account, Baseline, Case, FileState, Finding, Severity, TraceFile, Wording, listed};
+use crate::account::{Account, Baseline, Case, FileState, Severity, TraceFile, Wording, listed};
 use crate::config::length::Length;
 use crate::perfetto::figures::{Bytes, Counted};
 use crate::trace_reader::End;
@@ -15,15 +15,21 @@ use crate::trace_reader::End;
 #[cfg(test)]
 mod tests;
 
-/// All findings: losses, then what is missing, then notes; those from which others follow before these.
-pub(super) fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
+/// The account of a trace: the state of the file before all else that is as bad.
+pub(super) fn account(summary: &Summary, end: &End) -> Account {
     let config = summary.config.clone().unwrap_or_default();
     let ours = |version: &str| version.contains("(Ferretto ");
     let service = summary
         .system
         .as_ref()
         .and_then(|system| system.tracing_service_version.as_deref());
-    let account = Account::of(&Case {
+    let mut findings = Findings {
+        summary,
+        config: &config,
+        account: Account::default(),
+    };
+    findings.file(end);
+    findings.account.judge(&Case {
         stats: summary.stats.as_ref(),
         // Ours counts for each session from zero.
         baseline: service.is_some_and(ours).then_some(Baseline::default()),
@@ -35,22 +41,14 @@ pub(super) fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
         worst_writer: &|buffer| worst_writer(summary, buffer),
         ..Case::of(&config, Wording::Config)
     });
-    let mut findings = Findings {
-        summary,
-        config: &config,
-        found: Vec::new(),
-    };
-    findings.file(end);
-    findings.found.extend(account.findings);
     findings.sequences();
     findings.limits();
-    findings.found.sort_by_key(|finding| finding.severity);
-    findings.found
+    findings.account
 }
 
 /// Whether all that was asked for is there, and the trace tells so.
-pub(super) fn is_whole(summary: &Summary, findings: &[Finding]) -> bool {
-    summary.stats.is_some() && findings.iter().all(|finding| finding.severity == Severity::Note)
+pub(super) fn is_whole(summary: &Summary, account: &Account) -> bool {
+    summary.stats.is_some() && account.is_whole()
 }
 
 /// The process whose sequence has the most gaps, of those in this buffer if the trace tells which are.
@@ -74,31 +72,10 @@ fn worst_writer(summary: &Summary, buffer: usize) -> Option<String> {
 struct Findings<'a> {
     summary: &'a Summary,
     config: &'a TraceConfig,
-    found: Vec<Finding>,
+    account: Account,
 }
 
 impl Findings<'_> {
-    fn add(
-        &mut self,
-        severity: Severity,
-        cause: &'static str,
-        what: impl Into<String>,
-        why: impl Into<String>,
-        advice: Option<String>,
-    ) {
-        self.found.push(Finding {
-            severity,
-            cause,
-            what: what.into(),
-            why: why.into(),
-            advice,
-        });
-    }
-
-    fn lost(&mut self, cause: &'static str, what: String, why: &str, advice: Option<String>) {
-        self.add(Severity::Loss, cause, what, why, advice);
-    }
-
     fn file(&mut self, end: &End) {
         let summary = self.summary;
         if summary.damaged > 0 {
@@ -113,17 +90,19 @@ impl Findings<'_> {
                 Counted(summary.damaged, "damaged place"),
                 Bytes(skipped)
             );
-            self.lost("file_damaged", what, &format!("the first is {first}"), None);
+            let why = format!("the first is {first}");
+            self.account.add(Severity::Loss, "file_damaged", what, why, None);
         }
         if let Some(cut) = &end.cut {
-            let what = "the end of the file".to_owned();
             let why = format!("it {cut}");
             let advice = "if it is still being written, look again when it is complete".to_owned();
-            self.lost("file_cut", what, &why, Some(advice));
+            let what = "the end of the file";
+            self.account
+                .add(Severity::Loss, "file_cut", what, why, Some(advice));
         }
         if summary.stats.is_none() && summary.all.packets > 0 {
             let why = "the service writes its counters last; what the buffers lost is not known";
-            self.add(
+            self.account.add(
                 Severity::Note,
                 "no_stats",
                 "no trace stats in the file",
@@ -159,7 +138,8 @@ impl Findings<'_> {
                 GapReason::Overwritten if self.keeps_the_newest() => Severity::Note,
                 _ => Severity::Loss,
             };
-            self.add(severity, cause, what, why, advice.map(str::to_owned));
+            self.account
+                .add(severity, cause, what, why, advice.map(str::to_owned));
         }
         let useless: u64 = all.iter().map(|(_, sequence)| sequence.useless).sum();
         if useless > 0 {
@@ -200,12 +180,12 @@ impl Findings<'_> {
                     "refer to packets before them that are lost, so readers pass them over",
                 ),
             };
-            self.add(severity, "state_lost", what, why, Some(advice));
+            self.account.add(severity, "state_lost", what, why, Some(advice));
         }
         if self.summary.timeless > 0 {
             let what = Counted(self.summary.timeless, "packet").to_string();
             let why = "their clock is in no clock snapshot before them, so their time is not known";
-            self.add(Severity::Note, "clock_unknown", what, why, None);
+            self.account.add(Severity::Note, "clock_unknown", what, why, None);
         }
     }
 
@@ -213,7 +193,8 @@ impl Findings<'_> {
         if self.summary.more_configs > 0 {
             let what = format!("{} traces in one file", self.summary.more_configs + 1);
             let why = "sequences of different traces may have the same id; what is said here is of all of them together";
-            self.add(Severity::Note, "several_traces", what, why, None);
+            self.account
+                .add(Severity::Note, "several_traces", what, why, None);
         }
     }
 

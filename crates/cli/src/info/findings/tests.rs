@@ -6,6 +6,7 @@ use ferretto_proto::write;
 use ferretto_wire::Writer;
 
 use super::*;
+use crate::account::Finding;
 use crate::account::evidence::SourceOf;
 use crate::trace_reader::{Cut, Damage, Piece, Reason};
 
@@ -33,6 +34,10 @@ fn summary(change: impl FnOnce(&mut TraceConfig), stats: BufferStats) -> Summary
         ..Default::default()
     });
     summary
+}
+
+fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
+    account(summary, end).findings
 }
 
 /// Those of `summary` with this cause: what, and the advice.

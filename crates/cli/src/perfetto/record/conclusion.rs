@@ -175,7 +175,7 @@ impl Recorder<'_> {
         let evidence = self.contents.evidence().filter(|_| seen);
         let mut account = self.account(evidence);
         if trace == Trace::Cut {
-            account.is_cut_off();
+            account.add_cut_off();
         }
         let summary = Summary {
             file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),
