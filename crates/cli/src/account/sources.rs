@@ -6,25 +6,24 @@
 use std::time::Duration;
 
 use ferretto_probes::ftrace::request::DEFAULT_BUFFER_KIB;
-use ferretto_probes::process_stats;
+use ferretto_probes::{process_stats, sys_stats, system_info};
 use ferretto_proto::messages::TraceConfig;
 
 use super::counters::has_holes;
 use super::evidence::{Departure, Evidence, SourceOf};
 use super::watch::unique;
 use super::{Account, Case, Severity, Wording, listed, producer_name};
+use crate::config::advice::known_sources::{FTRACE, TRACK_EVENT};
 use crate::config::advice::{SCAN_ALL, looks_at_no_process};
 use crate::perfetto::figures::{Counted, Elapsed};
 
-/// The kernel's events.
-const FTRACE: &str = "linux.ftrace";
 /// Sources that `ferretto` adds to what its flags ask for, and `perfetto` in part.
-const OVERVIEW: [&str; 3] = ["linux.process_stats", "linux.sys_stats", "linux.system_info"];
+const OVERVIEW: [&str; 3] = [process_stats::NAME, sys_stats::NAME, system_info::NAME];
 
 /// Whether it is usual for producers of a data source to come and go while it is recorded: applications that run for a while. What
 /// they had to tell they told.
 pub(super) fn comes_and_goes(source: &str) -> bool {
-    source == "track_event"
+    source == TRACK_EVENT
 }
 
 impl Departure {
