@@ -19,7 +19,7 @@ use crate::perfetto::figures::{Bytes, Counted};
 const DEFAULT_SHM_KB: u64 = limits::DEFAULT_SMB_SIZE as u64 / 1024;
 const MAX_SHM_KB: u64 = limits::MAX_SMB_SIZE as u64 / 1024;
 /// From here on a buffer is better streamed into a file than made larger.
-const LARGE_BUFFER_KB: u64 = 1 << 20;
+pub(crate) const LARGE_BUFFER_KB: u64 = 1 << 20;
 /// How often a file is written unless the config says, and at most.
 const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u32;
 const MIN_FILE_WRITE_PERIOD_MS: u32 = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u32;

@@ -7,6 +7,7 @@ use ferretto_service::limits;
 
 use super::known_sources::{FTRACE, TELL_NAMES_ONCE};
 use super::{Adviser, Origin, name_of, rates, target_of, time};
+use crate::account::counters::LARGE_BUFFER_KB;
 use crate::config::length::longest;
 
 /// KB that a buffer has to have for any chunk to fit: one may be as large as a page of shared memory, and whoever writes fills
@@ -14,6 +15,8 @@ use crate::config::length::longest;
 const SMALLEST_KB: u32 = 2 * limits::MAX_SMB_PAGE_SIZE as u32 / 1024;
 /// A buffer that discards what comes late is meant for recordings shorter than this, in ms.
 const LONG_MS: u64 = 10 * 60 * 1000;
+/// What is left where no buffer is large enough.
+const FEWER: &str = "ask for fewer events";
 
 pub(super) fn advise(adviser: &mut Adviser<'_>) {
     targets(adviser);
@@ -112,16 +115,21 @@ impl Fit {
         }
     }
 
-    /// The size that is enough for so long, and the double to have some to spare: as a field, or as a flag where the config came from flags.
-    fn enough(&self, ms: u64, origin: &Origin) -> String {
+    /// The size that is enough for so long, and the double to have some to spare: as a field, or as a flag where the config came from
+    /// flags. `None` if no buffer should be so large.
+    fn enough(&self, ms: u64, adviser: &Adviser<'_>) -> Option<String> {
         let kb = (2 * self.volume.rate * ms / 1000)
             .div_ceil(1024)
             .max(1024)
             .next_power_of_two();
-        match origin {
+        let most = match adviser.surroundings.machine.memory_kb {
+            0 => LARGE_BUFFER_KB,
+            memory => LARGE_BUFFER_KB.min(memory / 2),
+        };
+        (kb <= most).then(|| match adviser.origin {
             Origin::Flags => format!("`-b {}mb`", kb / 1024),
             Origin::Text { .. } | Origin::Encoded { .. } => format!("`size_kb: {kb}`"),
-        }
+        })
     }
 }
 
@@ -164,11 +172,17 @@ fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     let Some(fits) = fit.ms.filter(|fits| *fits < period) else {
         return;
     };
-    let larger = fit.enough(period, adviser.origin);
-    let change = match adviser.origin {
-        Origin::Flags => format!("write {larger} or more"),
-        _ if fits < least => format!("write {larger}"),
-        _ => format!("write {larger}, or a file_write_period_ms below {fits}"),
+    let more_often = match adviser.origin {
+        Origin::Text { .. } | Origin::Encoded { .. } if fits >= least => {
+            Some(format!("a file_write_period_ms below {fits}"))
+        }
+        _ => None,
+    };
+    let change = match (fit.enough(period, adviser), more_often) {
+        (Some(larger), Some(more_often)) => format!("write {larger}, or {more_often}"),
+        (Some(larger), None) => format!("write {larger} or more"),
+        (None, Some(more_often)) => format!("write {more_often}, or ask for fewer events"),
+        (None, None) => FEWER.to_owned(),
     };
     adviser.warn(
         format!("{path}.size_kb"),
@@ -218,7 +232,10 @@ fn discarding(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
             ),
             match duration {
                 None => STREAM.to_owned(),
-                Some(duration) => format!("write {}, {STREAM}", fit.enough(duration, adviser.origin)),
+                Some(duration) => match fit.enough(duration, adviser) {
+                    Some(larger) => format!("write {larger}, {STREAM}"),
+                    None => STREAM.to_owned(),
+                },
             },
         ),
         (None, duration) if duration.is_none_or(|duration| duration >= LONG_MS) => adviser.warn(
@@ -235,7 +252,10 @@ fn ring(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
         adviser.warn(
             format!("{path}.size_kb"),
             format!("{} {} KB hold the last {} only", fit.rate(), fit.kb, time(fits)),
-            format!("write {} or more", fit.enough(1000, adviser.origin)),
+            match fit.enough(1000, adviser) {
+                Some(larger) => format!("write {larger} or more"),
+                None => FEWER.to_owned(),
+            },
         );
     }
 }

@@ -257,6 +257,27 @@ fn a_buffer_that_discards_gains_nothing_where_a_file_is_written() {
 }
 
 #[test]
+fn no_buffer_is_advised_that_no_machine_has_room_for() {
+    let of = |ms: u32| {
+        said(&format!(
+            "buffers {{ size_kb: 4096 fill_policy: DISCARD }} duration_ms: {ms} data_sources {{ config {{ name: 'linux.ftrace' \
+             ftrace_config {{ ftrace_events: 'raw_syscalls/*' }} }} }} data_sources {{ config {{ name: 'linux.process_stats' }} }}"
+        ))
+    };
+    let changes = |ms| of(ms).into_iter().map(|advice| advice.change).collect::<Vec<_>>();
+    let short = changes(10_000);
+    assert!(
+        short.len() == 1 && short[0].contains("`size_kb: 262144`, use RING_BUFFER"),
+        "{short:?}"
+    );
+    let long = changes(36_000_000);
+    assert!(
+        long.len() == 1 && long[0].starts_with("use RING_BUFFER"),
+        "{long:?}"
+    );
+}
+
+#[test]
 fn advice_to_stream_is_not_to_stream_out_of_a_buffer_that_discards() {
     let said = said(&format!(
         "buffers {{ size_kb: 4096 fill_policy: DISCARD }} duration_ms: 600000 {CLEARED} data_sources {{ config {{ name: 'track_event' }} }}"
