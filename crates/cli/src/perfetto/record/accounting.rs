@@ -186,7 +186,8 @@ impl Recorder<'_> {
         if self.patience_ends.is_some_and(|end| now() >= end) {
             self.patience_ends = None;
             if let Some(waiting) = self.not_started().filter(|_| self.session.is_recording()) {
-                self.console.say(format_args!("no word yet of {waiting}"));
+                self.console
+                    .say(format_args!("still waiting for {waiting} to start"));
             }
         }
         if self.start_due.is_none_or(|due| now() < due) {
