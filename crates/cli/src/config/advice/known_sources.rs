@@ -114,8 +114,8 @@ pub(crate) const WRITTEN: [Written; 5] = [
     },
     Written {
         source: system_info::NAME,
-        content: &[TracePacket::CPU_INFO, TracePacket::INTERRUPT_INFO],
-        besides: &[],
+        content: &[TracePacket::CPU_INFO],
+        besides: &[TracePacket::INTERRUPT_INFO],
     },
     Written {
         source: TRACK_EVENT,
