@@ -14,8 +14,10 @@ use ferretto_ipc::host::Reply;
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, GetTraceStatsResponse, Message, RegisterDataSourceRequest, TraceStats,
+    CloneSessionResponse, DataSourceDescriptor, GetTraceStatsResponse, Message, RegisterDataSourceRequest,
+    TraceStats,
 };
+use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Reader, Writer};
 use rustix::process::Signal;
 use support::peers::{Producer, chunk, commit, introduction};
@@ -610,4 +612,59 @@ fn who_has_not_started_by_the_end_is_named_though_another_has() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert_said(&said, &["the recording is over. Not started: never of slow"]);
     });
+}
+
+#[test]
+fn a_clone_that_the_service_does_not_mark_has_no_end_to_miss() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let service = ScriptedService::listen(&system.consumer_socket());
+    let mut ferretto = system.command(Path::new(FERRETTO), "clone.log");
+    ferretto
+        .args(["--strict", "--clone", "1", "-o"])
+        .arg(system.path("trace"));
+    let mut ferretto = Running(ferretto.spawn().unwrap());
+    let stats = TraceStats {
+        buffer_stats: vec![Default::default()],
+        ..Default::default()
+    };
+    static PORTS: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
+    let mut over = false;
+    while !over {
+        service.serve(&PORTS, |asked| {
+            let answer = match asked.method {
+                "CloneSession" => CloneSessionResponse {
+                    success: Some(true),
+                    ..Default::default()
+                }
+                .encode_to_vec(),
+                "GetTraceStats" => {
+                    over = true;
+                    GetTraceStatsResponse {
+                        trace_stats: stats.clone().into(),
+                        ..Default::default()
+                    }
+                    .encode_to_vec()
+                }
+                "ReadBuffers" => {
+                    let mut packet = Writer::new();
+                    TracePacket::new(&mut packet).timestamp(1).service_event(|event| {
+                        event.tracing_started(true);
+                    });
+                    let mut answer = Writer::new();
+                    answer.nested(2, |slice| {
+                        slice.bytes_field(1, packet.as_slice());
+                        slice.varint_field(2, 1);
+                    });
+                    answer.as_slice().to_vec()
+                }
+                _ => Vec::new(),
+            };
+            Some(vec![(asked.to, Reply::last(answer))])
+        });
+    }
+    let code = ferretto.wait(PATIENCE).expect("it ends").code();
+    let said = system.log("clone.log");
+    assert_eq!(code, Some(0), "{said}");
+    assert_said(&said, &["cloned", "nothing lost"]);
 }
