@@ -14,8 +14,10 @@ use ferretto_ipc::host::Reply;
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, GetTraceStatsResponse, Message, RegisterDataSourceRequest, TraceStats,
+    CloneSessionResponse, DataSourceDescriptor, GetTraceStatsResponse, Message, RegisterDataSourceRequest,
+    TraceStats,
 };
+use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Reader, Writer};
 use rustix::process::Signal;
 use support::peers::{Producer, chunk, commit, introduction};
@@ -536,4 +538,133 @@ fn what_the_service_counted_before_is_not_this_recordings() {
             "7 chunks: sent by producers for buffers that are not their own since the service began",
         ],
     );
+}
+
+#[test]
+fn a_file_that_is_as_large_as_it_may_be_has_lost_nothing() {
+    let config = "buffers { size_kb: 4096 } write_into_file: true file_write_period_ms: 100 max_file_size_bytes: 150000
+        data_sources { config { name: \"linux.sys_stats\" sys_stats_config {
+            meminfo_period_ms: 10 vmstat_period_ms: 10 stat_period_ms: 10 } } }";
+    services(|system, _, _| {
+        system.start(Side::Ours, Program::TracedProbes);
+        let (mut recording, _) = system.begin(Path::new(FERRETTO), &["--strict"], config);
+        let code = recording.wait().expect("it ends by itself").code();
+        let said = recording.said();
+        assert_eq!(code, Some(0), "{said}");
+        assert_said(&said, &["nothing lost", "what came after", "size limit"]);
+        assert_not_said(&said, &["not complete", "lost: ", "broke off"]);
+        let (code, told) = info(recording.trace());
+        assert_eq!(code, Some(0), "{told}");
+        assert_said(&told, &["NOTHING LOST", "size limit"]);
+        assert_not_said(&told, &["broke off"]);
+    });
+}
+
+#[test]
+fn what_a_ring_buffer_overwrote_while_a_command_ran_is_lost() {
+    let config = "buffers { size_kb: 64 } data_sources { config { name: \"my.own\" target_buffer: 0 } }";
+    services(|system, _, _| {
+        let mut producer = offering(system, "own", source("my.own"));
+        std::fs::write(system.path("config"), config).unwrap();
+        let mut ferretto = system.command(Path::new(FERRETTO), "command.log");
+        ferretto
+            .args(["--strict", "--txt", "-c"])
+            .arg(system.path("config"))
+            .arg("-o")
+            .arg(system.path("trace"))
+            .args(["--", "cat"])
+            .stdin(Stdio::piped());
+        let mut ferretto = Running(ferretto.spawn().unwrap());
+        let target = loop {
+            if let (Cmd::SetupDataSource(setup), _) = producer.next_command() {
+                break setup.config.target_buffer.unwrap();
+            }
+        };
+        for id in 0..40 {
+            let data = commit(target, chunk(id, &[0; 4000]));
+            producer.client.call("CommitData", &data);
+        }
+        producer.sync();
+        // `cat` ends, and with it the recording.
+        drop(ferretto.0.stdin.take());
+        let code = ferretto.wait(PATIENCE).expect("it ends").code();
+        let said = system.log("command.log");
+        assert_eq!(code, Some(3), "{said}");
+        assert_said(&said, &["not complete:", "lost: ", "of buffer 0: overwritten"]);
+        assert_not_said(&said, &["newest data are kept"]);
+    });
+}
+
+#[test]
+fn who_has_not_started_by_the_end_is_named_though_another_has() {
+    services(|system, _, _| {
+        let (_slow, _quick) = (never_starting(system), offering(system, "quick", source("never")));
+        let config = format!("duration_ms: 300\n{}", asking_for(&["never"]));
+        std::fs::write(system.path("config"), config).unwrap();
+        let mut waiting = system.command(Path::new(FERRETTO), "waiting.log");
+        waiting
+            .args(["--txt", "-D", "-c"])
+            .arg(system.path("config"))
+            .arg("-o")
+            .arg(system.path("trace"));
+        let output = waiting.output().unwrap();
+        let said = system.log("waiting.log");
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_said(&said, &["the recording is over. Not started: never of slow"]);
+    });
+}
+
+#[test]
+fn a_clone_that_the_service_does_not_mark_has_no_end_to_miss() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let service = ScriptedService::listen(&system.consumer_socket());
+    let mut ferretto = system.command(Path::new(FERRETTO), "clone.log");
+    ferretto
+        .args(["--strict", "--clone", "1", "-o"])
+        .arg(system.path("trace"));
+    let mut ferretto = Running(ferretto.spawn().unwrap());
+    let stats = TraceStats {
+        buffer_stats: vec![Default::default()],
+        ..Default::default()
+    };
+    static PORTS: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
+    let mut over = false;
+    while !over {
+        service.serve(&PORTS, |asked| {
+            let answer = match asked.method {
+                "CloneSession" => CloneSessionResponse {
+                    success: Some(true),
+                    ..Default::default()
+                }
+                .encode_to_vec(),
+                "GetTraceStats" => {
+                    over = true;
+                    GetTraceStatsResponse {
+                        trace_stats: stats.clone().into(),
+                        ..Default::default()
+                    }
+                    .encode_to_vec()
+                }
+                "ReadBuffers" => {
+                    let mut packet = Writer::new();
+                    TracePacket::new(&mut packet).timestamp(1).service_event(|event| {
+                        event.tracing_started(true);
+                    });
+                    let mut answer = Writer::new();
+                    answer.nested(2, |slice| {
+                        slice.bytes_field(1, packet.as_slice());
+                        slice.varint_field(2, 1);
+                    });
+                    answer.as_slice().to_vec()
+                }
+                _ => Vec::new(),
+            };
+            Some(vec![(asked.to, Reply::last(answer))])
+        });
+    }
+    let code = ferretto.wait(PATIENCE).expect("it ends").code();
+    let said = system.log("clone.log");
+    assert_eq!(code, Some(0), "{said}");
+    assert_said(&said, &["cloned", "nothing lost"]);
 }

@@ -331,7 +331,8 @@ fn a_full_disk_is_told_before_and_after_and_leaves_whole_packets() {
     assert_said(
         &said,
         &[
-            "there is room for 4.0 KiB, and the buffers may fill with 32.0 MiB",
+            "only 4.0 KiB free for ",
+            ", but the buffers hold up to 32.0 MiB",
             "cannot write disk/trace.pftrace",
             "No space left",
             "free some space",

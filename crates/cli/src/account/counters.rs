@@ -4,32 +4,34 @@
 //! `trace_stats.proto`; what the config says, and what it should say instead, is quoted as one would type it. Advice is only given
 //! where it follows from the numbers.
 
+use ferretto_probes::producer::PRODUCER_NAME as PROBES;
 use ferretto_proto::messages::trace_config::buffer_config::ExperimentalMode;
 use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
 use ferretto_proto::messages::{TraceConfig, TraceStats};
+use ferretto_service::limits;
 
 use super::evidence::SourceOf;
-use super::{Account, Baseline, Case, Severity, Wording, is_flight_recorder, listed, roomy};
+use super::{Account, Baseline, Case, LastFlush, Severity, Wording, listed, roomy};
+use crate::config::length::Length;
 use crate::perfetto::figures::{Bytes, Counted};
 
-/// What upstream's service, and ours, gives a producer that does not say.
-const DEFAULT_SHM_KB: u64 = 256;
-/// More shared memory is not given to anybody.
-const MAX_SHM_KB: u64 = 32 << 10;
+/// Shared memory of a producer that does not say, and the most that anybody gets.
+const DEFAULT_SHM_KB: u64 = limits::DEFAULT_SMB_SIZE as u64 / 1024;
+const MAX_SHM_KB: u64 = limits::MAX_SMB_SIZE as u64 / 1024;
 /// From here on a buffer is better streamed into a file than made larger.
-const LARGE_BUFFER_KB: u64 = 1 << 20;
-/// How often a file is written unless the config says.
-const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = 5000;
-const MIN_FILE_WRITE_PERIOD_MS: u32 = 100;
-const DEFAULT_FLUSH_TIMEOUT_MS: u32 = 5000;
+pub(crate) const LARGE_BUFFER_KB: u64 = 1 << 20;
+/// How often a file is written unless the config says, and at most.
+const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u32;
+const MIN_FILE_WRITE_PERIOD_MS: u32 = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u32;
+const DEFAULT_FLUSH_TIMEOUT_MS: u32 = limits::DEFAULT_FLUSH_TIMEOUT.as_millis() as u32;
 
 /// The counters of a session, to be judged.
 pub(super) struct Counters<'a> {
     config: &'a TraceConfig,
+    length: Length,
     wording: Wording,
     stats: &'a TraceStats,
     baseline: Option<Baseline>,
-    late_to_flush: &'a [SourceOf],
     worst_writer: &'a dyn Fn(usize) -> Option<String>,
 }
 
@@ -37,10 +39,10 @@ impl<'a> Counters<'a> {
     pub(super) fn of(case: &Case<'a>, stats: &'a TraceStats) -> Counters<'a> {
         Counters {
             config: case.config,
+            length: case.length,
             wording: case.wording,
             stats,
             baseline: case.baseline,
-            late_to_flush: case.evidence.map_or(&[], |evidence| &evidence.late_to_flush),
             worst_writer: case.worst_writer,
         }
     }
@@ -52,7 +54,6 @@ impl<'a> Counters<'a> {
         }
         self.wrong_buffers(account);
         self.packets(account);
-        self.flushes(account);
     }
 
     fn buffer(&self, index: usize, buffer: &BufferStats, account: &mut Account) {
@@ -75,22 +76,23 @@ impl<'a> Counters<'a> {
                 .buffers
                 .get(index)
                 .and_then(|buffer| buffer.experimental_mode);
-            let advice = match mode {
-                // What has been written makes room again.
-                None | Some(ExperimentalMode::MODE_UNSPECIFIED) if is_streamed => {
-                    self.write_more_often(index, buffer)
-                }
-                // Not in this mode.
-                Some(ExperimentalMode::TRACE_BUFFER_V2) if is_streamed => format!(
-                    "leave out experimental_mode or fill_policy, with which the buffer is full once and for all, or {}",
-                    self.larger_buffer(index, buffer, "or more")
-                ),
-                _ => format!(
+            let advice = if is_streamed {
+                // This buffer does not even take the place again of what was read.
+                let otherwise = match mode == Some(ExperimentalMode::TRACE_BUFFER_V2) {
+                    true => self.larger_buffer(index, buffer, "or more"),
+                    false => self.write_more_often(index, buffer),
+                };
+                format!(
+                    "leave out fill_policy: with DISCARD a buffer that was full once takes nothing more, whatever has been written \
+                     into the file since; or {otherwise}"
+                )
+            } else {
+                format!(
                     "{}, or keep the newest data instead of the oldest: fill_policy: RING_BUFFER",
                     self.larger_buffer(index, buffer, "or more")
-                ),
+                )
             };
-            let why = "came when the buffer was full, and its policy is DISCARD";
+            let why = "dropped: the buffer was full and its fill_policy is DISCARD";
             lost("buffer_full", chunks(count, 0), why, Some(advice));
         }
         if let Some(count @ 1..) = buffer.trace_writer_packet_loss {
@@ -157,7 +159,7 @@ impl<'a> Counters<'a> {
             Wording::Flags => "stream into a file (-s SIZE)",
             Wording::Config => "stream into a file (write_into_file: true)",
         };
-        if is_flight_recorder(self.config) {
+        if self.length.keeps_the_newest(self.config) {
             let why = "made room for newer data, as a ring buffer is to";
             let advice = format!(
                 "to reach further back {}, or {stream}",
@@ -225,10 +227,17 @@ impl<'a> Counters<'a> {
 
     fn about_shared_memory(&self, buffer: usize) -> String {
         let process = (self.worst_writer)(buffer);
-        let producer = match process.as_deref() {
-            Some("traced_probes") => "perfetto.traced_probes",
-            Some(name) => name,
-            None => "PRODUCER",
+        // What a process is called need not be what its producer is called, which is what the service goes by.
+        let (producer, who) = match process.as_deref() {
+            Some("traced_probes") => (PROBES, ""),
+            Some(name) => (
+                name,
+                "; producer_name has to be as `ferretto list sources` shows it",
+            ),
+            None => (
+                "PRODUCER",
+                "; for PRODUCER write the name that `ferretto list sources` shows",
+            ),
         };
         let configured = self
             .config
@@ -243,10 +252,11 @@ impl<'a> Counters<'a> {
             Some(size) => (format!(" (now {size})"), (4 * size).min(MAX_SHM_KB)),
             None => (String::new(), 16 * DEFAULT_SHM_KB),
         };
-        format!(
-            "give it more: producers {{ producer_name: \"{producer}\" shm_size_kb: {to} page_size_kb: 32 }}{from}; it counts \
-             for producers that connect later"
-        )
+        let change = format!(
+            "give it more: producers {{ producer_name: \"{producer}\" shm_size_kb: {to} page_size_kb: 32 }}{from}{who}; this takes \
+             effect when the producer starts again, since its shared memory is made when it is first traced"
+        );
+        self.wording.in_config(change)
     }
 
     /// What producers sent for buffers that are not theirs: with other services than ours this is counted since the service began.
@@ -299,37 +309,9 @@ impl<'a> Counters<'a> {
             && input > output
         {
             let what = format!("{} of {}", Bytes(input - output), Bytes(input));
-            let why = "removed by the config's trace_filter, as it should";
+            let why = "removed by the config's trace_filter, as configured";
             account.add(Severity::Note, "filtered", what, why, None);
         }
-    }
-
-    fn flushes(&self, account: &mut Account) {
-        let timeout = self.config.flush_timeout_ms.filter(|timeout| *timeout > 0);
-        let timeout = timeout.unwrap_or(DEFAULT_FLUSH_TIMEOUT_MS);
-        let advice = format!(
-            "raise flush_timeout_ms from {timeout} to {}",
-            2 * u64::from(timeout)
-        );
-        let failed = self.stats.final_flush_outcome == Some(FinalFlushOutcome::FINAL_FLUSH_FAILED);
-        let why = match listed(self.late_to_flush, SourceOf::to_string) {
-            Some(late) => format!("not acknowledged in time by {late}; the newest data may be missing"),
-            None => "not acknowledged in time; the newest data may be missing".to_owned(),
-        };
-        let what = match self.stats.flushes_failed {
-            Some(count @ 1..) => {
-                let last = if failed { ", the last one among them" } else { "" };
-                let of = self
-                    .stats
-                    .flushes_requested
-                    .map(|all| format!(" of {all}"))
-                    .unwrap_or_default();
-                format!("{}{of}{last}", Counted(count, "flush"))
-            }
-            _ if failed => "the last flush".to_owned(),
-            _ => return,
-        };
-        account.add(Severity::Loss, "flush_failed", what, why, Some(advice));
     }
 
     fn buffer_name(&self, index: usize) -> String {
@@ -348,6 +330,40 @@ impl<'a> Counters<'a> {
         let configured = self.config.buffers.get(index).and_then(|buffer| buffer.size_kb);
         configured.map_or(buffer.buffer_size.unwrap_or(0) >> 10, u64::from)
     }
+}
+
+/// Flushes that producers did not acknowledge in time.
+pub(super) fn flushes(case: &Case<'_>, account: &mut Account) {
+    let counted = case.stats.and_then(|stats| stats.flushes_failed).unwrap_or(0);
+    let outcome = case.stats.and_then(|stats| stats.final_flush_outcome);
+    let last_failed =
+        case.last_flush == LastFlush::Failed || outcome == Some(FinalFlushOutcome::FINAL_FLUSH_FAILED);
+    let what = match (counted, last_failed) {
+        (0, false) => return,
+        (0, true) => "the last flush".to_owned(),
+        (1.., _) => {
+            let of = case.stats.and_then(|stats| stats.flushes_requested);
+            let of = of.map(|all| format!(" of {all}")).unwrap_or_default();
+            let last = if last_failed {
+                ", the last one among them"
+            } else {
+                ""
+            };
+            format!("{}{of}{last}", Counted(counted, "flush"))
+        }
+    };
+    let late = case
+        .evidence
+        .and_then(|evidence| listed(&evidence.late_to_flush, SourceOf::to_string));
+    let by = late.map(|late| format!(" by {late}")).unwrap_or_default();
+    let why = format!("not acknowledged in time{by}; the newest data may be missing");
+    let timeout = case.config.flush_timeout_ms.filter(|timeout| *timeout > 0);
+    let timeout = timeout.unwrap_or(DEFAULT_FLUSH_TIMEOUT_MS);
+    let advice = case.wording.in_config(format!(
+        "raise flush_timeout_ms from {timeout} to {}",
+        2 * u64::from(timeout)
+    ));
+    account.add(Severity::Loss, "flush_failed", what, why, Some(advice));
 }
 
 /// How full the fullest buffer is, from 0 to 1. `None` without buffers of a known size.

@@ -15,31 +15,10 @@ use ferretto_wire::{Reader, Value};
 
 use super::kernel::KernelReport;
 use super::producer_name;
+use crate::config::advice::known_sources::WRITTEN;
 
 /// More marks of a kind are not remembered.
 const MAX_MARKS: usize = 1 << 10;
-
-/// Data sources of which it is known what they write, and the fields of `TracePacket` that are about it. Each writes some of it
-/// whenever it records.
-const KINDS: [(&str, &[u32]); 5] = [
-    (
-        "linux.ftrace",
-        &[TracePacket::FTRACE_EVENTS, TracePacket::FTRACE_STATS],
-    ),
-    (
-        "linux.process_stats",
-        &[TracePacket::PROCESS_TREE, TracePacket::PROCESS_STATS],
-    ),
-    ("linux.sys_stats", &[TracePacket::SYS_STATS]),
-    (
-        "linux.system_info",
-        &[TracePacket::CPU_INFO, TracePacket::INTERRUPT_INFO],
-    ),
-    (
-        "track_event",
-        &[TracePacket::TRACK_EVENT, TracePacket::TRACK_DESCRIPTOR],
-    ),
-];
 
 /// A data source of a producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +49,7 @@ pub(crate) struct Departure {
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     pub(super) kernel: KernelReport,
-    /// Which of [`KINDS`] there are.
+    /// Which of those in [`WRITTEN`] there are.
     kinds: BTreeSet<u32>,
     /// Bundles of kernel events that say that events before them are lost.
     pub(super) bundles_after_a_loss: u64,
@@ -89,7 +68,7 @@ pub(crate) struct Evidence {
     pub(super) has_ended: bool,
     /// The service was told to end in mid-recording, at this time since boot if that is known.
     service_ended: Option<Option<u64>>,
-    /// It is a copy of a session that goes on.
+    /// It is marked as a copy of a session that goes on. Older services leave that out.
     pub(super) is_clone: bool,
 }
 
@@ -115,7 +94,7 @@ impl Evidence {
 
     /// Takes in what a packet of this sequence is about: the content of one of its fields.
     pub(crate) fn take(&mut self, field: u32, sequence: u64, timestamp: Option<u64>, content: &[u8]) {
-        if KINDS.iter().any(|(_, kinds)| kinds.contains(&field)) {
+        if WRITTEN.iter().any(|written| written.has(field)) {
             self.kinds.insert(field);
         }
         match field {
@@ -173,8 +152,7 @@ impl Evidence {
 
     /// Whether the service was told to end and so ended the session, and after which time of the recording if that is known.
     pub(super) fn ended_by_the_service(&self) -> Option<Option<Duration>> {
-        let at = self.service_ended.filter(|_| !self.is_clone)?;
-        Some(self.since_the_start(at))
+        Some(self.since_the_start(self.service_ended?))
     }
 
     fn gone(&mut self, gone: SourceOf, after: Option<Duration>) {
@@ -194,8 +172,8 @@ impl Evidence {
 
     /// Whether there are packets of a data source; `None` if it is not known what it writes.
     pub(crate) fn has_packets_of(&self, source: &str) -> Option<bool> {
-        let (_, kinds) = KINDS.iter().find(|(name, _)| *name == source)?;
-        Some(kinds.iter().any(|kind| self.kinds.contains(kind)))
+        let written = WRITTEN.iter().find(|written| written.source == source)?;
+        Some(self.kinds.iter().any(|kind| written.has(*kind)))
     }
 
     /// Whether the service noted that the session began.

@@ -36,7 +36,9 @@ pub(crate) struct KernelReport {
 /// The kernel's counters, which go on from session to session.
 #[derive(Debug, Default, Clone, Copy)]
 struct Lost {
-    at_start: u64,
+    /// `None` where the statistics of the start are missing, as in a ring buffer that has wrapped: what the counter had before the
+    /// recording is not known then.
+    at_start: Option<u64>,
     at_end: u64,
 }
 
@@ -58,7 +60,7 @@ impl KernelReport {
             match stats.phase {
                 Some(Phase::START_OF_TRACE) => {
                     *entry = Lost {
-                        at_start: lost,
+                        at_start: Some(lost),
                         at_end: lost,
                     }
                 }
@@ -87,7 +89,7 @@ impl KernelReport {
         let per_cpu = self
             .lost
             .values()
-            .map(|lost| lost.at_end.saturating_sub(lost.at_start));
+            .filter_map(|lost| Some(lost.at_end.saturating_sub(lost.at_start?)));
         let (mut events, mut cpus) = (0_u64, 0);
         for lost in per_cpu.filter(|lost| *lost > 0) {
             events = events.saturating_add(lost);
@@ -161,6 +163,16 @@ mod tests {
         observe(&mut report, 1, Phase::END_OF_TRACE, 1, 7, 0);
         observe(&mut report, 2, Phase::END_OF_TRACE, 0, 34, 0);
         assert_eq!(report.lost().unwrap(), "1,234 kernel events on 2 CPUs");
+    }
+
+    #[test]
+    fn a_counter_of_which_only_the_end_is_known_says_nothing() {
+        let mut report = KernelReport::default();
+        observe(&mut report, 1, Phase::END_OF_TRACE, 0, 1_100, 200);
+        assert_eq!(report.lost(), None, "it may all be from before the recording");
+        observe(&mut report, 2, Phase::START_OF_TRACE, 0, 3, 0);
+        observe(&mut report, 2, Phase::END_OF_TRACE, 0, 8, 0);
+        assert_eq!(report.lost().unwrap(), "5 kernel events on 1 CPU");
     }
 
     #[test]

@@ -5,25 +5,25 @@
 
 use std::time::Duration;
 
-use ferretto_probes::process_stats;
+use ferretto_probes::ftrace::request::DEFAULT_BUFFER_KIB;
+use ferretto_probes::{process_stats, sys_stats, system_info};
 use ferretto_proto::messages::TraceConfig;
 
 use super::counters::has_holes;
 use super::evidence::{Departure, Evidence, SourceOf};
 use super::watch::unique;
 use super::{Account, Case, Severity, Wording, listed, producer_name};
+use crate::config::advice::known_sources::{FTRACE, TRACK_EVENT};
 use crate::config::advice::{SCAN_ALL, looks_at_no_process};
 use crate::perfetto::figures::{Counted, Elapsed};
 
-/// The kernel's events.
-const FTRACE: &str = "linux.ftrace";
 /// Sources that `ferretto` adds to what its flags ask for, and `perfetto` in part.
-const OVERVIEW: [&str; 3] = ["linux.process_stats", "linux.sys_stats", "linux.system_info"];
+const OVERVIEW: [&str; 3] = [process_stats::NAME, sys_stats::NAME, system_info::NAME];
 
 /// Whether it is usual for producers of a data source to come and go while it is recorded: applications that run for a while. What
 /// they had to tell they told.
 pub(super) fn comes_and_goes(source: &str) -> bool {
-    source == "track_event"
+    source == TRACK_EVENT
 }
 
 impl Departure {
@@ -190,9 +190,9 @@ impl Sources<'_> {
             }
             process_stats::NAME if fate == Fate::Silent && self.looks_at_no_process() => SCAN_ALL,
             _ if name.starts_with("linux.") => {
-                "see whether traced_probes is running and may do it: `ferretto doctor`"
+                "check that traced_probes is running with the privileges it needs: `ferretto doctor`"
             }
-            _ => "see whether a producer offers it: `perfetto --query`",
+            _ => "see whether a producer offers it: `ferretto list sources`",
         };
         let (severity, cause, why) = match fate {
             Fate::Recorded | Fate::Failed => return,
@@ -296,7 +296,7 @@ impl Sources<'_> {
             .collect();
         if let Some(late) = listed(&in_the_end, ToString::to_string) {
             let what = format!("the beginning of {late}");
-            let why = "started late, others did not wait";
+            let why = "it started after the others, so its beginning is missing";
             account.add(Severity::Note, "data_source_late", what, why, None);
         }
     }
@@ -316,12 +316,12 @@ impl Sources<'_> {
             })
         });
         if let Some(what) = lost {
-            let advice = larger_kernel_buffer(self.case.config);
+            let advice = larger_kernel_buffer(self.case);
             account.add(Severity::Loss, "kernel_buffer_overrun", what, why, Some(advice));
         }
         if evidence.kernel_page_errors > 0 {
             let what = Counted(evidence.kernel_page_errors, "page").to_string() + " of kernel events";
-            let why = "were not what the kernel's format says";
+            let why = "could not be parsed";
             account.add(Severity::Loss, "kernel_page_unreadable", what, why, None);
         }
         for trouble in evidence.kernel.troubles() {
@@ -332,7 +332,7 @@ impl Sources<'_> {
             account.add(Severity::Missing, "kernel_event_unavailable", names, why, None);
         }
         let breaks_off = evidence.has_ended
-            && !evidence.is_clone
+            && self.case.evidence_of_session().is_some()
             && evidence.has_kernel_events()
             && !evidence.kernel.has_end
             && evidence.kernel.troubles().is_empty()
@@ -362,20 +362,26 @@ fn all_unavailable(config: &TraceConfig, evidence: &Evidence) -> bool {
         })
 }
 
-fn larger_kernel_buffer(config: &TraceConfig) -> String {
-    let ftrace = config
+fn larger_kernel_buffer(case: &Case<'_>) -> String {
+    let ftrace = case
+        .config
         .data_sources
         .iter()
         .find_map(|source| source.config.ftrace_config.as_option());
     let buffer = ftrace
         .and_then(|config| config.buffer_size_kb)
-        .filter(|size| *size > 0);
+        .filter(|size| *size > 0)
+        .map(u64::from);
+    // That of the machine with the larger one: the trace does not tell how much memory it has.
+    let default = DEFAULT_BUFFER_KIB.1;
+    let is_lower_bound = ftrace.and_then(|config| config.buffer_size_lower_bound) == Some(true);
+    let least = if is_lower_bound { default } else { 0 };
     let larger = match buffer {
         Some(size) => format!(
             "raise ftrace_config.buffer_size_kb from {size} to {}",
-            super::roomy(2 * u64::from(size))
+            super::roomy(2 * size.max(least))
         ),
-        None => "set ftrace_config.buffer_size_kb: 8192 (per CPU)".to_owned(),
+        None => format!("set ftrace_config.buffer_size_kb: {} (per CPU)", 2 * default),
     };
     let period = ftrace
         .and_then(|config| config.drain_period_ms)
@@ -385,6 +391,9 @@ fn larger_kernel_buffer(config: &TraceConfig) -> String {
             "{larger}, or lower ftrace_config.drain_period_ms from {period} to {}",
             period / 2
         ),
+        None if case.wording == Wording::Flags => {
+            format!("ask for fewer events, or {}", case.wording.in_config(larger))
+        }
         None => format!("{larger}, or ask for fewer events"),
     }
 }

@@ -37,13 +37,9 @@ fn asking_for(sources: &[&str]) -> TraceConfig {
 
 fn judged(config: &TraceConfig, evidence: Option<&Evidence>, watch: Option<&Watch>) -> Account {
     Account::of(&Case {
-        config,
-        wording: Wording::Config,
-        stats: None,
-        baseline: None,
         evidence,
         watch,
-        worst_writer: &|_| None,
+        ..Case::of(config, Wording::Config)
     })
 }
 
@@ -438,13 +434,9 @@ fn nothing_at_all_of_ftrace_is_missed_unless_it_may_have_been_lost() {
         ..Default::default()
     };
     let account = Account::of(&Case {
-        config: &config,
-        wording: Wording::Config,
         stats: Some(&stats),
-        baseline: None,
         evidence: Some(&evidence),
-        watch: None,
-        worst_writer: &|_| None,
+        ..Case::of(&config, Wording::Config)
     });
     assert_eq!((missing(&account), account.is_void), (vec![], false));
 }
@@ -458,13 +450,8 @@ fn what_flags_add_by_themselves_was_not_asked_for() {
     };
     let is_void = |wording, sources: &[&str]| {
         Account::of(&Case {
-            config: &asking_for(sources),
-            wording,
-            stats: None,
-            baseline: None,
-            evidence: None,
             watch: Some(&watch),
-            worst_writer: &|_| None,
+            ..Case::of(&asking_for(sources), wording)
         })
         .is_void
     };
@@ -482,13 +469,9 @@ fn counters_of_the_whole_service_count_from_the_start_of_the_session() {
     };
     let found = |baseline| {
         let account = Account::of(&Case {
-            config: &TraceConfig::default(),
-            wording: Wording::Config,
             stats: Some(&stats),
             baseline,
-            evidence: None,
-            watch: None,
-            worst_writer: &|_| None,
+            ..Case::of(&TraceConfig::default(), Wording::Config)
         });
         let finding = account.findings.into_iter().next();
         finding.map(|finding| (finding.severity, finding.what))
@@ -520,6 +503,166 @@ fn a_session_that_began_and_did_not_end_is_not_whole() {
         event.tracing_disabled(true);
     });
     assert!(whole(&evidence));
+}
+
+#[test]
+fn a_flush_that_failed_is_told_once_whoever_tells() {
+    let config = TraceConfig::default();
+    let found = |stats: Option<&TraceStats>, last_flush| {
+        let account = Account::of(&Case {
+            stats,
+            last_flush,
+            ..Case::of(&config, Wording::Config)
+        });
+        let findings = account.findings.into_iter();
+        findings
+            .map(|finding| (finding.cause, finding.what))
+            .collect::<Vec<_>>()
+    };
+    let failed = |what: &str| vec![("flush_failed", what.to_owned())];
+    let counted = TraceStats {
+        flushes_requested: Some(2),
+        flushes_failed: Some(1),
+        ..Default::default()
+    };
+    assert_eq!(
+        found(Some(&counted), LastFlush::AsCounted),
+        failed("1 flush of 2")
+    );
+    assert_eq!(
+        found(Some(&counted), LastFlush::Failed),
+        failed("1 flush of 2, the last one among them")
+    );
+    let silent = TraceStats::default();
+    for stats in [None, Some(&silent)] {
+        assert_eq!(found(stats, LastFlush::Failed), failed("the last flush"));
+        assert_eq!(found(stats, LastFlush::AsCounted), []);
+    }
+}
+
+#[test]
+fn fields_that_no_flag_sets_are_advised_with_a_config_to_put_them_into() {
+    let mut config = asking_for(&["linux.ftrace"]);
+    let stats = TraceStats {
+        buffer_stats: vec![ferretto_proto::messages::trace_stats::BufferStats {
+            trace_writer_packet_loss: Some(1),
+            ..Default::default()
+        }],
+        flushes_failed: Some(1),
+        ..Default::default()
+    };
+    let mut evidence = Evidence::default();
+    packet(&mut evidence, |packet| {
+        packet.ftrace_events(|bundle| {
+            bundle.cpu(0).lost_events(true);
+        });
+    });
+    let advice = |config: &TraceConfig, wording| {
+        let account = Account::of(&Case {
+            stats: Some(&stats),
+            evidence: Some(&evidence),
+            ..Case::of(config, wording)
+        });
+        let losses = account
+            .findings
+            .into_iter()
+            .filter(|finding| finding.severity == Severity::Loss);
+        losses
+            .map(|finding| (finding.cause, finding.advice.unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let causes = ["shared_memory_full", "flush_failed", "kernel_buffer_overrun"];
+    let (flags, fields) = (advice(&config, Wording::Flags), advice(&config, Wording::Config));
+    assert_eq!(
+        [&flags, &fields].map(|all| all.iter().map(|(cause, _)| *cause).collect::<Vec<_>>()),
+        [causes, causes]
+    );
+    for ((_, with_flags), (_, with_config)) in flags.iter().zip(&fields) {
+        assert!(with_flags.contains("ferretto config new"), "{with_flags}");
+        assert!(!with_config.contains("ferretto config new"), "{with_config}");
+    }
+    let ftrace = config.data_sources[0]
+        .config
+        .get_or_insert_default()
+        .ftrace_config
+        .get_or_insert_default();
+    ftrace.buffer_size_kb = Some(1024);
+    ftrace.buffer_size_lower_bound = Some(true);
+    let bounded = advice(&config, Wording::Config).remove(2).1;
+    assert!(
+        bounded.starts_with("raise ftrace_config.buffer_size_kb from 1024 to 16384"),
+        "{bounded}"
+    );
+}
+
+#[test]
+fn a_clone_has_no_end_whether_or_not_it_is_marked() {
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 1, |event| {
+        event.tracing_started(true);
+    });
+    let config = TraceConfig::default();
+    let clone = Account::of(&Case {
+        evidence: Some(&evidence),
+        subject: Subject::Clone,
+        ..Case::of(&config, Wording::Config)
+    });
+    assert_eq!(clone.findings, []);
+    assert!(!judged(&config, Some(&evidence), None).is_whole());
+}
+
+#[test]
+fn a_file_that_is_full_does_not_break_off() {
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 1, |event| {
+        event.tracing_started(true);
+    });
+    let config = TraceConfig {
+        write_into_file: Some(true),
+        max_file_size_bytes: Some(10 << 20),
+        ..Default::default()
+    };
+    let found = |evidence: &Evidence, wording, size, state| {
+        let account = Account::of(&Case {
+            evidence: Some(evidence),
+            file: Some(TraceFile { size, state }),
+            ..Case::of(&config, wording)
+        });
+        let finding = account.findings.into_iter().next();
+        finding.map(|finding| {
+            (
+                finding.severity,
+                finding.cause,
+                finding.advice.unwrap_or_default(),
+            )
+        })
+    };
+    let full = |advice: &str| Some((Severity::Note, "file_full", advice.to_owned()));
+    let broken = Some((Severity::Loss, "no_end", String::new()));
+    let (near, far) = ((10 << 20) - 1000, 5 << 20);
+    let raise = "for a longer one raise max_file_size_bytes from 10485760 to 20971520";
+    assert_eq!(
+        found(&evidence, Wording::Config, near, FileState::Unknown),
+        full(raise)
+    );
+    assert_eq!(
+        found(&evidence, Wording::Flags, near, FileState::Complete),
+        full("for a longer one write -s 20mb")
+    );
+    assert_eq!(found(&evidence, Wording::Config, far, FileState::Unknown), broken);
+    assert_eq!(
+        found(&evidence, Wording::Config, far, FileState::Complete),
+        full(raise),
+        "a large packet did not fit"
+    );
+    event(&mut evidence, 2, |event| {
+        event.tracing_disabled(true);
+    });
+    assert_eq!(
+        found(&evidence, Wording::Config, near, FileState::Complete),
+        None,
+        "there was room for the end"
+    );
 }
 
 #[test]

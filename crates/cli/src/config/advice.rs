@@ -7,7 +7,7 @@
 
 mod buffers;
 mod filters;
-mod known_sources;
+pub(crate) mod known_sources;
 mod rates;
 mod session;
 mod sources;

@@ -7,6 +7,7 @@
 pub(crate) mod advice;
 mod check;
 pub(crate) mod event_names;
+pub(crate) mod length;
 mod new;
 pub(crate) mod surroundings;
 

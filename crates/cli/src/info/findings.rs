@@ -7,47 +7,48 @@ use ferretto_proto::messages::TraceConfig;
 
 use super::sequences::{GapReason, OTHERS, Sequence};
 use super::summary::Summary;
-use crate::account::{Account, Baseline, Case, Finding, Severity, Wording, is_flight_recorder, listed};
+use crate::account::{Account, Baseline, Case, FileState, Severity, TraceFile, Wording, listed};
+use crate::config::length::Length;
 use crate::perfetto::figures::{Bytes, Counted};
 use crate::trace_reader::End;
 
 #[cfg(test)]
 mod tests;
 
-/// All findings: losses, then what is missing, then notes; those from which others follow before these.
-pub(super) fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
+/// The account of a trace: the state of the file before all else that is as bad.
+pub(super) fn account(summary: &Summary, end: &End) -> Account {
     let config = summary.config.clone().unwrap_or_default();
     let ours = |version: &str| version.contains("(Ferretto ");
     let service = summary
         .system
         .as_ref()
         .and_then(|system| system.tracing_service_version.as_deref());
-    let account = Account::of(&Case {
+    let mut findings = Findings {
+        summary,
         config: &config,
-        wording: Wording::Config,
+        account: Account::default(),
+    };
+    findings.file(end);
+    findings.account.judge(&Case {
         stats: summary.stats.as_ref(),
         // Ours counts for each session from zero.
         baseline: service.is_some_and(ours).then_some(Baseline::default()),
         evidence: Some(&summary.evidence),
-        watch: None,
+        file: Some(TraceFile {
+            size: end.size,
+            state: FileState::Unknown,
+        }),
         worst_writer: &|buffer| worst_writer(summary, buffer),
+        ..Case::of(&config, Wording::Config)
     });
-    let mut findings = Findings {
-        summary,
-        config: &config,
-        found: Vec::new(),
-    };
-    findings.file(end);
-    findings.found.extend(account.findings);
     findings.sequences();
-    findings.limits(end);
-    findings.found.sort_by_key(|finding| finding.severity);
-    findings.found
+    findings.limits();
+    findings.account
 }
 
 /// Whether all that was asked for is there, and the trace tells so.
-pub(super) fn is_whole(summary: &Summary, findings: &[Finding]) -> bool {
-    summary.stats.is_some() && findings.iter().all(|finding| finding.severity == Severity::Note)
+pub(super) fn is_whole(summary: &Summary, account: &Account) -> bool {
+    summary.stats.is_some() && account.is_whole()
 }
 
 /// The process whose sequence has the most gaps, of those in this buffer if the trace tells which are.
@@ -71,31 +72,10 @@ fn worst_writer(summary: &Summary, buffer: usize) -> Option<String> {
 struct Findings<'a> {
     summary: &'a Summary,
     config: &'a TraceConfig,
-    found: Vec<Finding>,
+    account: Account,
 }
 
 impl Findings<'_> {
-    fn add(
-        &mut self,
-        severity: Severity,
-        cause: &'static str,
-        what: impl Into<String>,
-        why: impl Into<String>,
-        advice: Option<String>,
-    ) {
-        self.found.push(Finding {
-            severity,
-            cause,
-            what: what.into(),
-            why: why.into(),
-            advice,
-        });
-    }
-
-    fn lost(&mut self, cause: &'static str, what: String, why: &str, advice: Option<String>) {
-        self.add(Severity::Loss, cause, what, why, advice);
-    }
-
     fn file(&mut self, end: &End) {
         let summary = self.summary;
         if summary.damaged > 0 {
@@ -110,17 +90,19 @@ impl Findings<'_> {
                 Counted(summary.damaged, "damaged place"),
                 Bytes(skipped)
             );
-            self.lost("file_damaged", what, &format!("the first is {first}"), None);
+            let why = format!("the first is {first}");
+            self.account.add(Severity::Loss, "file_damaged", what, why, None);
         }
         if let Some(cut) = &end.cut {
-            let what = "the end of the file".to_owned();
             let why = format!("it {cut}");
             let advice = "if it is still being written, look again when it is complete".to_owned();
-            self.lost("file_cut", what, &why, Some(advice));
+            let what = "the end of the file";
+            self.account
+                .add(Severity::Loss, "file_cut", what, why, Some(advice));
         }
         if summary.stats.is_none() && summary.all.packets > 0 {
             let why = "the service writes its counters last; what the buffers lost is not known";
-            self.add(
+            self.account.add(
                 Severity::Note,
                 "no_stats",
                 "no trace stats in the file",
@@ -153,10 +135,11 @@ impl Findings<'_> {
             );
             // What a flight recorder is there to overwrite is not missed.
             let severity = match reason {
-                GapReason::Overwritten if is_flight_recorder(self.config) => Severity::Note,
+                GapReason::Overwritten if self.keeps_the_newest() => Severity::Note,
                 _ => Severity::Loss,
             };
-            self.add(severity, cause, what, why, advice.map(str::to_owned));
+            self.account
+                .add(severity, cause, what, why, advice.map(str::to_owned));
         }
         let useless: u64 = all.iter().map(|(_, sequence)| sequence.useless).sum();
         if useless > 0 {
@@ -183,37 +166,41 @@ impl Findings<'_> {
                         .to_owned()
                 }
             };
-            let why = "refer to packets before them that are lost, so readers pass them over";
-            self.lost("state_lost", what, why, Some(advice));
+            // A ring buffer that has wrapped begins in the middle of what its writers told, until these start over.
+            let begins_so = affected.iter().all(|(_, sequence)| {
+                sequence.useless == sequence.useless_at_first && (sequence.was_cleared || period.is_some())
+            });
+            let (severity, why) = match self.keeps_the_newest() && begins_so {
+                true => (
+                    Severity::Note,
+                    "refer to what the ring buffer has overwritten, so readers pass over the beginning of these sequences",
+                ),
+                false => (
+                    Severity::Loss,
+                    "refer to packets before them that are lost, so readers pass them over",
+                ),
+            };
+            self.account.add(severity, "state_lost", what, why, Some(advice));
         }
         if self.summary.timeless > 0 {
             let what = Counted(self.summary.timeless, "packet").to_string();
             let why = "their clock is in no clock snapshot before them, so their time is not known";
-            self.add(Severity::Note, "clock_unknown", what, why, None);
+            self.account.add(Severity::Note, "clock_unknown", what, why, None);
         }
     }
 
-    fn limits(&mut self, end: &End) {
-        if let Some(limit @ 1..) = self.config.max_file_size_bytes
-            && self.config.write_into_file == Some(true)
-            && end.size >= limit / 100 * 95
-        {
-            let what = format!("what came after {}", Bytes(end.size));
-            let why = format!(
-                "the file was as large as max_file_size_bytes allows ({})",
-                Bytes(limit)
-            );
-            let advice = format!(
-                "raise max_file_size_bytes from {limit} to {}",
-                2 * u128::from(limit)
-            );
-            self.add(Severity::Note, "file_full", what, why, Some(advice));
-        }
+    fn limits(&mut self) {
         if self.summary.more_configs > 0 {
             let what = format!("{} traces in one file", self.summary.more_configs + 1);
             let why = "sequences of different traces may have the same id; what is said here is of all of them together";
-            self.add(Severity::Note, "several_traces", what, why, None);
+            self.account
+                .add(Severity::Note, "several_traces", what, why, None);
         }
+    }
+
+    /// Whether it is a flight recorder's trace. That it was to cover a command is not in there.
+    fn keeps_the_newest(&self) -> bool {
+        Length::of(self.config).keeps_the_newest(self.config)
     }
 
     fn sequence_name(&self, id: u32, sequence: &Sequence) -> String {

@@ -117,16 +117,16 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         summary: &summary,
         end,
     };
-    let findings = findings::findings(&summary, &end);
+    let account = findings::account(&summary, &end);
     let text = if arguments.json {
-        format!("{:#}\n", json::json(&trace, &findings))
+        format!("{:#}\n", json::json(&trace, &account.findings))
     } else {
         let detail = if arguments.all {
             Detail::All
         } else {
             Detail::Screen
         };
-        report::report(&trace, &findings, detail)
+        report::report(&trace, &account.findings, detail)
     };
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -135,7 +135,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
             1
         }
         _ if unread.is_some() || summary.damaged > 0 => 1,
-        _ if arguments.strict && !findings::is_whole(&summary, &findings) => INCOMPLETE,
+        _ if arguments.strict && !findings::is_whole(&summary, &account) => INCOMPLETE,
         _ => 0,
     }
 }
@@ -155,7 +155,7 @@ pub(crate) struct Description {
 pub(crate) fn describe(trace: &[u8]) -> Description {
     let mut summary = Summary::default();
     let end = gather(trace, &mut summary).unwrap();
-    let findings = findings::findings(&summary, &end);
+    let account = findings::account(&summary, &end);
     let trace = Trace {
         name: "trace",
         compression: None,
@@ -166,8 +166,8 @@ pub(crate) fn describe(trace: &[u8]) -> Description {
     Description {
         packets: summary.all.packets,
         damaged: summary.damaged,
-        report: report::report(&trace, &findings, Detail::All),
-        json: json::json(&trace, &findings).to_string(),
+        report: report::report(&trace, &account.findings, Detail::All),
+        json: json::json(&trace, &account.findings).to_string(),
     }
 }
 

@@ -83,6 +83,10 @@ pub(super) struct Sequence {
     pub(super) gaps: Vec<(GapReason, u64)>,
     /// Packets that readers pass over for want of what was lost.
     pub(super) useless: u64,
+    /// Those of them before its writer first started over.
+    pub(super) useless_at_first: u64,
+    /// The writer started over.
+    pub(super) was_cleared: bool,
     /// Clock of timestamps that do not say, by `trace_packet_defaults`.
     pub(super) default_clock: Option<u32>,
     has_state: bool,
@@ -124,10 +128,12 @@ impl Sequence {
         }
         if header.flags & STATE_CLEARED != 0 {
             self.has_state = true;
+            self.was_cleared = true;
             self.default_clock = None;
         }
         if header.flags & NEEDS_STATE != 0 && !self.has_state {
             self.useless += 1;
+            self.useless_at_first += u64::from(!self.was_cleared);
             return Use::Useless;
         }
         Use::Whole
@@ -201,6 +207,7 @@ mod tests {
         assert_eq!(useless, [0, 4]);
         let (_, sequence) = sequences.largest_first()[0];
         assert_eq!((sequence.packets, sequence.bytes, sequence.useless), (8, 80, 2));
+        assert!(sequence.was_cleared && sequence.useless_at_first == 1);
         assert_eq!(
             sequence.gaps,
             [(GapReason::Unknown, 1)],

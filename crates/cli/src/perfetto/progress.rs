@@ -88,19 +88,16 @@ impl Progress {
         if let Some(rate) = rate {
             line.push(4, Tone::Usual, format_args!(", {}/s", Bytes(rate)));
         }
-        // Of a buffer that is written into a file meanwhile nothing is to be overwritten; of others that is told in the end.
-        let (oldest, holes): (Vec<_>, Vec<_>) = account
-            .findings
-            .iter()
-            .partition(|finding| finding.cause == "buffer_overwritten" && !finding.why.contains("the file"));
-        let with = |severity| holes.iter().filter(move |hole| hole.severity == severity);
+        let all = &account.findings;
+        let with = |severity| all.iter().filter(move |finding| finding.severity == severity);
         let alarm = [(Severity::Loss, "LOST"), (Severity::Missing, "NOT RECORDED:")]
             .into_iter()
             .find_map(|(severity, title)| Some((title, with(severity).next()?, with(severity).count() - 1)));
-        match (alarm, oldest.as_slice()) {
-            (None, []) => line.push(5, Tone::Usual, ", nothing lost"),
-            (None, _) => line.push(3, Tone::Usual, ", the newest data are kept"),
-            (Some((title, first, more)), _) => {
+        match alarm {
+            None if account.has_wrapped() => line.push(3, Tone::Usual, ", the newest data are kept"),
+            // What the kernel lost is in the packets, which nobody has looked at yet.
+            None => line.push(6, Tone::Usual, ", nothing lost by the service"),
+            Some((title, first, more)) => {
                 line.push(1, Tone::Alarm, format_args!(", {title} {}", first.what));
                 if more > 0 {
                     line.push(2, Tone::Alarm, format_args!(" and {more} more"));
@@ -171,17 +168,12 @@ impl Summary<'_> {
         if let Some(packets) = self.packets {
             facts.push_str(&format!(", {}", Counted(packets, "packet")));
         }
-        let wrapped = self
-            .account
-            .findings
-            .iter()
-            .any(|finding| finding.cause == "buffer_overwritten");
         facts.push_str(match (self.account.is_whole(), self.known) {
             (false, _) => ", not complete:",
             (true, Known::Nothing) => " (the service gave no statistics of losses)",
             // What was not looked at is not vouched for.
-            (true, Known::ByTheService) => ", nothing lost after the kernel",
-            (true, Known::ByTheKernelToo) if wrapped => ", the newest data are kept",
+            (true, Known::ByTheService) => ", nothing lost by the service (kernel losses not checked)",
+            (true, Known::ByTheKernelToo) if self.account.has_wrapped() => ", the newest data are kept",
             (true, Known::ByTheKernelToo) => ", nothing lost",
         });
         facts

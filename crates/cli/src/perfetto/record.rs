@@ -43,6 +43,7 @@ use super::signals::Signals;
 use super::snapshots::{SnapshotPlan, Snapshots};
 use super::workload::Workload;
 use super::{FAILURE, INCOMPLETE, NOT_ATTACHED, Program, SUCCESS, signals, triggers, warnings};
+use crate::account::LastFlush;
 use crate::account::counters::bytes_written;
 use accounting::Knowledge;
 
@@ -138,7 +139,7 @@ pub(super) fn record(
         strictness: recording.strictness,
         signals,
         write_shown_at: Duration::ZERO,
-        newest_may_be_missing: false,
+        last_flush: LastFlush::AsCounted,
         snapshots: None,
         workload: recording.command.map(Workload::new),
         command_is_due: false,
@@ -191,8 +192,7 @@ struct Recorder<'a> {
     strictness: Strictness,
     signals: Signals,
     write_shown_at: Duration,
-    /// Producers were asked for their newest data at the end, and some did not answer.
-    newest_may_be_missing: bool,
+    last_flush: LastFlush,
     /// If triggers have the session cloned.
     snapshots: Option<Snapshots>,
     /// What runs meanwhile.

@@ -17,6 +17,7 @@ use ferretto_proto::messages::{TraceConfig, TraceStats};
 
 use super::signals::{Wish, Wishes};
 use crate::account::Baseline;
+use crate::config::length::longest;
 
 /// Added to everything else that a recording may take, before the service counts as hung.
 const SERVICE_GRACE: Duration = Duration::from_secs(60);
@@ -187,20 +188,10 @@ impl Parameters {
         acceptance: Acceptance,
     ) -> Parameters {
         let ms = |value: Option<u32>| Duration::from_millis(u64::from(value.unwrap_or(0)));
-        let triggers = &config.trigger_config;
-        let mut duration = ms(config.duration_ms);
-        if duration.is_zero() {
-            let stop_delay = triggers
-                .triggers
-                .iter()
-                .map(|trigger| ms(trigger.stop_delay_ms))
-                .max();
-            duration = ms(triggers.trigger_timeout_ms) + stop_delay.unwrap_or_default();
-        }
         Parameters {
             purpose,
             start_delay,
-            duration: (!duration.is_zero()).then_some(duration),
+            duration: longest(config),
             stop_allowance: ms(config.flush_timeout_ms)
                 + ms(config.data_source_stop_timeout_ms)
                 + SERVICE_GRACE,

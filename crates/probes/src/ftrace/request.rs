@@ -23,8 +23,8 @@ pub const KRETPROBE_GROUP: &str = "perfetto_kretprobes";
 /// How many calls of one function may be under way for their returns all to be seen.
 const KRETPROBE_INSTANCES: u32 = 1024;
 
-/// Buffer size for each CPU in KiB when the config leaves it open, on machines with less or more than [`MUCH_MEMORY`].
-const DEFAULT_BUFFER_KIB: (u64, u64) = (2 << 10, 8 << 10);
+/// Buffer size for each CPU in KiB when the config leaves it open, on machines with less or more than 7 GiB of memory.
+pub const DEFAULT_BUFFER_KIB: (u64, u64) = (2 << 10, 8 << 10);
 /// "8 GB", of which the kernel keeps some for itself.
 const MUCH_MEMORY: u64 = 7 << 30;
 

@@ -1,6 +1,5 @@
 //! Buffers: whether data sources find theirs, and how long what is recorded fits.
 
-use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::text::nearest;
@@ -8,12 +7,16 @@ use ferretto_service::limits;
 
 use super::known_sources::{FTRACE, TELL_NAMES_ONCE};
 use super::{Adviser, Origin, name_of, rates, target_of, time};
+use crate::account::counters::LARGE_BUFFER_KB;
+use crate::config::length::longest;
 
 /// KB that a buffer has to have for any chunk to fit: one may be as large as a page of shared memory, and whoever writes fills
 /// several before the oldest is read.
 const SMALLEST_KB: u32 = 2 * limits::MAX_SMB_PAGE_SIZE as u32 / 1024;
 /// A buffer that discards what comes late is meant for recordings shorter than this, in ms.
 const LONG_MS: u64 = 10 * 60 * 1000;
+/// What is left where no buffer is large enough.
+const FEWER: &str = "ask for fewer events";
 
 pub(super) fn advise(adviser: &mut Adviser<'_>) {
     targets(adviser);
@@ -82,22 +85,6 @@ fn targets(adviser: &mut Adviser<'_>) {
     }
 }
 
-/// For how long it is recorded, in ms; 0 if nobody knows.
-fn duration(config: &TraceConfig) -> u64 {
-    let triggers = &config.trigger_config;
-    match config.duration_ms.unwrap_or_default() {
-        0 => {
-            let delay = triggers
-                .triggers
-                .iter()
-                .filter_map(|trigger| trigger.stop_delay_ms)
-                .max();
-            u64::from(triggers.trigger_timeout_ms.unwrap_or_default()) + u64::from(delay.unwrap_or_default())
-        }
-        ms => ms.into(),
-    }
-}
-
 /// How long what is recorded fits into a buffer, and what to write where that is too short.
 struct Fit {
     kb: u32,
@@ -128,16 +115,21 @@ impl Fit {
         }
     }
 
-    /// The size that is enough for so long, and the double to have some to spare: as a field, or as a flag where the config came from flags.
-    fn enough(&self, ms: u64, origin: &Origin) -> String {
+    /// The size that is enough for so long, and the double to have some to spare: as a field, or as a flag where the config came from
+    /// flags. `None` if no buffer should be so large.
+    fn enough(&self, ms: u64, adviser: &Adviser<'_>) -> Option<String> {
         let kb = (2 * self.volume.rate * ms / 1000)
             .div_ceil(1024)
             .max(1024)
             .next_power_of_two();
-        match origin {
+        let most = match adviser.surroundings.machine.memory_kb {
+            0 => LARGE_BUFFER_KB,
+            memory => LARGE_BUFFER_KB.min(memory / 2),
+        };
+        (kb <= most).then(|| match adviser.origin {
             Origin::Flags => format!("`-b {}mb`", kb / 1024),
             Origin::Text { .. } | Origin::Encoded { .. } => format!("`size_kb: {kb}`"),
-        }
+        })
     }
 }
 
@@ -180,11 +172,17 @@ fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     let Some(fits) = fit.ms.filter(|fits| *fits < period) else {
         return;
     };
-    let larger = fit.enough(period, adviser.origin);
-    let change = match adviser.origin {
-        Origin::Flags => format!("write {larger} or more"),
-        _ if fits < least => format!("write {larger}"),
-        _ => format!("write {larger}, or a file_write_period_ms below {fits}"),
+    let more_often = match adviser.origin {
+        Origin::Text { .. } | Origin::Encoded { .. } if fits >= least => {
+            Some(format!("a file_write_period_ms below {fits}"))
+        }
+        _ => None,
+    };
+    let change = match (fit.enough(period, adviser), more_often) {
+        (Some(larger), Some(more_often)) => format!("write {larger}, or {more_often}"),
+        (Some(larger), None) => format!("write {larger} or more"),
+        (None, Some(more_often)) => format!("write {more_often}, or ask for fewer events"),
+        (None, None) => FEWER.to_owned(),
     };
     adviser.warn(
         format!("{path}.size_kb"),
@@ -214,7 +212,7 @@ fn streamed_and_discarding(adviser: &mut Adviser<'_>, path: &str, buffer: &Buffe
         ),
         _ => adviser.hint(
             path,
-            "if a buffer with DISCARD is full once before it is written into the file, upstream's service drops all that comes after",
+            "a buffer with DISCARD that is full once, before it is written into the file, takes nothing more after that",
             change,
         ),
     }
@@ -222,9 +220,9 @@ fn streamed_and_discarding(adviser: &mut Adviser<'_>, path: &str, buffer: &Buffe
 
 fn discarding(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     const STREAM: &str = "use RING_BUFFER to keep the end, or `write_into_file: true` with RING_BUFFER for a file of any length";
-    let duration = duration(adviser.config);
-    match fit.ms {
-        Some(fits) if duration == 0 || fits < duration => adviser.warn(
+    let duration = longest(adviser.config).map(|duration| duration.as_millis() as u64);
+    match (fit.ms, duration) {
+        (Some(fits), duration) if duration.is_none_or(|duration| fits < duration) => adviser.warn(
             format!("{path}.size_kb"),
             format!(
                 "{} {} KB are full after {}, and fill_policy DISCARD drops what comes then",
@@ -233,17 +231,19 @@ fn discarding(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
                 time(fits)
             ),
             match duration {
-                0 => STREAM.to_owned(),
-                _ => format!("write {}, {STREAM}", fit.enough(duration, adviser.origin)),
+                None => STREAM.to_owned(),
+                Some(duration) => match fit.enough(duration, adviser) {
+                    Some(larger) => format!("write {larger}, {STREAM}"),
+                    None => STREAM.to_owned(),
+                },
             },
         ),
-        Some(_) => {}
-        None if duration == 0 || duration >= LONG_MS => adviser.warn(
+        (None, duration) if duration.is_none_or(|duration| duration >= LONG_MS) => adviser.warn(
             format!("{path}.fill_policy"),
             "fill_policy DISCARD keeps the beginning of a long recording and drops the rest when the buffer is full",
             STREAM,
         ),
-        None => {}
+        _ => {}
     }
 }
 
@@ -252,7 +252,10 @@ fn ring(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
         adviser.warn(
             format!("{path}.size_kb"),
             format!("{} {} KB hold the last {} only", fit.rate(), fit.kb, time(fits)),
-            format!("write {} or more", fit.enough(1000, adviser.origin)),
+            match fit.enough(1000, adviser) {
+                Some(larger) => format!("write {larger} or more"),
+                None => FEWER.to_owned(),
+            },
         );
     }
 }

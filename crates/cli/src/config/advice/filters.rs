@@ -47,7 +47,7 @@ fn ftrace(adviser: &mut Adviser<'_>, path: &str, config: &FtraceConfig) {
         adviser.warn(
             path,
             "linux.ftrace is asked for no events",
-            "add `ftrace_config { ftrace_events: \"sched/sched_switch\" }` or others of `/sys/kernel/tracing/available_events`",
+            "add `ftrace_config { ftrace_events: \"sched/sched_switch\" }` or others that `ferretto list events` shows",
         );
     }
     instance_and_tracer(adviser, path, config);
@@ -129,7 +129,7 @@ fn kernel_events(adviser: &mut Adviser<'_>, path: &str, events: &[String]) {
         adviser.warn(
             format!("{path}[{first}]"),
             format!("this kernel has no {}", listed("event", "events", &missing)),
-            "`/sys/kernel/tracing/available_events` lists what it has",
+            "`ferretto list events` shows what it has",
         );
     }
 }
@@ -287,7 +287,7 @@ fn track_event(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
         let change = match similar {
             Some(similar) => format!("did you mean \"{similar}\"?"),
             None => {
-                "`perfetto --query --long` lists them; programs that connect later may have it".to_owned()
+                "`ferretto list categories` shows them; programs that connect later may have it".to_owned()
             }
         };
         adviser.warn(path, what, change);

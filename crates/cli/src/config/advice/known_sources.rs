@@ -3,6 +3,7 @@
 //! The names are those that upstream's daemons and its schema use, Chrome's and Android's as well.
 
 use ferretto_probes::{ftrace, process_stats, sys_stats, system_info};
+use ferretto_proto::write::TracePacket;
 
 /// Who has a data source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +27,9 @@ pub(super) enum Owner {
 }
 
 /// The data source of kernel events.
-pub(super) const FTRACE: &str = ftrace::data_source::NAME;
+pub(crate) const FTRACE: &str = ftrace::data_source::NAME;
 /// The data source of programs that are instrumented.
-pub(super) const TRACK_EVENT: &str = "track_event";
+pub(crate) const TRACK_EVENT: &str = "track_event";
 /// Those whose events refer to names that each thread tells once, unless the config has it tell them again.
 pub(super) const TELL_NAMES_ONCE: &[&str] = &[TRACK_EVENT, "org.chromium.trace_event"];
 
@@ -84,6 +85,51 @@ const KNOWN: &[(&str, Owner)] = &[
     ("android.user_list", Owner::Android),
     ("android.windowmanager", Owner::Android),
 ];
+
+/// What a data source writes, as fields of `TracePacket`.
+pub(crate) struct Written {
+    pub(crate) source: &'static str,
+    /// What it is there for. There is some of it whenever it records.
+    pub(crate) content: &'static [u32],
+    /// What it says of itself besides.
+    pub(crate) besides: &'static [u32],
+}
+
+/// Where it is known.
+pub(crate) const WRITTEN: [Written; 5] = [
+    Written {
+        source: FTRACE,
+        content: &[TracePacket::FTRACE_EVENTS],
+        besides: &[TracePacket::FTRACE_STATS],
+    },
+    Written {
+        source: process_stats::NAME,
+        content: &[TracePacket::PROCESS_TREE, TracePacket::PROCESS_STATS],
+        besides: &[],
+    },
+    Written {
+        source: sys_stats::NAME,
+        content: &[TracePacket::SYS_STATS],
+        besides: &[],
+    },
+    Written {
+        source: system_info::NAME,
+        content: &[TracePacket::CPU_INFO],
+        besides: &[TracePacket::INTERRUPT_INFO],
+    },
+    Written {
+        source: TRACK_EVENT,
+        content: &[TracePacket::TRACK_EVENT],
+        besides: &[TracePacket::TRACK_DESCRIPTOR],
+    },
+];
+
+impl Written {
+    /// Whether packets about this field are of the source.
+    pub(crate) fn has(&self, field: u32) -> bool {
+        self.content.contains(&field) || self.besides.contains(&field)
+    }
+}
 
 /// Who has the data source of this name, if it is one that is known.
 pub(super) fn owner(name: &str) -> Option<Owner> {

@@ -5,6 +5,7 @@ use ferretto_proto::messages::trace_config::{FFlushMode, StatsdLogging, WriteFlu
 use ferretto_service::limits;
 
 use super::{Adviser, name_of};
+use crate::config::length::is_for_others_to_end;
 
 /// Whoever writes fewer milliseconds, or bytes, means seconds or megabytes.
 const SHORT_MS: u32 = 60;
@@ -49,22 +50,9 @@ fn units(adviser: &mut Adviser<'_>) {
     }
 }
 
-/// Whether triggers or a clone are meant to end or read it: then it may go on for ever.
-fn is_flight_recorder(adviser: &Adviser<'_>) -> bool {
-    let config = adviser.config;
-    let triggers = &config.trigger_config;
-    triggers.trigger_timeout_ms.unwrap_or_default() != 0
-        || !triggers.triggers.is_empty()
-        || config.bugreport_score.unwrap_or_default() > 0
-        || config
-            .unique_session_name
-            .as_deref()
-            .is_some_and(|name| !name.is_empty())
-}
-
 fn end(adviser: &mut Adviser<'_>) {
     let config = adviser.config;
-    if config.duration_ms.unwrap_or_default() != 0 || is_flight_recorder(adviser) {
+    if config.duration_ms.unwrap_or_default() != 0 || is_for_others_to_end(config) {
         return;
     }
     if !config.write_into_file.unwrap_or_default() {

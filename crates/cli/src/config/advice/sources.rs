@@ -146,7 +146,7 @@ fn offered(adviser: &mut Adviser<'_>, path: &str, name: &str) -> bool {
             "the driver of the graphics processor has it: start a program that uses it, or leave it out".to_owned()
         }
         (Some(Owner::OtherSystem(system)), _) => format!("it exists on {system} only: leave it out"),
-        (None, _) => "`perfetto --query` shows what there is; a producer that connects later is recorded".to_owned(),
+        (None, _) => "`ferretto list sources` shows what there is; a producer that connects later is recorded".to_owned(),
     };
     adviser.warn(
         format!("{path}.config.name"),

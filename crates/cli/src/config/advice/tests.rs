@@ -164,7 +164,7 @@ fn data_sources_that_nobody_offers_with_the_reason() {
         ("org.chromium.trace_event", "start Chrome"),
         ("gpu.counters", "graphics"),
         ("windows.etw", "Windows only"),
-        ("com.example.mine", "perfetto --query"),
+        ("com.example.mine", "ferretto list sources"),
     ] {
         one(
             &source(&format!("name: '{name}'")),
@@ -295,7 +295,7 @@ fn kernel_events_that_there_are_not() {
         ("power/sched_switch", "did you mean \"sched/sched_switch\"?"),
         ("shced/*", "did you mean \"sched/*\"?"),
         ("sched_swtich", "did you mean \"sched/sched_switch\"?"),
-        ("i915/i915_request", "available_events"),
+        ("i915/i915_request", "ferretto list events"),
     ] {
         let config = ftrace(&format!("ftrace_events: ['power/cpu_idle', '{event}']"));
         one(&config, path, &[&format!("no event \"{event}\""), words]);

@@ -5,28 +5,12 @@
 
 use std::sync::Arc;
 
-use ferretto_probes::{process_stats, sys_stats, system_info};
-use ferretto_proto::write::TracePacket;
+use ferretto_proto::text::{Printer, TRACE_PACKET};
 use ferretto_service::trace_filter::{PacketFilter, TraceFilter};
 use ferretto_wire::{Reader, Writer};
 
-use super::known_sources::{FTRACE, TRACK_EVENT};
+use super::known_sources::{WRITTEN, Written};
 use super::{Adviser, name_of};
-
-/// What data sources write: fields of `TracePacket`, with their names. One of them is enough.
-const WRITTEN: &[(&str, &[(u32, &str)])] = &[
-    (FTRACE, &[(TracePacket::FTRACE_EVENTS, "ftrace_events")]),
-    (
-        process_stats::NAME,
-        &[
-            (TracePacket::PROCESS_TREE, "process_tree"),
-            (TracePacket::PROCESS_STATS, "process_stats"),
-        ],
-    ),
-    (sys_stats::NAME, &[(TracePacket::SYS_STATS, "sys_stats")]),
-    (system_info::NAME, &[(TracePacket::CPU_INFO, "cpu_info")]),
-    (TRACK_EVENT, &[(TracePacket::TRACK_EVENT, "track_event")]),
-];
 
 pub(super) fn advise(adviser: &mut Adviser<'_>) {
     let given = &adviser.config.trace_filter;
@@ -44,24 +28,25 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
         left.is_ok_and(|left| Reader::new(left).flatten().any(|left| left.number == field))
     };
     let mut dropped = Vec::new();
-    for (name, fields) in WRITTEN {
-        let asked_for = adviser
-            .config
-            .data_sources
-            .iter()
-            .any(|source| name_of(source) == *name);
-        if asked_for && !fields.iter().any(|(field, _)| passes(*field)) {
-            dropped.push((name, fields));
+    for written in &WRITTEN {
+        let mut sources = adviser.config.data_sources.iter();
+        let asked_for = sources.any(|source| name_of(source) == written.source);
+        if asked_for && !written.content.iter().any(|field| passes(*field)) {
+            dropped.push(written);
         }
     }
-    for (name, fields) in dropped {
-        let fields: Vec<String> = fields
+    let printer = Printer::new(TRACE_PACKET);
+    for Written { source, content, .. } in dropped {
+        let fields: Vec<String> = content
             .iter()
-            .map(|(number, name)| format!("{name} ({number})"))
+            .map(|field| {
+                let name = printer.and_then(|printer| printer.field_name(*field));
+                format!("{} ({field})", name.unwrap_or_default())
+            })
             .collect();
         adviser.warn(
             "trace_filter",
-            format!("trace_filter drops every packet of \"{name}\": nothing of it will be in the trace"),
+            format!("trace_filter drops every packet of \"{source}\": nothing of it will be in the trace"),
             format!("have its bytecode allow {} in TracePacket", fields.join(" or ")),
         );
     }

@@ -6,6 +6,7 @@ use ferretto_proto::write;
 use ferretto_wire::Writer;
 
 use super::*;
+use crate::account::Finding;
 use crate::account::evidence::SourceOf;
 use crate::trace_reader::{Cut, Damage, Piece, Reason};
 
@@ -33,6 +34,10 @@ fn summary(change: impl FnOnce(&mut TraceConfig), stats: BufferStats) -> Summary
         ..Default::default()
     });
     summary
+}
+
+fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
+    account(summary, end).findings
 }
 
 /// Those of `summary` with this cause: what, and the advice.
@@ -122,10 +127,16 @@ fn what_a_full_buffer_with_discard_is_advised_depends_on_whether_it_empties_agai
     let second = Some(ExperimentalMode::TRACE_BUFFER_V2);
     assert!(advice(false, None).contains("fill_policy: RING_BUFFER"));
     assert!(advice(false, second).contains("fill_policy: RING_BUFFER"));
-    assert!(advice(true, None).starts_with("lower file_write_period_ms"));
-    let once = advice(true, second);
-    assert!(once.starts_with("leave out experimental_mode"), "{once}");
-    assert!(!once.contains("file_write_period_ms"), "{once}");
+    for mode in [None, second] {
+        // Neither takes anything more once it was full, of any service.
+        let once = advice(true, mode);
+        assert!(once.starts_with("leave out fill_policy"), "{once}");
+        assert_eq!(
+            once.contains("lower file_write_period_ms"),
+            mode.is_none(),
+            "{once}"
+        );
+    }
 }
 
 #[test]
@@ -225,6 +236,7 @@ fn who_ran_out_of_shared_memory_is_named_in_the_config_to_write() {
     let advice = |summary: &Summary| found(summary, "shared_memory_full").remove(0).1;
     let mut unnamed = summary(|_| {}, lossy());
     assert!(advice(&unnamed).contains("producer_name: \"PRODUCER\" shm_size_kb: 4096 page_size_kb: 32"));
+    assert!(advice(&unnamed).contains("`ferretto list sources`"));
     observe(&mut unnamed, 5, 0, 0);
     observe(&mut unnamed, 5, 1 | 256, 0);
     assert!(
@@ -292,6 +304,49 @@ fn packets_that_lost_their_state_are_counted() {
 }
 
 #[test]
+fn a_flight_recorder_may_begin_without_its_state() {
+    const CLEARED: u32 = 1;
+    const NEEDS_STATE: u32 = 2;
+    const FULL: u32 = 1 | 256;
+    let severity = |duration_ms, clear_period_ms, packets: &[(u32, u32)]| {
+        let mut summary = summary(
+            |config| {
+                config.duration_ms = duration_ms;
+                let clears = config.incremental_state_config.get_or_insert_default();
+                clears.clear_period_ms = clear_period_ms;
+            },
+            BufferStats::default(),
+        );
+        for (dropped, flags) in packets {
+            observe(&mut summary, 5, *dropped, *flags);
+        }
+        let findings = findings(&summary, &END);
+        let lost = findings.iter().find(|finding| finding.cause == "state_lost");
+        lost.unwrap().severity
+    };
+    let wrapped = [(1, NEEDS_STATE), (0, CLEARED), (0, NEEDS_STATE)];
+    assert_eq!(severity(None, Some(5000), &wrapped), Severity::Note);
+    assert_eq!(
+        severity(Some(1000), Some(5000), &wrapped),
+        Severity::Loss,
+        "all of it was asked for"
+    );
+    let later = [(0, CLEARED), (FULL, NEEDS_STATE)];
+    assert_eq!(severity(None, Some(5000), &later), Severity::Loss);
+    let never = [(1, NEEDS_STATE), (0, NEEDS_STATE)];
+    assert_eq!(
+        severity(None, None, &never),
+        Severity::Loss,
+        "nothing of it is left"
+    );
+    assert_eq!(
+        severity(None, Some(5000), &never),
+        Severity::Note,
+        "it would have been, soon"
+    );
+}
+
+#[test]
 fn kernel_losses_come_with_the_sizes_of_the_config() {
     let with_config = |buffer_size_kb, drain_period_ms| {
         let mut summary = summary(
@@ -328,8 +383,8 @@ fn kernel_losses_come_with_the_sizes_of_the_config() {
     );
     let (_, advice) = with_config(None, None);
     assert_eq!(
-        advice,
-        "set ftrace_config.buffer_size_kb: 8192 (per CPU), or ask for fewer events"
+        advice, "set ftrace_config.buffer_size_kb: 16384 (per CPU), or ask for fewer events",
+        "8192 is the default of large machines"
     );
 }
 

@@ -7,6 +7,7 @@ use ferretto_proto::messages::{DataSourceConfig, TraceConfig};
 use super::*;
 use crate::account::watch::Watch;
 use crate::account::{Case, Wording};
+use crate::config::length::Length;
 
 fn stats(overwritten: u64, discarded: u64) -> TraceStats {
     TraceStats {
@@ -44,7 +45,7 @@ fn the_line_tells_times_fill_bytes_rate_and_losses() {
             duration,
             ..moment(&stats(0, 0))
         }),
-        "recording 1.5 s, 3.5 s left, buffer 25%, 1.0 MiB, 682.7 KiB/s, nothing lost"
+        "recording 1.5 s, 3.5 s left, buffer 25%, 1.0 MiB, 682.7 KiB/s, nothing lost by the service"
     );
     assert_eq!(
         line(moment(&stats(0, 7))),
@@ -52,12 +53,21 @@ fn the_line_tells_times_fill_bytes_rate_and_losses() {
     );
     assert_eq!(
         line(moment(&stats(9, 0))),
+        "recording 1.5 s, buffer 25%, 1.0 MiB, 682.7 KiB/s, LOST 9 chunks of buffer 0",
+        "all of a given time was asked for"
+    );
+    let endless = account_of(&TraceConfig::default(), &stats(9, 0));
+    assert_eq!(
+        line(Moment {
+            account: &endless,
+            ..moment(&stats(9, 0))
+        }),
         "recording 1.5 s, buffer 25%, 1.0 MiB, 682.7 KiB/s, the newest data are kept",
-        "which is what a ring buffer is for"
+        "which is what a flight recorder is for"
     );
     assert_eq!(
         line(moment(&TraceStats::default())),
-        "recording 1.5 s, 0 B, 0 B/s, nothing lost"
+        "recording 1.5 s, 0 B, 0 B/s, nothing lost by the service"
     );
 }
 
@@ -76,13 +86,9 @@ fn what_is_not_recorded_is_not_called_nothing_lost() {
     };
     let (stats, watch) = (stats(0, 0), Watch::from_the_start());
     let account = Account::of(&Case {
-        config: &config,
-        wording: Wording::Config,
         stats: Some(&stats),
-        baseline: None,
-        evidence: None,
         watch: Some(&watch),
-        worst_writer: &|_| None,
+        ..Case::of(&config, Wording::Config)
     });
     let line = line(Moment {
         account: &account,
@@ -141,13 +147,8 @@ fn account(stats: &TraceStats) -> Account {
 
 fn account_of(config: &TraceConfig, stats: &TraceStats) -> Account {
     Account::of(&Case {
-        config,
-        wording: Wording::Flags,
         stats: Some(stats),
-        baseline: None,
-        evidence: None,
-        watch: None,
-        worst_writer: &|_| None,
+        ..Case::of(config, Wording::Flags)
     })
 }
 
@@ -214,6 +215,21 @@ fn a_ring_buffer_that_has_no_time_to_cover_lost_nothing() {
 }
 
 #[test]
+fn what_a_ring_buffer_overwrote_of_a_command_is_lost() {
+    let (config, stats) = (TraceConfig::default(), stats(1, 0));
+    let account = Account::of(&Case {
+        stats: Some(&stats),
+        length: Length::with_command(&config),
+        ..Case::of(&config, Wording::Flags)
+    });
+    assert_eq!(
+        summary(&account).facts(),
+        "recorded 5.0 s, 1.5 KiB, 12,345 packets, not complete:"
+    );
+    assert!(account.findings[0].advice.as_deref().unwrap().contains("-s SIZE"));
+}
+
+#[test]
 fn what_is_not_known_is_not_claimed() {
     let account = account(&stats(0, 0));
     let unknown = Summary {
@@ -223,7 +239,10 @@ fn what_is_not_known_is_not_claimed() {
         known: Known::ByTheService,
         ..summary(&account)
     };
-    assert_eq!(unknown.facts(), "recorded 5.0 s, nothing lost after the kernel");
+    assert_eq!(
+        unknown.facts(),
+        "recorded 5.0 s, nothing lost by the service (kernel losses not checked)"
+    );
     assert_eq!(unknown.next_step(), None);
     let without_stats = Summary {
         known: Known::Nothing,

@@ -8,13 +8,16 @@ use ferretto_proto::messages::observable_events::DataSourceInstanceStateChange;
 use super::*;
 use crate::account::evidence::{Evidence, SourceOf};
 use crate::account::watch::{Question, Watch};
-use crate::account::{Account, Case, Finding, Severity, Wording, listed};
+use crate::account::{Account, Case, FileState, Finding, Severity, Subject, TraceFile, Wording, listed};
 use crate::config::advice::Origin;
+use crate::config::length::Length;
 
 /// What an account is given from, but for the trace itself.
 pub(super) struct Knowledge {
     pub(super) config: TraceConfig,
     wording: Wording,
+    length: Length,
+    subject: Subject,
     watch: Watch,
     hearing: Hearing,
     inquiry: Inquiry,
@@ -43,6 +46,14 @@ impl Knowledge {
         Knowledge {
             config: recording.config.clone(),
             wording: if by_flags { Wording::Flags } else { Wording::Config },
+            length: match recording.command {
+                Some(_) => Length::with_command(&recording.config),
+                None => Length::of(&recording.config),
+            },
+            subject: match recording.job {
+                Job::Clone(_) => Subject::Clone,
+                Job::Record | Job::StartAndDetach(_) | Job::Attach(..) => Subject::AsMarked,
+            },
             watch: match recording.job {
                 Job::Record => Watch::from_the_start(),
                 Job::StartAndDetach(_) | Job::Attach(..) | Job::Clone(_) => Watch::from_now_on(),
@@ -71,14 +82,23 @@ impl Recorder<'_> {
     /// The account of what is known; of the packets it is if all of them were seen.
     pub(super) fn account(&self, evidence: Option<&Evidence>) -> Account {
         Account::of(&Case {
-            config: &self.knowledge.config,
-            wording: self.knowledge.wording,
+            length: self.knowledge.length,
             stats: self.session.stats(),
             baseline: self.session.baseline(),
             evidence,
             watch: self.knowledge.watch(),
-            worst_writer: &|_| None,
+            subject: self.knowledge.subject,
+            last_flush: self.last_flush,
+            file: self.file(),
+            ..Case::of(&self.knowledge.config, self.knowledge.wording)
         })
+    }
+
+    /// The file. What it says counts when all packets were seen: when the service has said that the recording is over.
+    fn file(&self) -> Option<TraceFile> {
+        let size = self.output.as_ref().and_then(Output::size)?;
+        let state = FileState::Complete;
+        Some(TraceFile { size, state })
     }
 
     /// Instances of data sources changed their states.
@@ -136,9 +156,12 @@ impl Recorder<'_> {
     /// The recording is over, and somebody may still wait for its start.
     pub(super) fn report_end(&mut self) {
         let triggered = self.activity != Activity::AwaitingTrigger;
-        if self.reports.is_empty() || !triggered || self.not_started().is_none() {
+        let waiting = self
+            .not_started()
+            .filter(|_| triggered && !self.reports.is_empty());
+        let Some(waiting) = waiting else {
             return self.report(StartStatus::Started, "");
-        }
+        };
         // The trace may tell why. One that the service wrote is looked at later.
         let evidence = self
             .contents
@@ -150,7 +173,11 @@ impl Recorder<'_> {
             .iter()
             .filter(|finding| finding.severity == Severity::Missing);
         let missing: Vec<String> = missing.map(Finding::sentence).collect();
-        let reason = format!("the recording is over. Not recorded: {}", missing.join("; "));
+        let reason = match missing.is_empty() {
+            // Others have recorded what it has not started.
+            true => format!("the recording is over. Not started: {waiting}"),
+            false => format!("the recording is over. Not recorded: {}", missing.join("; ")),
+        };
         self.report(StartStatus::TimedOut, &reason);
     }
 
@@ -159,7 +186,8 @@ impl Recorder<'_> {
         if self.patience_ends.is_some_and(|end| now() >= end) {
             self.patience_ends = None;
             if let Some(waiting) = self.not_started().filter(|_| self.session.is_recording()) {
-                self.console.say(format_args!("no word yet of {waiting}"));
+                self.console
+                    .say(format_args!("still waiting for {waiting} to start"));
             }
         }
         if self.start_due.is_none_or(|due| now() < due) {

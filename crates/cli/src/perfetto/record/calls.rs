@@ -74,7 +74,7 @@ impl Recorder<'_> {
                     .buffers
                     .iter()
                     .map(|buffer| u64::from(buffer.size_kb.unwrap_or(0)) << 10);
-                (sizes.sum(), "the buffers may fill with")
+                (sizes.sum(), "the buffers hold up to")
             }
         };
         if let Some(output) = &self.output
@@ -83,7 +83,7 @@ impl Recorder<'_> {
         {
             let name = output.name();
             self.console.notice(format_args!(
-                "where {name} goes there is room for {}, and {what} {}: free some space, or choose another place with -o",
+                "only {} free for {name}, but {what} {}: free some space, or choose another place with -o",
                 Bytes(room),
                 Bytes(needed)
             ));

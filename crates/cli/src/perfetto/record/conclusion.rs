@@ -175,7 +175,7 @@ impl Recorder<'_> {
         let evidence = self.contents.evidence().filter(|_| seen);
         let mut account = self.account(evidence);
         if trace == Trace::Cut {
-            account.is_cut_off();
+            account.add_cut_off();
         }
         let summary = Summary {
             file: matches!(self.sink, Sink::File(_) | Sink::OpenedByService(_)).then_some(&*name),
@@ -216,10 +216,6 @@ impl Recorder<'_> {
                 .console
                 .notice(format_args!("{written}: {}", summary.facts())),
         }
-        if self.newest_may_be_missing {
-            self.console
-                .alarm("  some producers did not hand over their newest data in time; they may be missing");
-        }
         for (kind, line) in summary.lines() {
             match kind {
                 LineKind::Alarm => self.console.alarm(&line),
@@ -238,8 +234,7 @@ impl Recorder<'_> {
             self.console.say("nothing of what was asked for was recorded");
             return Conclusion::Failed;
         }
-        let is_whole = summary.account.is_whole() && !self.newest_may_be_missing;
-        match is_whole && summary.known == Known::ByTheKernelToo {
+        match summary.account.is_whole() && summary.known == Known::ByTheKernelToo {
             true => Conclusion::Complete,
             false => Conclusion::Incomplete,
         }

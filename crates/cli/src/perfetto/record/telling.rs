@@ -64,7 +64,7 @@ impl Recorder<'_> {
                 self.console.live(Line::new("waiting for the newest data"));
             }
             // Said with the summary: a recording that still waits for its trigger has nothing to miss.
-            Notice::FlushFailed => self.newest_may_be_missing = true,
+            Notice::FlushFailed => self.last_flush = LastFlush::Failed,
             Notice::AlreadyReadingBack => {
                 self.console.key_pressed();
                 self.console

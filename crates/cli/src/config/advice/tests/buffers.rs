@@ -244,10 +244,7 @@ fn a_buffer_that_discards_gains_nothing_where_a_file_is_written() {
     one(
         &of("fill_policy: DISCARD"),
         "buffers[0].fill_policy",
-        &[
-            "upstream's service drops all that comes after",
-            "leave fill_policy out",
-        ],
+        &["takes nothing more after that", "leave fill_policy out"],
     );
     one(
         &of("fill_policy: DISCARD experimental_mode: TRACE_BUFFER_V2"),
@@ -256,6 +253,27 @@ fn a_buffer_that_discards_gains_nothing_where_a_file_is_written() {
             "takes 32768 KB in all",
             "leave fill_policy out, or experimental_mode",
         ],
+    );
+}
+
+#[test]
+fn no_buffer_is_advised_that_no_machine_has_room_for() {
+    let of = |ms: u32| {
+        said(&format!(
+            "buffers {{ size_kb: 4096 fill_policy: DISCARD }} duration_ms: {ms} data_sources {{ config {{ name: 'linux.ftrace' \
+             ftrace_config {{ ftrace_events: 'raw_syscalls/*' }} }} }} data_sources {{ config {{ name: 'linux.process_stats' }} }}"
+        ))
+    };
+    let changes = |ms| of(ms).into_iter().map(|advice| advice.change).collect::<Vec<_>>();
+    let short = changes(10_000);
+    assert!(
+        short.len() == 1 && short[0].contains("`size_kb: 262144`, use RING_BUFFER"),
+        "{short:?}"
+    );
+    let long = changes(36_000_000);
+    assert!(
+        long.len() == 1 && long[0].starts_with("use RING_BUFFER"),
+        "{long:?}"
     );
 }
 
