@@ -309,7 +309,7 @@ impl<'a> Counters<'a> {
             && input > output
         {
             let what = format!("{} of {}", Bytes(input - output), Bytes(input));
-            let why = "removed by the config's trace_filter, as configured";
+            let why = "removed by the config's trace_filter";
             account.add(Severity::Note, "filtered", what, why, None);
         }
     }
