@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::autostart::{self, InBackground};
 use crate::doctor::{ThisMachine, process_named};
 use crate::manual;
-use crate::running::{self, Found};
+use crate::running::{self, Found, Running};
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
@@ -118,13 +118,11 @@ fn is_alive(daemon: &InBackground) -> bool {
     words.any(|word| word.rsplit(|byte| *byte == b'/').next() == Some(daemon.name.as_bytes()))
 }
 
-/// Who listens at the consumer socket.
-enum Listener {
-    /// A service, of this process.
-    Service(String),
-    Nobody,
-    /// Somebody who told nothing, for this reason.
-    NotKnown(String),
+/// The process that listens.
+fn listener(running: &Running) -> String {
+    let pid = running.listener.and_then(|listener| listener.pid);
+    let process = pid.and_then(|pid| process_named(&ThisMachine, pid));
+    process.map_or("somebody".to_owned(), |process| process.to_string())
 }
 
 /// What there is.
@@ -145,19 +143,6 @@ impl Daemons {
         })
     }
 
-    /// Whether a service listens, and who that is.
-    fn listener(&self) -> Result<Listener, String> {
-        Ok(match running::ask()?.found {
-            Found::Service(running) => {
-                let pid = running.listener.and_then(|listener| listener.pid);
-                let process = pid.and_then(|pid| process_named(&ThisMachine, pid));
-                Listener::Service(process.map_or("somebody".to_owned(), |process| process.to_string()))
-            }
-            Found::Nobody | Found::LeftOver => Listener::Nobody,
-            Found::Silent(reason) => Listener::NotKnown(reason),
-        })
-    }
-
     /// Those that `start` has started and that have not ended.
     fn alive(&self) -> Vec<InBackground> {
         let alive = self.started.iter().filter(|daemon| is_alive(daemon));
@@ -174,17 +159,18 @@ impl Daemons {
     }
 
     fn start(&self) -> Result<u8, String> {
-        match self.listener()? {
-            Listener::Service(listener) => {
+        match running::ask()?.found {
+            Found::Service(running) => {
                 say(&format!(
-                    "Daemons are already running: {listener} listens at {}",
+                    "Daemons are already running: {} listens at {}",
+                    listener(&running),
                     self.sockets()
                 ));
                 return Ok(SUCCESS);
             }
             // A second service could not listen there.
-            Listener::NotKnown(reason) => return Err(reason),
-            Listener::Nobody => {}
+            Found::Silent(reason) => return Err(reason),
+            Found::Nobody | Found::LeftOver => {}
         }
         // Probes whose service has crashed wait for another: they would offer the same data sources again.
         self.end(&self.alive())?;
@@ -213,13 +199,14 @@ impl Daemons {
     fn stop(&self) -> Result<u8, String> {
         let alive = self.alive();
         if alive.is_empty() {
-            return match self.listener()? {
-                Listener::Service(listener) => Err(format!(
-                    "{listener} listens at {}, but `tracebox ctl start` did not start it: end it where it was started",
+            return match running::ask()?.found {
+                Found::Service(running) => Err(format!(
+                    "{} listens at {}, but `tracebox ctl start` did not start it: end it where it was started",
+                    listener(&running),
                     self.consumers
                 )),
-                Listener::NotKnown(reason) => Err(reason),
-                Listener::Nobody => {
+                Found::Silent(reason) => Err(reason),
+                Found::Nobody | Found::LeftOver => {
                     self.forget();
                     say("No daemons are running");
                     Ok(SUCCESS)
@@ -246,16 +233,20 @@ impl Daemons {
     }
 
     fn status(&self) -> Result<u8, String> {
-        let (line, code) = match self.listener()? {
-            Listener::Service(listener) => {
-                let line = format!("Daemons are running: {listener} listens at {}", self.sockets());
+        let (line, code) = match running::ask()?.found {
+            Found::Service(running) => {
+                let line = format!(
+                    "Daemons are running: {} listens at {}",
+                    listener(&running),
+                    self.sockets()
+                );
                 (line, SUCCESS)
             }
-            Listener::Nobody => {
+            Found::Nobody | Found::LeftOver => {
                 let line = format!("No daemons are running: nobody listens at {}", self.consumers);
                 (line, NOT_RUNNING)
             }
-            Listener::NotKnown(reason) => (reason, NOT_KNOWN),
+            Found::Silent(reason) => (reason, NOT_KNOWN),
         };
         say(&line);
         for daemon in &self.started {
