@@ -98,7 +98,9 @@ impl Shell {
         if events.ready().iter().any(|event| is_consumers(&event.token)) {
             farewell.somebody_reads(now);
         }
-        now >= farewell.deadline() || !self.service.has_sessions()
+        // Who has detached cannot come back: nobody is let in any more.
+        let nobody_can_read = only_readers && self.consumers.is_empty();
+        now >= farewell.deadline() || nobody_can_read || !self.service.has_sessions()
     }
 
     fn only_readers_are_awaited(&self) -> bool {
