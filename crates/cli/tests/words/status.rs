@@ -151,10 +151,11 @@ fn who_uses_ftrace_is_told() {
     assert!(events.contains(&"sched/sched_switch".into()), "{ftrace:#}");
     let readers = ftrace["readers"].as_array().unwrap();
     assert!(readers.iter().any(|reader| reader["pid"] == probes), "{ftrace:#}");
+    // Others, who have instances of their own, may stand before it.
     let (printed, _, _) = outcome(&ferretto(&system, &["status"]));
     assert!(
         printed.contains(&format!(
-            "ftrace     traced_probes (pid {probes}) reads the kernel's buffers\n"
+            " traced_probes (pid {probes}) reads the kernel's buffers\n"
         )),
         "{printed}"
     );
