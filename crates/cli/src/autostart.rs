@@ -1,4 +1,5 @@
-//! Service and probes of one's own: what `ferretto` does when no service is listening, and [`tracebox`](crate::tracebox) in any case.
+//! Service and probes of one's own: what `ferretto` does when no service is listening, and [`tracebox`](crate::tracebox) unless one
+//! listens where it is told to listen, or `tracebox ctl` has started one.
 //!
 //! Both run as children of this process, from the same binary, on sockets in a private folder unless they are to be found by others. They
 //! are told to end when the recording is over, and end by themselves should this process die. What they say goes through this process,
@@ -17,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME, SocketNameError};
-use ferretto_ipc::{Address, Stream, socket_names};
+use ferretto_ipc::{Address, socket_names};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
@@ -25,14 +26,15 @@ use folder::SocketFolder;
 
 use crate::log;
 use crate::perfetto::{self, FindServiceError, Service, StartedService};
+use crate::running::is_there;
 
 /// Set in children of ours: the process id of the one that started them, with which they end.
 pub(crate) const STARTED_BY: &str = "FERRETTO_STARTED_BY";
 /// Set for our probes: tracefs is mounted if a recording needs it and it is not there.
 pub(crate) const MOUNT_TRACEFS: &str = "FERRETTO_MOUNT_TRACEFS";
 
-/// How long a child has to come up.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a child has to come up. One that fails is noticed at once, by the end of its pipe.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a child has to end, which for the probes includes putting tracefs back.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -40,13 +42,12 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// started for the purpose, with probes.
 pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> {
     let usual = socket_names::consumer_address()?;
-    match Stream::connect(&usual) {
-        Err(error) if error.is_unreachable() => start(Sockets::PRIVATE).map_err(FindServiceError::Start),
-        // Whatever else is wrong with it will come out when it is used.
-        _ => Ok(Service {
+    match is_there(&usual) {
+        true => Ok(Service {
             consumer_socket: usual,
             started: None,
         }),
+        false => start(Sockets::PRIVATE).map_err(FindServiceError::Start),
     }
 }
 
@@ -285,7 +286,7 @@ fn wait_for_byte(ready: &OwnedFd) -> io::Result<()> {
             Ok(0) => {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "it said nothing for 10 s",
+                    format!("it said nothing for {} s", START_TIMEOUT.as_secs()),
                 ));
             }
             Ok(_) => {}

@@ -32,6 +32,11 @@ pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     pattern[at..].iter().all(|letter| *letter == '*')
 }
 
+/// Whether a text is a pattern, and no name.
+pub(crate) fn is_glob(text: &str) -> bool {
+    text.contains(['*', '?'])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,11 @@
 //! The tracing service that runs, asked what it has.
 //!
-//! Called by [`list`](crate::list) and [`status`](crate::status). Nothing is started for the question, and a service that says nothing is
-//! waited for a few seconds only.
+//! Called by [`list`](crate::list), [`status`](crate::status) and whoever would start a service if there is none. Nothing is started for the question, and a service that says nothing is
+//! waited for some seconds only.
 
-use ferretto_ipc::Address;
 use ferretto_ipc::socket_names::consumer_address;
 use ferretto_ipc::transport::PeerCredentials;
+use ferretto_ipc::{Address, Stream};
 use ferretto_proto::messages::TracingServiceState;
 use ferretto_proto::messages::tracing_service_state::Producer;
 
@@ -37,6 +37,11 @@ pub(crate) struct Running {
     pub(crate) listener: Option<PeerCredentials>,
 }
 
+/// Whether somebody listens at this address: who that is, and whether this user may connect, comes out when it is used.
+pub(crate) fn is_there(address: &Address) -> bool {
+    !Stream::connect(address).is_err_and(|error| error.is_unreachable())
+}
+
 /// Asks the service at the usual place, or where `PERFETTO_CONSUMER_SOCK_NAME` says.
 ///
 /// # Errors
@@ -51,7 +56,7 @@ pub(crate) fn ask() -> Result<Asked, String> {
             "this user may not connect to the tracing service at {address}; `ferretto doctor` says how to change that"
         )),
         Answer::Useless(reason) => Found::Silent(format!(
-            "whoever listens at {address} is no tracing service: {reason}"
+            "somebody listens at {address} but gave no answer that could be used: {reason}"
         )),
     };
     Ok(Asked { address, found })
@@ -78,11 +83,4 @@ impl Running {
         let mut producers = self.state.producers.iter();
         producers.find(|producer| producer.id == id)
     }
-}
-
-/// The name of the machine that a producer runs on, if it is another than the service's.
-pub(crate) fn other_machine(producer: &Producer) -> Option<String> {
-    let id = producer.machine_id.filter(|id| *id != 0)?;
-    let name = producer.machine_name.clone().filter(|name| !name.is_empty());
-    Some(name.unwrap_or_else(|| format!("{id:#x}")))
 }

@@ -7,18 +7,22 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 
-use clap::{Arg, ArgAction, Command};
+use clap::Command;
 use ferretto_probes::ftrace::tracefs::Tracefs;
 use ferretto_proto::messages::tracing_service_state::Producer;
 use serde_json::{Value, json};
 
-use crate::doctor::{FtraceUse, Holder, ThisMachine, all, named, user_name};
+use crate::doctor::{FtraceUse, Holder, ThisMachine, all_processes, process_named, user_name};
 use crate::list::{Listing, Patterns, sessions_of};
+use crate::manual;
 use crate::perfetto::figures::Counted;
 use crate::perfetto::service_state::json::producer as producer_json;
-use crate::running::{Asked, Found, Running, ask, other_machine};
-use crate::stdout::{Column, Screen, Style, Table, harmless, print};
+use crate::perfetto::service_state::other_machine;
+use crate::running::{Asked, Found, Running, ask};
+use crate::stdout::{Column, Screen, Table, harmless, json_flag, print, print_json};
 
+/// The name it speaks under.
+const NAME: &str = "ferretto status";
 const RUNNING: u8 = 0;
 const FAILURE: u8 = 1;
 const USAGE: u8 = 2;
@@ -33,7 +37,7 @@ const TOPIC: usize = 11;
 /// The definition of all flags.
 pub(crate) fn command() -> Command {
     Command::new("status")
-        .bin_name("ferretto status")
+        .bin_name(NAME)
         .about("Says whether a service runs, who is connected, what it records, who uses ftrace")
         .long_about(
             "Says on one screen whether a tracing service runs, which producers are connected to it, which sessions it runs, whether \
@@ -43,12 +47,7 @@ pub(crate) fn command() -> Command {
             "Exit status:\n  0  a tracing service runs\n  1  it cannot be said\n  2  a flag makes no sense\n  3  none runs\n  4  \
              somebody listens but does not answer, or not to this user",
         )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print one JSON object, as docs/json.md describes it"),
-        )
+        .arg(json_flag())
 }
 
 /// Runs the applet with the words after its name; gives the exit code.
@@ -56,14 +55,14 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("status".into()).chain(words)) {
         Ok(matches) => matches,
         Err(message) => {
-            let _ = message.print();
+            manual::print(NAME, &message);
             return if message.use_stderr() { USAGE } else { RUNNING };
         }
     };
     let said = ask().and_then(|asked| {
         let status = Status::look(asked);
         match matches.get_flag("json") {
-            true => print(format!("{:#}\n", status.json()).as_bytes()),
+            true => print_json(&status.json()),
             false => print(status.text(Screen::look()).as_bytes()),
         }?;
         Ok(match status.asked.found {
@@ -73,7 +72,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         })
     });
     said.unwrap_or_else(|problem| {
-        eprintln!("ferretto status: {problem}");
+        eprintln!("{NAME}: {problem}");
         FAILURE
     })
 }
@@ -98,9 +97,9 @@ impl Status {
             ),
             _ => (None, Vec::new()),
         };
-        let daemons = all(&ThisMachine)
+        let daemons = all_processes(&ThisMachine)
             .into_iter()
-            .filter_map(|pid| named(&ThisMachine, pid))
+            .filter_map(|pid| process_named(&ThisMachine, pid))
             .filter(|process| matches!(process.name.as_str(), "traced" | "traced_probes"));
         let ftrace = Tracefs::find().map_err(|error| error.to_string()).map(|tracefs| {
             let root = tracefs.root().display().to_string();
@@ -232,7 +231,7 @@ fn listener(running: &Running) -> String {
         return "running".to_owned();
     };
     let user = user_name(&ThisMachine, listener.uid);
-    let process = listener.pid.and_then(|pid| named(&ThisMachine, pid));
+    let process = listener.pid.and_then(|pid| process_named(&ThisMachine, pid));
     match process {
         Some(process) => format!("{process} of {user}"),
         None => format!("running, of {user}"),
@@ -241,7 +240,7 @@ fn listener(running: &Running) -> String {
 
 fn process_of(producer: &Producer) -> String {
     let pid = producer.pid.unwrap_or(0);
-    match named(&ThisMachine, pid) {
+    match process_named(&ThisMachine, pid) {
         Some(process) if other_machine(producer).is_none() => process.to_string(),
         _ => format!("{} (pid {pid})", producer.name.as_deref().unwrap_or_default()),
     }
@@ -273,11 +272,7 @@ impl Page {
     }
 
     fn topic(&mut self, topic: &str, what: &str) {
-        let (bold, usual) = match self.screen.style() {
-            Style::Coloured => ("\x1b[1m", "\x1b[0m"),
-            Style::Plain => ("", ""),
-        };
-        let _ = write!(self.text, "{bold}{topic:<TOPIC$}{usual}");
+        let _ = write!(self.text, "{}", self.screen.bold(&format!("{topic:<TOPIC$}")));
         let mut lines = what.lines();
         let _ = writeln!(self.text, "{}", harmless(lines.next().unwrap_or_default()));
         lines.for_each(|line| self.more(line));

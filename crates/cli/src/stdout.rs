@@ -7,6 +7,9 @@ mod table;
 
 use std::io::{self, IsTerminal, Write};
 
+use clap::{Arg, ArgAction};
+use serde_json::Value;
+
 pub(crate) use table::{Column, Table};
 
 /// Whether there are colours.
@@ -25,6 +28,8 @@ pub(crate) enum Screen {
     Pipe,
 }
 
+const BOLD: &str = "\x1b[1m";
+const USUAL: &str = "\x1b[0m";
 /// Columns of a terminal that does not tell.
 const USUAL_WIDTH: usize = 100;
 
@@ -53,6 +58,14 @@ impl Screen {
         }
     }
 
+    /// A text that stands out, if there are colours.
+    pub(crate) fn bold(self, text: &str) -> String {
+        match self.style() {
+            Style::Coloured => format!("{BOLD}{text}{USUAL}"),
+            Style::Plain => text.to_owned(),
+        }
+    }
+
     /// Columns, of a pipe as of a terminal that does not tell.
     pub(crate) fn width(self) -> usize {
         match self {
@@ -60,6 +73,22 @@ impl Screen {
             Screen::Pipe => USUAL_WIDTH,
         }
     }
+}
+
+/// The flag of those that print JSON as well; its id is `json`.
+pub(crate) fn json_flag() -> Arg {
+    Arg::new("json")
+        .long("json")
+        .action(ArgAction::SetTrue)
+        .help("Print JSON, for scripts: see docs/json.md")
+}
+
+/// Prints an answer for scripts.
+///
+/// # Errors
+/// As those of [`print`].
+pub(crate) fn print_json(answer: &Value) -> Result<(), String> {
+    print(format!("{answer:#}\n").as_bytes())
 }
 
 /// Prints all of an answer.

@@ -384,6 +384,16 @@ fn asked_to_start(producer: &mut Producer) -> u64 {
 }
 
 #[test]
+fn a_command_is_looked_for_where_execvp_looks() {
+    let programs = Programs::ours();
+    let place = Place::new(&programs);
+    let mut command = place.ferretto(&[], &["true"]);
+    command.env_remove("PATH");
+    let (code, _, said) = run(command);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
 fn the_command_starts_once_all_data_sources_have() {
     let programs = Programs::ours();
     let place = Place::new(&programs);

@@ -6,6 +6,7 @@ mod support;
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Stdio;
 
 use ferretto_ipc::host::{Reply, ReplyTo};
@@ -188,6 +189,47 @@ fn our_command_line_records_from_older_and_newer_services() {
             "{packets:?}"
         );
     }
+}
+
+#[test]
+fn a_command_starts_at_once_if_the_service_does_not_tell_when_data_sources_have() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let service = ScriptedService::listen(&system.consumer_socket());
+    std::fs::write(system.path("config"), "buffers { size_kb: 64 }").unwrap();
+    let mut ferretto = system.command(Path::new(env!("CARGO_BIN_EXE_ferretto")), "ferretto.log");
+    ferretto.arg("--txt").arg("-c").arg(system.path("config"));
+    ferretto.arg("-o").arg(system.path("trace"));
+    ferretto.arg("--").arg("touch").arg(system.path("ran"));
+    let mut ferretto = Running(ferretto.spawn().unwrap());
+    // It looks whether somebody listens, and comes again.
+    service.serve(Era::Older.consumer_services(), |_| None);
+    let mut enabled = None;
+    service.serve(Era::Older.consumer_services(), |asked| {
+        if asked.method == "EnableTracing" {
+            enabled = Some(asked.to);
+            return Some(Vec::new());
+        }
+        let mut answers = consumer_answer(Era::Older, &asked);
+        if asked.method == "DisableTracing" {
+            answers.extend(enabled.map(|to| {
+                (
+                    to,
+                    Reply::last(Era::Older.message(|reply| reply.varint_field(1, 1))),
+                )
+            }));
+        }
+        Some(answers)
+    });
+    let status = ferretto.wait(PATIENCE);
+    let log = system.log("ferretto.log");
+    assert!(status.is_some_and(|status| status.success()), "{log}");
+    assert!(
+        log.contains("this service does not tell when data sources have started; touch starts at once"),
+        "{log}"
+    );
+    assert!(!log.contains("not all data sources"), "{log}");
+    assert!(system.path("ran").exists());
 }
 
 #[test]

@@ -95,10 +95,14 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn new(programs: &'a Programs, probes: Side, perfetto: Side) -> Scene<'a> {
+        Scene::of(programs, probes, perfetto, CONFIG)
+    }
+
+    fn of(programs: &'a Programs, probes: Side, perfetto: Side, config: &str) -> Scene<'a> {
         let mut system = System::new(programs);
         let traced = system.start(Side::Ours, Program::Traced);
         let probes = system.start(probes, Program::TracedProbes);
-        let recording = system.record(perfetto, CONFIG);
+        let recording = system.record(perfetto, config);
         await_that("the probes have written", || {
             bytes_written(probes).is_some_and(|bytes| bytes >= SEVERAL_PACKETS)
         });
@@ -181,6 +185,29 @@ fn a_service_that_is_told_to_end_has_its_sessions_flushed_and_read() {
 }
 
 #[test]
+fn a_service_that_is_told_to_end_has_its_sessions_read_though_a_producer_hangs() {
+    let programs = Programs::of_both().unwrap_or_else(Programs::ours);
+    // The consumer may begin to read only when the service has given the producer up.
+    let config = format!("{CONFIG} flush_timeout_ms: 100 data_source_stop_timeout_ms: 5000");
+    for perfetto in [Side::Ours, Side::Upstream] {
+        if perfetto == Side::Upstream && !programs.has_upstreams() {
+            continue;
+        }
+        let mut scene = Scene::of(&programs, Side::Ours, perfetto, &config);
+        scene.system.signal(scene.probes, Signal::STOP);
+        let status = scene
+            .system
+            .end_with(scene.traced, Signal::TERM)
+            .expect("it ends");
+        scene.system.signal(scene.probes, Signal::CONT);
+        assert_eq!(status.code(), Some(0), "{}", scene.system.log("traced.log"));
+        let packets = packets(scene.recording.finish());
+        assert_has_sys_stats(&packets, &format!("{perfetto} perfetto"));
+        assert!(is_complete(&packets), "{perfetto} perfetto");
+    }
+}
+
+#[test]
 fn a_service_ends_in_time_though_nobody_reads_or_at_once_if_it_is_told_twice() {
     let programs = Programs::ours();
     for twice in [false, true] {
@@ -193,7 +220,13 @@ fn a_service_ends_in_time_though_nobody_reads_or_at_once_if_it_is_told_twice() {
             scene.system.signal(scene.traced, Signal::TERM);
         }
         let status = scene.system.await_end(scene.traced).expect("it ends");
-        assert_eq!(status.code(), Some(0), "{}", scene.system.log("traced.log"));
+        let log = scene.system.log("traced.log");
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert_eq!(
+            log.contains("a second signal ends traced at once"),
+            twice,
+            "{log}"
+        );
         scene.recording.signal(Signal::CONT);
         scene.recording.wait();
     }

@@ -626,6 +626,8 @@ fn a_daemon_that_is_told_to_end_completes_files_and_tells_consumers() {
     producer.await_commits();
     daemon.terminate();
     assert_eq!(attached.ended(enabled), None);
+    // Then nobody is left who could read.
+    drop(attached);
     assert!(daemon.child.wait().unwrap().success());
     for name in ["attached", "detached"] {
         let trace = std::fs::read(daemon.folder.path().join(name)).unwrap();

@@ -58,7 +58,7 @@ pub(super) fn command() -> Command {
         .iter()
         .map(|beginning| PossibleValue::new(beginning.name).help(beginning.about()));
     Command::new("new")
-        .about("Prints a good config to begin with, or a list of them")
+        .about("Prints a commented starter config, or lists them")
         .long_about(
             "Prints a config to begin with, in text form, with comments that say what each part is for, what it costs and what to \
              change. Without a name: what there is.",
@@ -108,8 +108,11 @@ pub(super) fn run(matches: &ArgMatches) -> Result<(), String> {
         }
         Err(error) => return Err(format!("cannot write {shown}: {error}")),
     };
-    file.write_all(text.as_bytes())
-        .map_err(|error| format!("cannot write {shown}: {error}"))
+    file.write_all(text.as_bytes()).map_err(|error| {
+        // Half of it would only keep the next try from writing there.
+        let _ = std::fs::remove_file(path);
+        format!("cannot write {shown}: {error}")
+    })
 }
 
 fn list() -> String {

@@ -20,8 +20,8 @@ use crate::perfetto::query;
 
 /// Bytes of a file that are read. The longest in practice are tables of mounts and sockets.
 const LONGEST_FILE: u64 = 4 << 20;
-/// How long a service may think about its state.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a service may think about its state. One that is alive answers at once, but on a machine that has too much to do.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What this user may do with a file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ mod tests;
 
 use std::ffi::OsString;
 
-use clap::{Arg, ArgAction, Command};
+use clap::Command;
 use ferretto_proto::messages::TracingServiceState;
 
 use finding::{Finding, Mark, json, report, worst};
@@ -35,7 +35,7 @@ pub(crate) use ftrace_use::FtraceUse;
 use identity::Identity;
 pub(crate) use identity::user_name;
 pub(crate) use machine::{Answer, Machine, ThisMachine};
-pub(crate) use processes::{Holder, all, named};
+pub(crate) use processes::{Holder, all_processes, process_named};
 
 use crate::stdout::{self, Screen};
 
@@ -55,12 +55,7 @@ pub(crate) fn command() -> Command {
             "Looks at everything that recording on this machine depends on: kernel, tracefs, permissions, sockets and who listens, \
              memory, limits. For whatever is missing it says what that costs and which command mends it. It changes nothing.",
         )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print JSON, for scripts: see docs/json.md"),
-        )
+        .arg(stdout::json_flag())
         .after_help(
             "Each line is marked ok, note (recording works, but something will be missing) or problem (nothing can be recorded).\n\
              Exits with 0 when recording works, 1 when there is a problem, 2 when a flag makes no sense.",
@@ -82,15 +77,15 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         }
     };
     let findings = examine(&ThisMachine);
-    let text = match matches.get_flag("json") {
-        true => format!("{:#}\n", json(&findings)),
+    let printed = match matches.get_flag("json") {
+        true => stdout::print_json(&json(&findings)),
         false => {
             let screen = Screen::look();
-            report(&findings, screen.width(), screen.style())
+            stdout::print(report(&findings, screen.width(), screen.style()).as_bytes())
         }
     };
     // The exit code says what was found, also if it cannot be printed.
-    let _ = stdout::print(text.as_bytes());
+    let _ = printed;
     match worst(&findings) {
         Mark::Ok | Mark::Note => RECORDING_WORKS,
         Mark::Problem => PROBLEMS,
@@ -123,7 +118,7 @@ impl System<'_> {
             .iter()
             .find(|producer| producer.id == source.producer_id)?;
         let pid = producer.pid.unwrap_or(0);
-        Some(named(self.machine, pid).unwrap_or_else(|| Holder {
+        Some(process_named(self.machine, pid).unwrap_or_else(|| Holder {
             name: producer.name.clone().unwrap_or_default(),
             pid,
         }))

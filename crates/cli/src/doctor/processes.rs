@@ -20,13 +20,13 @@ impl fmt::Display for Holder {
 }
 
 /// All processes that there are to see.
-pub(crate) fn all(machine: &dyn Machine) -> Vec<i32> {
+pub(crate) fn all_processes(machine: &dyn Machine) -> Vec<i32> {
     let names = machine.list("/proc").unwrap_or_default();
     names.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// A process with its name: that of the applet, where one program is several.
-pub(crate) fn named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
+pub(crate) fn process_named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
     let comm = machine.read(&format!("/proc/{pid}/comm")).ok()?;
     let comm = comm.trim_end();
     let name = match comm {
@@ -48,14 +48,14 @@ pub(super) fn opened<T>(
     machine: &dyn Machine,
     wanted: impl Fn(&str) -> Option<T>,
 ) -> impl Iterator<Item = (Holder, T)> {
-    all(machine).into_iter().flat_map(move |pid| {
+    all_processes(machine).into_iter().flat_map(move |pid| {
         let folder = format!("/proc/{pid}/fd");
         let fds = machine.list(&folder).unwrap_or_default();
         let links = fds
             .iter()
             .filter_map(|fd| machine.link(&format!("{folder}/{fd}")).ok());
         let found: Vec<T> = links.filter_map(|to| wanted(&to)).collect();
-        let holder = (!found.is_empty()).then(|| named(machine, pid)).flatten();
+        let holder = (!found.is_empty()).then(|| process_named(machine, pid)).flatten();
         found
             .into_iter()
             .filter_map(move |what| Some((holder.clone()?, what)))

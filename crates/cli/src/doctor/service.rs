@@ -8,7 +8,7 @@ use ferretto_proto::messages::TracingServiceState;
 use super::finding::Finding;
 use super::identity::{Identity, user_name};
 use super::machine::{Access, Answer, Machine, Owner};
-use super::processes::{Holder, all, named, with_socket};
+use super::processes::{Holder, all_processes, process_named, with_socket};
 use crate::perfetto::figures::Counted;
 
 /// Where services listen if no variable says otherwise: for consumers and for producers.
@@ -78,7 +78,7 @@ impl Search<'_> {
     ) -> Finding {
         let who = match listener {
             Some(PeerCredentials { uid, pid }) => {
-                let process = pid.and_then(|pid| named(self.machine, pid));
+                let process = pid.and_then(|pid| process_named(self.machine, pid));
                 let process = process.map_or("somebody".to_owned(), |process| process.to_string());
                 format!("{process} of {}", user_name(self.machine, uid))
             }
@@ -238,10 +238,10 @@ impl Search<'_> {
                 .split('\0')
                 .any(|variable| variable.starts_with(crate::autostart::STARTED_BY))
         };
-        all(self.machine)
+        all_processes(self.machine)
             .into_iter()
             .filter(|pid| wanted(*pid))
-            .filter_map(|pid| named(self.machine, pid))
+            .filter_map(|pid| process_named(self.machine, pid))
             .find(|process| process.name == name && !started_for_a_recording(process.pid))
     }
 
@@ -333,7 +333,7 @@ impl Search<'_> {
     fn useless(&self, address: &Address, reason: &str) -> Finding {
         let finding = Finding::problem(
             "service",
-            format!("whoever listens at {address} is no service: {reason}"),
+            format!("somebody listens at {address} but gave no answer that could be used: {reason}"),
         );
         let holder = self
             .listener_at(&address.to_string())

@@ -43,6 +43,7 @@ pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {
     let mut objects = Vec::new();
     for ((name, tags, description), mut producers) in categories {
         // One program may have two data sources with the same categories.
+        producers.sort_by_key(|producer| producer.id);
         producers.dedup_by_key(|producer| producer.id);
         table.row([name, &tags.join(","), &named(&producers), description]);
         objects.push(json!({

@@ -16,10 +16,13 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use crate::stdout::{Screen, Table, print};
+use crate::manual;
+use crate::stdout::{Screen, Table, json_flag, print, print_json};
 pub(crate) use pattern::Patterns;
 pub(crate) use sessions::sessions_of;
 
+/// The name it speaks under.
+const NAME: &str = "ferretto list";
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 const USAGE: u8 = 2;
@@ -99,7 +102,7 @@ const SUBJECTS: &[Subject] = &[
 /// The definition of all flags.
 pub(crate) fn command() -> Command {
     let command = Command::new("list")
-        .bin_name("ferretto list")
+        .bin_name(NAME)
         .about("Lists what can be recorded: events, sources, categories; sessions; clocks")
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -120,12 +123,7 @@ pub(crate) fn command() -> Command {
                         .action(ArgAction::Append)
                         .help("List only what fits one of these"),
                 )
-                .arg(
-                    Arg::new("json")
-                        .long("json")
-                        .action(ArgAction::SetTrue)
-                        .help("Print one JSON object, as docs/json.md describes it"),
-                ),
+                .arg(json_flag()),
         )
     })
 }
@@ -135,7 +133,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("list".into()).chain(words)) {
         Ok(matches) => matches,
         Err(message) => {
-            let _ = message.print();
+            manual::print(NAME, &message);
             return if message.use_stderr() { USAGE } else { SUCCESS };
         }
     };
@@ -148,7 +146,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     match answer(subject, matches) {
         Ok(code) => code,
         Err(problem) => {
-            eprintln!("ferretto list {word}: {problem}");
+            eprintln!("{NAME} {word}: {problem}");
             FAILURE
         }
     }
@@ -159,7 +157,7 @@ fn answer(subject: &Subject, matches: &ArgMatches) -> Result<u8, String> {
     let patterns = Patterns::new(typed.into_iter().flatten());
     let listing = (subject.list)(&patterns)?;
     match matches.get_flag("json") {
-        true => print(format!("{:#}\n", listing.json).as_bytes())?,
+        true => print_json(&listing.json)?,
         false => {
             let mut text = listing.table.print(Screen::look());
             if let Some(below) = listing.below {
@@ -169,11 +167,11 @@ fn answer(subject: &Subject, matches: &ArgMatches) -> Result<u8, String> {
         }
     }
     for note in listing.notes {
-        eprintln!("ferretto list {}: {note}", subject.word);
+        eprintln!("{NAME} {}: {note}", subject.word);
     }
     let mut code = SUCCESS;
     for unfit in patterns.unfit() {
-        eprintln!("ferretto list {}: {unfit}", subject.word);
+        eprintln!("{NAME} {}: {unfit}", subject.word);
         code = FAILURE;
     }
     Ok(code)

@@ -2,7 +2,7 @@
 //!
 //! Called by the subjects of `ferretto list`.
 
-use crate::glob::glob;
+use crate::glob::{glob, is_glob};
 use std::cell::{Cell, RefCell};
 
 use ferretto_proto::text::nearest;
@@ -113,10 +113,6 @@ fn meant<'a>(typed: &str, names: &'a [String]) -> Option<&'a str> {
                 (group == meant).then(|| &name[..=group.len()])
             })
         })
-}
-
-fn is_glob(pattern: &str) -> bool {
-    pattern.contains(['*', '?'])
 }
 
 /// A glob fits the whole name, anything else a part of it. The case of letters does not count.

@@ -8,7 +8,8 @@ use super::pattern::Patterns;
 use crate::config::surroundings::Offers;
 use crate::doctor::{ThisMachine, user_name};
 use crate::perfetto::service_state::json::producer as producer_json;
-use crate::running::{Asked, Found, Running, ask, other_machine};
+use crate::perfetto::service_state::other_machine;
+use crate::running::{Asked, Found, Running, ask};
 use crate::stdout::{Column, Table};
 
 pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {

@@ -311,7 +311,7 @@ fn recording_flags(command: Command) -> Command {
                 .short('o')
                 .long_help(
                     "Writes the trace to FILE, or to stdout when FILE is -. An existing file is replaced once the \
-                     recording starts; a recording that fails leaves no half-written file behind. `ferretto` chooses a name \
+                     recording starts; of a recording that fails the whole packets are kept, and a file without any is removed. `ferretto` chooses a name \
                      that nothing has (trace-YYYYMMDD-HHMMSS.pftrace) if none is given; `perfetto` refuses.",
                 ),
         )

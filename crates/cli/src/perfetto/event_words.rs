@@ -12,6 +12,7 @@ use super::workload::is_runnable;
 use crate::config::advice::nearest_event;
 use crate::config::event_names::names_in;
 use crate::config::surroundings::Kernel;
+use crate::glob::is_glob;
 use crate::manual::{is_category, nearest_category, nearest_subcommand};
 
 /// The prefix of `strace`'s filters.
@@ -42,11 +43,10 @@ pub(crate) enum WordError {
     #[error("this kernel has no event {event:?}{}", Meant(.meant))]
     NotInKernel { event: String, meant: Option<String> },
     #[error(
-        "{0:?} is all events of the kernel, thousands: name groups, like 'sched/*' 'irq/*'; `ls /sys/kernel/tracing/events` lists \
-         them"
+        "{0:?} is all events of the kernel, thousands: name groups, like 'sched/*' 'irq/*'; `ferretto list events` lists them"
     )]
     Everything(String),
-    #[error("{0:?} matches no event of this kernel; /sys/kernel/tracing/available_events lists them")]
+    #[error("{0:?} matches no event of this kernel; `ferretto list events` lists them")]
     NoMatch(String),
     #[error("{call:?} is no system call of this machine{}", Meant(.meant))]
     UnknownSyscall { call: String, meant: Option<String> },
@@ -58,9 +58,7 @@ impl std::fmt::Display for Meant<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(meant) => write!(f, "; did you mean {meant}?"),
-            None => f.write_str(
-                "; /sys/kernel/tracing/available_events lists events, `ferretto help` subcommands",
-            ),
+            None => f.write_str("; `ferretto list events` lists events, `ferretto help` subcommands"),
         }
     }
 }
@@ -122,7 +120,7 @@ fn meaning(given: Given, name: String, kernel: Option<&Kernel>) -> Result<Vec<Wa
     };
     match kernel {
         _ if (group, event) == ("*", "*") => Err(WordError::Everything(name)),
-        Some(kernel) if group.contains('*') || (event != "*" && event.contains('*')) => {
+        Some(kernel) if is_glob(group) || (event != "*" && is_glob(event)) => {
             let found: Vec<Wanted> = kernel.matching(group, event).map(Wanted::Event).collect();
             match found.is_empty() {
                 true => Err(WordError::NoMatch(name)),
@@ -252,6 +250,8 @@ mod tests {
             (Bare, "sched", vec![category("sched")]),
             (WithFlag, "sched", vec![event("sched/*")]),
             (Bare, "sched:*", vec![event("sched/*")]),
+            (Bare, "sched:*_?witch", vec![event("sched/sched_switch")]),
+            (Bare, "s?hed/sched_switch", vec![event("sched/sched_switch")]),
             (
                 Bare,
                 "syscalls:sys_enter_openat",
@@ -295,7 +295,7 @@ mod tests {
             ("shced", "did you mean the category sched?"),
             ("recrod", "did you mean `ferretto record`?"),
             ("openat", "did you mean the system call, -e trace=openat?"),
-            ("gibberish", "available_events"),
+            ("gibberish", "`ferretto list events` lists events"),
             ("ls", "did you mean `ferretto -- ls`"),
             ("done", "write one of one/done, other/done"),
             ("sched/sched_swich", "did you mean sched/sched_switch?"),

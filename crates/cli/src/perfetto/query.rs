@@ -2,7 +2,7 @@
 //!
 //! Called by [`run`](super::run), and for the state by [`bugreport`](super::bugreport) and [`doctor`](crate::doctor).
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
@@ -13,8 +13,9 @@ use ferretto_proto::messages::TracingServiceState;
 use super::console::Console;
 use super::plan::QueryFormat;
 use super::service::{FindService, Service, unreachable};
-use super::service_state::{Palette, Viewer, json, table};
+use super::service_state::{Viewer, json, table};
 use super::{FAILURE, SUCCESS};
+use crate::stdout::Screen;
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,7 +57,7 @@ fn printed(format: QueryFormat, find_service: FindService<'_>) -> Result<(Vec<u8
         QueryFormat::Raw => encoded,
         QueryFormat::Json => format!("{:#}\n", json(&state)).into_bytes(),
         QueryFormat::Table | QueryFormat::LongTable => {
-            table(&state, format, viewer(), palette()).into_bytes()
+            table(&state, format, viewer(), Screen::look().style()).into_bytes()
         }
     };
     let origin = match service.started {
@@ -139,16 +140,5 @@ fn viewer() -> Viewer {
         Viewer::Root
     } else {
         Viewer::User
-    }
-}
-
-/// Colours are for people who want them.
-fn palette() -> Palette {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let dumb = set("TERM").is_some_and(|term| term == "dumb");
-    if std::io::stdout().is_terminal() && !dumb && set("NO_COLOR").is_none() {
-        Palette::Coloured
-    } else {
-        Palette::None
     }
 }

@@ -8,6 +8,7 @@ use std::fmt::{self, Write};
 use ferretto_proto::messages::{DataSourceDescriptor, TracingServiceState, tracing_service_state::Producer};
 
 use super::plan::QueryFormat;
+use crate::stdout::Style;
 
 pub(crate) mod json;
 
@@ -27,19 +28,12 @@ pub(crate) enum Viewer {
     User,
 }
 
-/// Whether the warning is red, as upstream's always is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Palette {
-    Coloured,
-    None,
-}
-
 /// Prints the table. With [`QueryFormat::LongTable`] nothing is cut.
 pub(crate) fn table(
     state: &TracingServiceState,
     format: QueryFormat,
     viewer: Viewer,
-    palette: Palette,
+    style: Style,
 ) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -47,7 +41,7 @@ pub(crate) fn table(
         state,
         format,
         viewer,
-        palette,
+        style,
     }
     .print(&mut out);
     out
@@ -57,15 +51,15 @@ struct Table<'a> {
     state: &'a TracingServiceState,
     format: QueryFormat,
     viewer: Viewer,
-    palette: Palette,
+    style: Style,
 }
 
 impl Table<'_> {
     fn print(&self, out: &mut String) -> fmt::Result {
         let state = self.state;
-        let (red, usual) = match self.palette {
-            Palette::Coloured => ("\x1b[31m", "\x1b[0m"),
-            Palette::None => ("", ""),
+        let (red, usual) = match self.style {
+            Style::Coloured => ("\x1b[31m", "\x1b[0m"),
+            Style::Plain => ("", ""),
         };
         writeln!(
             out,
@@ -234,17 +228,16 @@ fn name(producer: &Producer) -> &str {
 }
 
 fn machine(producer: Option<&Producer>) -> String {
-    let (id, name) = producer.map_or((0, None), |producer| {
-        (
-            producer.machine_id.unwrap_or(0),
-            producer.machine_name.as_deref().filter(|name| !name.is_empty()),
-        )
-    });
-    match (id, name) {
-        (0, _) => "(host)".to_owned(),
-        (_, Some(name)) => name.to_owned(),
-        (id, None) => format!("{id:#x}"),
-    }
+    producer
+        .and_then(other_machine)
+        .unwrap_or_else(|| "(host)".to_owned())
+}
+
+/// The name of the machine that a producer runs on, if it is another than the service's.
+pub(crate) fn other_machine(producer: &Producer) -> Option<String> {
+    let id = producer.machine_id.filter(|id| *id != 0)?;
+    let name = producer.machine_name.clone().filter(|name| !name.is_empty());
+    Some(name.unwrap_or_else(|| format!("{id:#x}")))
 }
 
 /// Cuts to at most `len` bytes, between characters.

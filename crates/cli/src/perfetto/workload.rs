@@ -32,6 +32,8 @@ const END: Token = Token(0);
 /// What a shell exits with that finds no such command, and with one that it cannot run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
+/// Where `execvp` looks if there is no PATH.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// The words behind `--`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +97,8 @@ pub(crate) fn is_runnable(program: &OsStr) -> io::Result<()> {
         return is_executable(Path::new(program));
     }
     let mut best = io::Error::from(io::ErrorKind::NotFound);
-    for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    for folder in std::env::split_paths(&path) {
         match is_executable(&folder.join(program)) {
             Ok(()) if !program.is_empty() => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => best = error,
@@ -201,6 +204,7 @@ impl Workload {
                 Err(NotRun {
                     program: self.name(),
                     reason: error.to_string(),
+                    // It is there, as was looked up before: what is not may be its interpreter.
                     status: NOT_RUNNABLE,
                 })
             }
@@ -285,7 +289,7 @@ impl Workload {
             for signal in events.signals() {
                 signals_seen += 1;
                 if signals_seen == ENOUGH {
-                    console.say(format_args!("{} goes on without us", self.name()));
+                    console.say(format_args!("{} keeps running; ferretto exits", self.name()));
                     signals::die_of(*signal);
                 }
                 pass_on(child, *signal);

@@ -3,13 +3,11 @@
 //! Made by whoever lists things. On a terminal, what does not fit into the last column goes on below, at spaces; what a script reads stays
 //! on one line for each row.
 
-use super::{Screen, Style, harmless};
+use super::{Screen, harmless};
 
 /// The last column of a terminal is never narrower.
 const NARROWEST: usize = 20;
 const GAP: &str = "  ";
-const BOLD: &str = "\x1b[1m";
-const USUAL: &str = "\x1b[0m";
 
 /// Where the text of a column stands in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,11 +86,7 @@ impl Table {
             .iter()
             .map(|column| column.heading.to_owned())
             .collect();
-        let heading = self.line(&headings, &widths);
-        match screen.style() {
-            Style::Coloured => out.push_str(&format!("{BOLD}{heading}{USUAL}")),
-            Style::Plain => out.push_str(&heading),
-        }
+        out.push_str(&screen.bold(&self.line(&headings, &widths)));
         out.push('\n');
         for row in &self.rows {
             let mut row = row.clone();
@@ -163,6 +157,7 @@ fn wrapped(text: &str, room: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{BOLD, Style, USUAL};
     use super::*;
 
     fn table() -> Table {

@@ -151,7 +151,7 @@ const FORMATS: [Foreign; 32] = [
     unknown(
         b"buffers",
         "it is a trace config",
-        "record with it: `ferretto -c FILE`",
+        "record with it: `ferretto --txt -c FILE`",
     ),
 ];
 

@@ -3,7 +3,7 @@
 //! Called by [`tracebox`](super). They listen at the usual sockets, or where the variables say. Which processes they are is kept in a file
 //! for each consumer socket, in the folder that this user's journals of ftrace are in: nobody else can write there, so nobody else
 //! decides what `stop` ends. A process is taken for one of them only if it is called so. Exit codes: 0 if they run (`stop`: if they
-//! have ended), 3 from `status` if they do not, 1 for failures and words that make no sense.
+//! have ended), 3 from `status` if they do not, 4 if that is not known, 1 for failures and words that make no sense.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,25 +12,30 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Command;
+use ferretto_ipc::Address;
 use ferretto_ipc::socket_names::{consumer_address, producer_addresses};
-use ferretto_ipc::{Address, Stream};
 use ferretto_probes::ftrace::restore::JournalDir;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::autostart::{self, InBackground};
-use crate::doctor::{ThisMachine, named};
+use crate::doctor::{ThisMachine, process_named};
+use crate::manual;
+use crate::running::{self, Found, Running};
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 const NOT_RUNNING: u8 = 3;
+const NOT_KNOWN: u8 = 4;
+/// The name it speaks under.
+const NAME: &str = "tracebox ctl";
 /// How long a daemon has to end, which for the probes includes putting tracefs back.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The definition of its words.
 pub(super) fn command() -> Command {
     Command::new("ctl")
-        .bin_name("tracebox ctl")
+        .bin_name(NAME)
         .about("Keeps service and probes in the background")
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -48,17 +53,17 @@ pub(super) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(message) => {
-            let _ = message.print();
+            manual::print(NAME, &message);
             return u8::from(message.use_stderr());
         }
     };
     let done = Daemons::look().and_then(|daemons| match matches.subcommand_name() {
         Some("start") => daemons.start(),
         Some("stop") => daemons.stop(),
-        _ => Ok(daemons.status()),
+        _ => daemons.status(),
     });
     done.unwrap_or_else(|problem| {
-        let _ = writeln!(io::stderr(), "tracebox ctl: {problem}");
+        let _ = writeln!(io::stderr(), "{NAME}: {problem}");
         FAILURE
     })
 }
@@ -89,7 +94,10 @@ fn files(consumers: &Address) -> [PathBuf; 2] {
 /// `name pid`, one a line.
 fn read(file: &PathBuf) -> Vec<InBackground> {
     // What others could have written says nothing.
-    if file.parent().is_none_or(|folder| JournalDir::at(folder).is_err()) {
+    if file
+        .parent()
+        .is_none_or(|folder| JournalDir::check(folder).is_err())
+    {
         return Vec::new();
     }
     let text = fs::read_to_string(file).unwrap_or_default();
@@ -110,6 +118,13 @@ fn is_alive(daemon: &InBackground) -> bool {
     words.any(|word| word.rsplit(|byte| *byte == b'/').next() == Some(daemon.name.as_bytes()))
 }
 
+/// The process that listens.
+fn listener(running: &Running) -> String {
+    let pid = running.listener.and_then(|listener| listener.pid);
+    let process = pid.and_then(|pid| process_named(&ThisMachine, pid));
+    process.map_or("somebody".to_owned(), |process| process.to_string())
+}
+
 /// What there is.
 struct Daemons {
     consumers: Address,
@@ -128,12 +143,10 @@ impl Daemons {
         })
     }
 
-    /// Whether a service listens, and who that is.
-    fn listener(&self) -> Option<String> {
-        let stream = Stream::connect(&self.consumers).ok()?;
-        let pid = stream.peer_credentials().ok().flatten().and_then(|peer| peer.pid);
-        let process = pid.and_then(|pid| named(&ThisMachine, pid));
-        Some(process.map_or("somebody".to_owned(), |process| process.to_string()))
+    /// Those that `start` has started and that have not ended.
+    fn alive(&self) -> Vec<InBackground> {
+        let alive = self.started.iter().filter(|daemon| is_alive(daemon));
+        alive.cloned().collect()
     }
 
     fn sockets(&self) -> String {
@@ -146,13 +159,21 @@ impl Daemons {
     }
 
     fn start(&self) -> Result<u8, String> {
-        if let Some(listener) = self.listener() {
-            say(&format!(
-                "Daemons are already running: {listener} listens at {}",
-                self.sockets()
-            ));
-            return Ok(SUCCESS);
+        match running::ask()?.found {
+            Found::Service(running) => {
+                say(&format!(
+                    "Daemons are already running: {} listens at {}",
+                    listener(&running),
+                    self.sockets()
+                ));
+                return Ok(SUCCESS);
+            }
+            // A second service could not listen there.
+            Found::Silent(reason) => return Err(reason),
+            Found::Nobody | Found::LeftOver => {}
         }
+        // Probes whose service has crashed wait for another: they would offer the same data sources again.
+        self.end(&self.alive())?;
         let mut started: Vec<InBackground> = Vec::new();
         let outcome = autostart::start_in_background(|daemon| {
             say(&format!("{} started (PID: {})", daemon.name, daemon.pid));
@@ -176,20 +197,17 @@ impl Daemons {
     }
 
     fn stop(&self) -> Result<u8, String> {
-        let alive: Vec<InBackground> = self
-            .started
-            .iter()
-            .filter(|daemon| is_alive(daemon))
-            .cloned()
-            .collect();
+        let alive = self.alive();
         if alive.is_empty() {
-            self.forget();
-            return match self.listener() {
-                Some(listener) => Err(format!(
-                    "{listener} listens at {}, but `tracebox ctl start` did not start it: end it where it was started",
+            return match running::ask()?.found {
+                Found::Service(running) => Err(format!(
+                    "{} listens at {}, but `tracebox ctl start` did not start it: end it where it was started",
+                    listener(&running),
                     self.consumers
                 )),
-                None => {
+                Found::Silent(reason) => Err(reason),
+                Found::Nobody | Found::LeftOver => {
+                    self.forget();
                     say("No daemons are running");
                     Ok(SUCCESS)
                 }
@@ -201,6 +219,10 @@ impl Daemons {
 
     /// Ends them, the last one first: probes without a service would wait for another.
     fn end(&self, daemons: &[InBackground]) -> Result<(), String> {
+        if daemons.is_empty() {
+            // What is kept may be what another `start` has just started.
+            return Ok(());
+        }
         for daemon in daemons.iter().rev() {
             end(daemon)
                 .map_err(|error| format!("{} (PID: {}) was not ended: {error}", daemon.name, daemon.pid))?;
@@ -210,23 +232,28 @@ impl Daemons {
         Ok(())
     }
 
-    fn status(&self) -> u8 {
-        let listener = self.listener();
-        match &listener {
-            Some(listener) => say(&format!(
-                "Daemons are running: {listener} listens at {}",
-                self.sockets()
-            )),
-            None => say(&format!(
-                "No daemons are running: nobody listens at {}",
-                self.consumers
-            )),
-        }
+    fn status(&self) -> Result<u8, String> {
+        let (line, code) = match running::ask()?.found {
+            Found::Service(running) => {
+                let line = format!(
+                    "Daemons are running: {} listens at {}",
+                    listener(&running),
+                    self.sockets()
+                );
+                (line, SUCCESS)
+            }
+            Found::Nobody | Found::LeftOver => {
+                let line = format!("No daemons are running: nobody listens at {}", self.consumers);
+                (line, NOT_RUNNING)
+            }
+            Found::Silent(reason) => (reason, NOT_KNOWN),
+        };
+        say(&line);
         for daemon in &self.started {
             let state = if is_alive(daemon) { "running" } else { "ended" };
             say(&format!("{}: {state} (PID: {})", daemon.name, daemon.pid));
         }
-        if listener.is_some() { SUCCESS } else { NOT_RUNNING }
+        Ok(code)
     }
 
     /// Keeps what was started, for who comes later.

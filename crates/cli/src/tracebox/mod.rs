@@ -14,12 +14,13 @@ use std::io::Write as _;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command};
+use ferretto_ipc::socket_names;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
-use ferretto_ipc::{Stream, socket_names};
 
 use crate::applet::{APPLETS, Applet};
 use crate::autostart::{self, Place, Sockets};
 use crate::perfetto::{self, FindServiceError, Program, Service};
+use crate::running::is_there;
 
 /// The name it speaks under.
 const NAME: &str = "tracebox";
@@ -201,13 +202,12 @@ fn find_service(wish: Wish, notice: &mut dyn FnMut(String)) -> Result<Service, F
         },
     };
     let usual = socket_names::consumer_address()?;
-    let listens = || !Stream::connect(&usual).is_err_and(|error| error.is_unreachable());
     let takes_running = match wish {
-        Wish::Any if ctl::has_started(&usual) => listens(),
+        Wish::Any if ctl::has_started(&usual) => true,
         // A second one could not listen there.
-        _ => sockets.consumers == Place::Usual && listens(),
+        _ => sockets.consumers == Place::Usual,
     };
-    if takes_running {
+    if takes_running && is_there(&usual) {
         notice(format!("the tracing service that listens at {usual} records"));
         return Ok(Service {
             consumer_socket: usual,

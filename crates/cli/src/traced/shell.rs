@@ -144,6 +144,7 @@ impl Shell {
             self.reactor.wait(&mut events, self.deadlines())?;
             if !events.signals().is_empty() {
                 if self.farewell.is_some() {
+                    crate::log::info(format_args!("a second signal ends traced at once"));
                     break;
                 }
                 self.begin_farewell();

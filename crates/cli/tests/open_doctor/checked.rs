@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Stdio;
 
-use super::open::{UI, answer, ask, ask_as_ui, fetch, folder, opener, status, trace};
+use super::open::{UI, answer, ask, ask_as_ui, assert_refused, fetch, folder, opener, status, trace};
 use super::{SMALL, Serving, ferretto, free_port, trace_with};
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -66,24 +66,13 @@ fn what_is_no_trace_is_not_served_and_why_is_told() {
             "cannot be read: the file's gzip data end too early",
         ),
         (&gzip(b""), "is empty"),
-        (&gzip(b"buffers {}"), "is no Perfetto trace: it is a trace config"),
+        (
+            &gzip(b"buffers {}"),
+            "is no Perfetto trace: it is a trace config; record with it: `ferretto --txt -c FILE`",
+        ),
     ] {
         let path = trace(&folder, bytes);
-        let output = ferretto("open")
-            .args(["-n", "-p", "0"])
-            .arg(&path)
-            .output()
-            .unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(
-            (output.status.code(), output.stdout.len()),
-            (Some(1), 0),
-            "{said}"
-        );
-        assert!(
-            said.starts_with("ferretto open: ") && said.contains(words),
-            "{words}: {said}"
-        );
+        assert_refused(&[path.to_str().unwrap()], words);
     }
     // Who knows better says so.
     let path = trace(&folder, &noise);

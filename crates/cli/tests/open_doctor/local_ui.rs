@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
-use super::open::{answer, connect, folder, status, trace};
+use super::open::{answer, assert_refused, connect, folder, status, trace};
 use super::support::ui_port::UiPort;
 use super::{SMALL, Serving, ferretto};
 
@@ -285,19 +285,7 @@ fn what_is_no_copy_of_the_ui_is_told() {
         ),
         (trace.clone(), "cannot read the archive of the UI "),
     ] {
-        let output = ferretto("open")
-            .args(["-n", "-p", "0", "--ui"])
-            .arg(&ui)
-            .arg(&trace)
-            .output()
-            .unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(
-            (output.status.code(), output.stdout.len()),
-            (Some(1), 0),
-            "{said}"
-        );
-        assert!(said.contains(words), "{words}: {said}");
+        assert_refused(&["--ui", ui.to_str().unwrap(), trace.to_str().unwrap()], words);
     }
     let both = ferretto("open")
         .args(["--ui", ".", "--origin", "http://localhost:1"])

@@ -81,6 +81,21 @@ pub(super) fn fetch(serving: Serving, path: &str, expected: &[u8]) -> String {
     said
 }
 
+/// Fails unless it serves nothing, and says these words of why.
+pub(super) fn assert_refused(arguments: &[&str], words: &str) {
+    let output = refused(arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), output.stdout.len()),
+        (Some(1), 0),
+        "{said}"
+    );
+    assert!(
+        said.starts_with("ferretto open: ") && said.contains(words),
+        "{words}: {said}"
+    );
+}
+
 /// One that has nothing to serve.
 fn refused(arguments: &[&str]) -> Output {
     ferretto("open")
@@ -375,17 +390,7 @@ fn what_cannot_be_served_is_told_at_once() {
         ("pipe", "save a trace that comes out of a pipe first"),
         (".", "is not a file"),
     ] {
-        let output = refused(&[&path(name)]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(
-            (output.status.code(), output.stdout.len()),
-            (Some(1), 0),
-            "{said}"
-        );
-        assert!(
-            said.starts_with("ferretto open: ") && said.contains(words),
-            "{said}"
-        );
+        assert_refused(&[&path(name)], words);
     }
     for nonsense in [
         &[][..],

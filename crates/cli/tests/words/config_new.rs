@@ -245,6 +245,25 @@ fn each_is_recorded_without_a_loss_and_contains_what_it_promises() {
 }
 
 #[test]
+fn one_that_cannot_be_written_whole_is_not_left_behind() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "trap '' XFSZ; ulimit -f 1; exec \"$0\" config new sched -o sched.cfg",
+        ])
+        .arg(env!("CARGO_BIN_EXE_ferretto"))
+        .current_dir(system.path(""))
+        .output()
+        .unwrap();
+    let (printed, said, code) = outcome(&output);
+    assert_eq!((printed.as_str(), code), ("", Some(1)), "{said}");
+    assert!(said.contains("cannot write sched.cfg: "), "{said}");
+    assert!(!system.path("sched.cfg").exists());
+}
+
+#[test]
 fn requests_to_disks_are_seen_where_files_are_on_one() {
     let (Some(processor), Some(_tracefs)) = (TraceProcessor::find(), Tracefs::lock()) else {
         return;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::support::schema::check;
 use super::support::tracefs::Tracefs;
 use super::support::{Program, Programs, Side, System};
-use super::{ferretto, outcome, program, text};
+use super::{assert_refuses_flags, ferretto, offer, outcome, program, text};
 
 #[test]
 fn events_are_those_of_the_kernel_and_patterns_choose_among_them() {
@@ -100,6 +100,7 @@ fn subjects_that_are_none_get_the_nearest_right_one() {
     let (printed, said, code) = outcome(&ferretto(&system, &["list", "sesions"]));
     assert_eq!((printed.as_str(), code), ("", Some(2)));
     assert!(said.contains("'sessions'"), "{said}");
+    assert_refuses_flags(&system, &["list", "sources"]);
     // One of several is meant as well.
     let (_, _, code) = outcome(&ferretto(&system, &["list", "source"]));
     assert_eq!(code, Some(0));
@@ -196,6 +197,29 @@ fn sources_are_those_that_producers_offer() {
         "{said}"
     );
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn programs_with_several_data_sources_are_named_once_for_each_category() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let categories: &[(&str, &[&str], &str)] = &[("rendering", &[], "")];
+    let names = ["com.example.one", "com.example.two"];
+    let mut producers = names.map(|name| program(&system, name, categories));
+    for producer in &mut producers {
+        offer(producer, "org.example.track_event", categories);
+    }
+    let value = check(
+        "list-categories",
+        &ferretto(&system, &["list", "categories", "--json"]).stdout,
+    );
+    let listed = value["categories"][0]["producers"].as_array().unwrap();
+    let listed: Vec<&str> = listed
+        .iter()
+        .map(|producer| producer["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(listed, names);
 }
 
 #[test]

@@ -33,6 +33,17 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// Runs `ferretto` with a word and a flag that it does not have.
+fn assert_refuses_flags(system: &System<'_>, words: &[&str]) {
+    let (printed, said, code) = outcome(&ferretto(system, &[words, &["--gibberish"]].concat()));
+    assert_eq!((printed.as_str(), code), ("", Some(2)), "{said}");
+    let name = words[0];
+    assert!(
+        said.starts_with(&format!("ferretto {name}: unrecognized option '--gibberish': ")),
+        "{said}"
+    );
+}
+
 /// What was printed, said, and what it ended with.
 fn outcome(output: &Output) -> (String, String, Option<i32>) {
     (text(&output.stdout), text(&output.stderr), output.status.code())
@@ -41,6 +52,12 @@ fn outcome(output: &Output) -> (String, String, Option<i32>) {
 /// A program that has told the service of these categories: names, tags, descriptions.
 fn program(system: &System<'_>, name: &str, categories: &[(&str, &[&str], &str)]) -> Producer {
     let mut producer = Producer::new(system, &introduction(name), None);
+    offer(&mut producer, "track_event", categories);
+    producer
+}
+
+/// Registers a data source with these categories.
+fn offer(producer: &mut Producer, source: &str, categories: &[(&str, &[&str], &str)]) {
     let categories = categories
         .iter()
         .map(|(name, tags, description)| TrackEventCategory {
@@ -50,7 +67,7 @@ fn program(system: &System<'_>, name: &str, categories: &[(&str, &[&str], &str)]
             ..Default::default()
         });
     let descriptor = DataSourceDescriptor {
-        name: Some("track_event".to_owned()),
+        name: Some(source.to_owned()),
         handles_incremental_state_clear: Some(true),
         track_event_descriptor: TrackEventDescriptor {
             available_categories: categories.collect(),
@@ -67,5 +84,4 @@ fn program(system: &System<'_>, name: &str, categories: &[(&str, &[&str], &str)]
         .client
         .call("RegisterDataSource", &request.encode_to_vec());
     producer.sync();
-    producer
 }

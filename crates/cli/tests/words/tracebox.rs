@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use ferretto_proto::messages::{Message, Trace};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::support::{PATIENCE, Program, Programs, Running, Side, System, is_readable};
+use super::support::{PATIENCE, Program, Programs, Running, Side, System, copy_program, is_readable};
 use super::{outcome, program, text};
 
 /// Needs no rights.
@@ -343,6 +343,99 @@ fn ctl_ends_nothing_that_it_did_not_start() {
 }
 
 #[test]
+fn ctl_start_ends_the_probes_of_a_service_that_crashed() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let ctl = Ctl(&system);
+    let [traced, probes] = ctl.start();
+    rustix::process::kill_process(Pid::from_raw(traced).unwrap(), Signal::KILL).unwrap();
+    await_end(traced);
+    let (printed, said, code) = ctl.run("start");
+    assert_eq!(code, Some(0), "{printed}{said}");
+    assert!(
+        printed.starts_with(&format!(
+            "traced_probes terminated (PID: {probes})\ntraced started (PID: "
+        )),
+        "{printed}"
+    );
+    let offers = system.state().data_sources.into_iter();
+    let ftrace = offers.filter(|offer| offer.ds_descriptor.name.as_deref() == Some("linux.ftrace"));
+    assert_eq!(ftrace.count(), 1);
+}
+
+#[test]
+fn a_ctl_start_that_fails_leaves_alone_what_another_has_kept() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let ctl = Ctl(&system);
+    ctl.start();
+    let file = ctl.file();
+    let (_, _, code) = ctl.run("stop");
+    assert_eq!(code, Some(0));
+    // As if another had been quicker: nobody listens yet for consumers, and this one's service cannot listen for producers.
+    fs::write(&file, "traced 2147483647\n").unwrap();
+    fs::create_dir(system.producer_socket()).unwrap();
+    let (_, said, code) = ctl.run("start");
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "traced 2147483647\n");
+}
+
+#[test]
+fn ctl_takes_somebody_who_gives_no_answer_for_somebody() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let listener = std::os::unix::net::UnixListener::bind(system.consumer_socket()).unwrap();
+    // Each is hung up on; the thread ends with the test.
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    for (word, expected) in [("status", 4), ("start", 1), ("stop", 1)] {
+        let (printed, said, code) = outcome(&tracebox(&system, &["ctl", word]));
+        assert_eq!(code, Some(expected), "{word}: {printed}{said}");
+        assert!(
+            format!("{printed}{said}").contains("but gave no answer that could be used: "),
+            "{word}: {printed}{said}"
+        );
+    }
+    assert!(!system.producer_socket().exists());
+}
+
+/// A user that nobody is, so that only this test makes folders of its own for it.
+const STRANGER: &str = "3000000017";
+
+#[test]
+fn ctl_only_looks_where_it_may_not_connect() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let open = tempfile::tempdir().unwrap();
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = open.path().join("tracebox");
+    copy_program(Path::new(env!("CARGO_BIN_EXE_tracebox")), &copy);
+    let output = system
+        .command(Path::new("setpriv"), "setpriv.log")
+        .args(["--reuid", STRANGER, "--regid", STRANGER, "--clear-groups"])
+        .arg(&copy)
+        .args(["ctl", "status"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output();
+    let Ok(output) = output else {
+        println!("skipped: setpriv is not installed");
+        return;
+    };
+    let (printed, said, code) = outcome(&output);
+    if said.starts_with("setpriv:") {
+        println!("skipped: {said}");
+        return;
+    }
+    assert_eq!(code, Some(4), "{printed}{said}");
+    assert!(
+        printed.starts_with("this user may not connect to the tracing service at "),
+        "{printed}"
+    );
+    assert!(!Path::new("/tmp").join(format!("ferretto-{STRANGER}")).exists());
+}
+
+#[test]
 fn ctl_leaves_nothing_behind_if_a_daemon_does_not_come_up() {
     let programs = Programs::ours();
     let system = System::new(&programs);
@@ -351,6 +444,12 @@ fn ctl_leaves_nothing_behind_if_a_daemon_does_not_come_up() {
     let (printed, said, code) = outcome(&tracebox(&system, &["ctl", "start"]));
     assert_eq!((printed.as_str(), code), ("", Some(1)));
     assert!(said.contains("tracebox ctl: traced did not start: "), "{said}");
+    let (_, said, code) = outcome(&tracebox(&system, &["ctl", "status", "--gibberish"]));
+    assert_eq!(code, Some(1));
+    assert!(
+        said.starts_with("tracebox ctl: unrecognized option '--gibberish': "),
+        "{said}"
+    );
     let (_, said, code) = outcome(&tracebox(&system, &["ctl", "restart"]));
     assert_eq!(code, Some(1));
     assert!(said.contains("'restart'") && said.contains("'start'"), "{said}");

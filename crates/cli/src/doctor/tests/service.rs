@@ -136,11 +136,13 @@ fn what_keeps_from_the_service_is_a_problem() {
     }
 
     let mut fake = Fake::of_maria();
-    fake.answer = Answer::Useless("no answer within 5 s".into());
+    fake.answer = Answer::Useless("no answer within 20 s".into());
     let finding = found(&fake, "service");
     assert_eq!(finding.mark, Mark::Problem);
     assert!(
-        finding.what.ends_with("is no service: no answer within 5 s"),
+        finding
+            .what
+            .ends_with("gave no answer that could be used: no answer within 20 s"),
         "{finding:?}"
     );
     assert_eq!(finding.mend, ["sudo kill 100  # traced"]);

@@ -73,8 +73,13 @@ impl Knowledge {
         self.hearing = Hearing::Nothing;
     }
 
+    /// Whether it will be told when all data sources have started.
+    pub(super) fn hears(&self) -> bool {
+        self.hearing == Hearing::All
+    }
+
     fn watch(&self) -> Option<&Watch> {
-        (self.hearing == Hearing::All).then_some(&self.watch)
+        self.hears().then_some(&self.watch)
     }
 }
 

@@ -10,12 +10,17 @@ impl Recorder<'_> {
         let Some(workload) = &mut self.workload else {
             return Ok(false);
         };
-        let patience_is_over = workload.next_deadline().is_some_and(|at| now() >= at);
-        if workload.is_awaited() && (self.command_is_due || patience_is_over) {
-            if !self.command_is_due {
+        let nobody_tells = !self.knowledge.hears();
+        let is_late = |at| nobody_tells || now() >= at;
+        if workload.is_awaited() && (self.command_is_due || workload.next_deadline().is_some_and(is_late)) {
+            let name = workload.name();
+            if nobody_tells {
                 self.console.notice(format_args!(
-                    "not all data sources have started; {} starts nonetheless",
-                    workload.name()
+                    "this service does not tell when data sources have started; {name} starts at once"
+                ));
+            } else if !self.command_is_due {
+                self.console.notice(format_args!(
+                    "not all data sources have started; {name} starts nonetheless"
                 ));
             }
             let service = self.service.as_ref();

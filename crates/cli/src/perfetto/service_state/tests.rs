@@ -88,10 +88,10 @@ ID      UID     STATE      BUF (#) KB   DUR (s)   #DS  STARTED  NAME
 3       1000    STARTED    (2) 33792    10        4    22:13:20 mine
 ";
     assert_eq!(
-        table(&state(), QueryFormat::Table, Viewer::Root, Palette::None),
+        table(&state(), QueryFormat::Table, Viewer::Root, Style::Plain),
         expected
     );
-    let coloured = table(&state(), QueryFormat::Table, Viewer::Root, Palette::Coloured);
+    let coloured = table(&state(), QueryFormat::Table, Viewer::Root, Style::Coloured);
     let (first, rest) = coloured.split_once('\n').unwrap();
     assert_eq!(
         first,
@@ -116,7 +116,7 @@ fn a_second_machine_brings_its_column() {
         ..probes()
     });
     state.data_sources.push(source("linux.ftrace", 2));
-    let table = table(&state, QueryFormat::Table, Viewer::Root, Palette::None);
+    let table = table(&state, QueryFormat::Table, Viewer::Root, Style::Plain);
     for line in [
         "ID     PID      UID      FLAGS  MACHINE              NAME                                       SDK",
         "1      10995    0               (host)               perfetto.traced_probes                     Perfetto v56.0 (N/A)",
@@ -166,12 +166,12 @@ fn categories_are_cut_unless_all_are_wanted() {
     ] {
         let mut state = state();
         state.data_sources[0].ds_descriptor = descriptor.into();
-        let short = table(&state, QueryFormat::Table, Viewer::Root, Palette::None);
+        let short = table(&state, QueryFormat::Table, Viewer::Root, Style::Plain);
         assert!(
             short.contains("rendering,input.latency,memory-infra,sch... (use --long to expand)\n"),
             "{short}"
         );
-        let long = table(&state, QueryFormat::LongTable, Viewer::Root, Palette::None);
+        let long = table(&state, QueryFormat::LongTable, Viewer::Root, Style::Plain);
         assert!(
             long.contains("rendering,input.latency,memory-infra,scheduler\n"),
             "{long}"
@@ -184,15 +184,15 @@ fn users_are_told_of_sessions_they_cannot_see() {
     let mut state = state();
     state.num_sessions = Some(2);
     assert!(
-        table(&state, QueryFormat::Table, Viewer::User, Palette::None)
+        table(&state, QueryFormat::Table, Viewer::User, Style::Plain)
             .contains("NOTE: sessions of other users")
     );
-    assert!(!table(&state, QueryFormat::Table, Viewer::Root, Palette::None).contains("NOTE"));
+    assert!(!table(&state, QueryFormat::Table, Viewer::Root, Style::Plain).contains("NOTE"));
 }
 
 #[test]
 fn an_older_service_lists_no_sessions() {
     let mut state = state();
     state.supports_tracing_sessions = None;
-    assert!(!table(&state, QueryFormat::Table, Viewer::Root, Palette::None).contains("TRACING SESSIONS"));
+    assert!(!table(&state, QueryFormat::Table, Viewer::Root, Style::Plain).contains("TRACING SESSIONS"));
 }

@@ -12,7 +12,7 @@ use crate::traced::clocks::TurnTime;
 /// The daemon is gone after this long at the latest, but for files: producers flush and stop in this time, and consumers read.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// When all sessions have stopped, the daemon is gone once no consumer has read for this long.
-const PATIENCE_WITH_READERS: Duration = Duration::from_secs(3);
+const PATIENCE_WITH_READERS: Duration = Duration::from_secs(10);
 /// How long the daemon then waits for a file that takes no data.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -21,8 +21,38 @@ const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 pub(super) struct Farewell {
     /// Whatever is left to do.
     until: u64,
-    /// If only consumers are left, and none of them reads.
-    until_if_unread: u64,
+    /// Since when nobody but consumers is waited for, and none of them reads.
+    unread_since: Option<u64>,
+}
+
+impl Farewell {
+    fn begin(now: u64) -> Farewell {
+        Farewell {
+            until: now + PATIENCE.as_nanos() as u64,
+            unread_since: None,
+        }
+    }
+
+    /// When it is over even if something is left to do.
+    fn deadline(&self) -> u64 {
+        match self.unread_since {
+            Some(since) => self.until.min(since + PATIENCE_WITH_READERS.as_nanos() as u64),
+            None => self.until,
+        }
+    }
+
+    /// Producers or files are still waited for. However long that takes, consumers then have their time to begin to read.
+    fn others_are_awaited(&mut self) {
+        self.unread_since = None;
+    }
+
+    fn only_readers_are_awaited(&mut self, now: u64) {
+        self.unread_since.get_or_insert(now);
+    }
+
+    fn somebody_reads(&mut self, now: u64) {
+        self.unread_since = self.unread_since.map(|_| now);
+    }
 }
 
 impl Shell {
@@ -36,10 +66,7 @@ impl Shell {
         let turn = TurnTime::default();
         self.service.begin_ending(turn.now());
         self.carry_out(&turn);
-        self.farewell = Some(Farewell {
-            until: after(&turn, PATIENCE),
-            until_if_unread: after(&turn, PATIENCE_WITH_READERS),
-        });
+        self.farewell = Some(Farewell::begin(turn.now().monotonic));
         if self.service.has_sessions() {
             crate::log::info(format_args!(
                 "traced is ending: sessions are stopped, and their consumers have up to {} s to read them; a second signal ends it at once",
@@ -50,31 +77,30 @@ impl Shell {
 
     /// The next time at which [`Shell::is_farewell_over`] may change its answer by itself.
     pub(super) fn farewell_deadline(&self) -> Option<u64> {
-        let farewell = self.farewell?;
-        Some(match self.only_readers_are_awaited() {
-            true => farewell.until.min(farewell.until_if_unread),
-            false => farewell.until,
-        })
+        self.farewell.map(|farewell| farewell.deadline())
     }
 
     /// Whether nothing is left to wait for, or the time is up. `events` are the events of the turn that just ended.
     pub(super) fn is_farewell_over(&mut self, events: &Events) -> bool {
-        let Some(mut farewell) = self.farewell else {
+        let only_readers = self.only_readers_are_awaited();
+        let Some(farewell) = &mut self.farewell else {
             return false;
         };
+        let now = TurnTime::default().now().monotonic;
         let is_consumers = |token| {
             let connection = self.connections.get(token);
             connection.is_some_and(|connection| matches!(connection.role, Role::Consumer(_)))
         };
-        let somebody_reads = events.ready().iter().any(|event| is_consumers(&event.token));
-        let turn = TurnTime::default();
-        if somebody_reads || !self.only_readers_are_awaited() {
-            farewell.until_if_unread = after(&turn, PATIENCE_WITH_READERS);
-            self.farewell = Some(farewell);
+        match only_readers {
+            true => farewell.only_readers_are_awaited(now),
+            false => farewell.others_are_awaited(),
         }
-        let now = turn.now().monotonic;
-        let is_late = now >= farewell.until || now >= farewell.until_if_unread;
-        is_late || !self.service.has_sessions()
+        if events.ready().iter().any(|event| is_consumers(&event.token)) {
+            farewell.somebody_reads(now);
+        }
+        // Who has detached cannot come back: nobody is let in any more.
+        let nobody_can_read = only_readers && self.consumers.is_empty();
+        now >= farewell.deadline() || nobody_can_read || !self.service.has_sessions()
     }
 
     fn only_readers_are_awaited(&self) -> bool {
@@ -103,6 +129,29 @@ impl Shell {
     }
 }
 
-fn after(turn: &TurnTime, patience: Duration) -> u64 {
-    turn.now().monotonic + patience.as_nanos() as u64
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const READING: u64 = PATIENCE_WITH_READERS.as_nanos() as u64;
+
+    #[test]
+    fn readers_have_their_time_however_late_producers_are() {
+        let mut farewell = Farewell::begin(SECOND);
+        farewell.others_are_awaited();
+        assert_eq!(farewell.deadline(), SECOND + PATIENCE.as_nanos() as u64);
+        farewell.only_readers_are_awaited(4 * SECOND);
+        assert_eq!(farewell.deadline(), 4 * SECOND + READING);
+        // A turn in which nobody read.
+        farewell.only_readers_are_awaited(5 * SECOND);
+        assert_eq!(farewell.deadline(), 4 * SECOND + READING);
+        farewell.somebody_reads(6 * SECOND);
+        assert_eq!(farewell.deadline(), 6 * SECOND + READING);
+        farewell.somebody_reads(15 * SECOND);
+        assert_eq!(farewell.deadline(), SECOND + PATIENCE.as_nanos() as u64);
+        farewell.others_are_awaited();
+        farewell.somebody_reads(15 * SECOND);
+        assert_eq!(farewell.unread_since, None);
+    }
 }

@@ -202,6 +202,12 @@ impl JournalDir {
             }
             _ => {}
         }
+        JournalDir::check(path)
+    }
+
+    /// `path`, if it is there and nobody else can write to it.
+    pub fn check(path: impl Into<PathBuf>) -> Result<JournalDir, JournalError> {
+        let path = path.into();
         let metadata = fs::symlink_metadata(&path).map_err(io_error("inspect", &path))?;
         let reason = if !metadata.is_dir() {
             Some("it is not a directory")
