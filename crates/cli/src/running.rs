@@ -1,7 +1,7 @@
 //! The tracing service that runs, asked what it has.
 //!
-//! Called by [`list`](crate::list), [`status`](crate::status) and whoever would start a service if there is none. Nothing is started for the question, and a service that says nothing is
-//! waited for some seconds only.
+//! Called by [`list`](crate::list), [`status`](crate::status) and whoever would start a service if there is none. Nothing is started for
+//! the question, and a service that says nothing is waited for some seconds only.
 
 use ferretto_ipc::socket_names::consumer_address;
 use ferretto_ipc::transport::PeerCredentials;

@@ -12,6 +12,7 @@ use ferretto_probes::ftrace::tracefs::Tracefs;
 use ferretto_proto::messages::tracing_service_state::Producer;
 use serde_json::{Value, json};
 
+use crate::config::advice::known_sources::FTRACE;
 use crate::doctor::{FtraceUse, Holder, ThisMachine, all_processes, process_named, user_name};
 use crate::list::{Listing, Patterns, sessions_of};
 use crate::manual;
@@ -29,8 +30,6 @@ const USAGE: u8 = 2;
 const NOT_RUNNING: u8 = 3;
 const NOT_KNOWN: u8 = 4;
 
-/// The data source by which probes are known.
-const FTRACE: &str = "linux.ftrace";
 /// Columns of what a line is about.
 const TOPIC: usize = 11;
 
