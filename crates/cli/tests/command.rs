@@ -487,6 +487,7 @@ fn the_kernel_events_of_a_command_are_recorded_from_its_first_to_its_last() {
     ferretto(&["-o", "trace", "--", cat.to_str().unwrap(), "/dev/null"]);
     let config = config_in(&place.trace()).unwrap();
     assert_eq!(config.duration_ms, Some(0));
+    assert_eq!(config.write_into_file, Some(true), "all of it, however long");
     let ftrace = &config.data_sources[0].config.ftrace_config;
     assert!(
         ftrace

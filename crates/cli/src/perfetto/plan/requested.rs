@@ -26,6 +26,9 @@ const OF_COMMANDS: [&str; 7] = [
     "task/task_rename",
 ];
 
+/// A tenth of the default, at which a busy machine overruns the usual buffer.
+const FILE_WRITE_PERIOD_OF_COMMANDS_MS: u32 = 500;
+
 /// The configs of all `-c` put together, or that of the light flags. As upstream, empty files beside light flags are ignored.
 pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Result<WrittenConfig, PlanError> {
     let mut given: Vec<(&OsString, Vec<u8>)> = Vec::new();
@@ -58,6 +61,11 @@ pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Resul
             }
         }
         let mut config = light_config(&flags, &wanted)?;
+        if arguments.command.is_some() {
+            // How long that will be nobody knows, so a buffer has only to hold what comes between two writes.
+            config.write_into_file = Some(true);
+            config.file_write_period_ms = Some(FILE_WRITE_PERIOD_OF_COMMANDS_MS);
+        }
         if program == Program::Ferretto {
             add_overview(&mut config);
         }
