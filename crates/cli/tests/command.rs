@@ -245,11 +245,12 @@ fn a_signal_is_for_the_command_whose_end_ends_the_recording() {
     }
 }
 
-#[test]
-fn ctrl_c_on_a_terminal_reaches_the_command_once() {
+/// On a terminal, where the command has its keys: what interrupts gets the process id of the one that records.
+fn interrupted_on_a_terminal(interrupt: impl FnOnce(&mut Terminal, i32)) {
     let programs = Programs::ours();
     let place = Place::new(&programs);
-    let script = "n=0; trap 'n=$((n+1)); echo INT $n; exit 3' INT; echo ready; while :; do sleep 0.02; done";
+    let script =
+        "n=0; trap 'n=$((n+1)); echo INT $n; exit 3' INT; echo $PPID ready; while :; do sleep 0.02; done";
     let mut shell = Command::new("bash");
     shell.args(["--norc", "--noprofile", "-i"]).env("PS1", "prompt> ");
     shell
@@ -263,8 +264,11 @@ fn ctrl_c_on_a_terminal_reaches_the_command_once() {
     terminal.press(&format!(
         "{FERRETTO} --txt -c trace.cfg -o trace -- sh waits; echo \"code $?\"\r"
     ));
-    terminal.await_screen("the command", |rows| rows.iter().any(|row| row == "ready"));
-    terminal.press("\x03");
+    let is_ready = |row: &str| row.strip_suffix(" ready")?.parse::<i32>().ok();
+    let screen = terminal.await_screen("the command", |rows| {
+        rows.iter().any(|row| is_ready(row).is_some())
+    });
+    interrupt(&mut terminal, screen.lines().find_map(is_ready).unwrap());
     let screen = terminal.await_screen("its end", |rows| {
         // Not the line as it was typed, wherever that wraps.
         let code = |row: &String| row.strip_prefix("code ")?.parse::<i32>().ok();
@@ -273,6 +277,18 @@ fn ctrl_c_on_a_terminal_reaches_the_command_once() {
     assert!(screen.contains("INT 1") && !screen.contains("INT 2"), "{screen}");
     assert!(screen.contains("code 3"), "{screen}");
     place.assert_recorded();
+}
+
+#[test]
+fn ctrl_c_on_a_terminal_reaches_the_command_once() {
+    interrupted_on_a_terminal(|terminal, _| terminal.press("\x03"));
+}
+
+#[test]
+fn a_signal_of_another_process_reaches_the_command_on_a_terminal_too() {
+    interrupted_on_a_terminal(|_, recorder| {
+        kill_process(Pid::from_raw(recorder).unwrap(), Signal::INT).unwrap();
+    });
 }
 
 #[test]

@@ -20,7 +20,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use signal_hook::iterator::backend::SignalDelivery;
-use signal_hook::iterator::exfiltrator::SignalOnly;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
 use crate::time::{self, Clock, Timer};
 
@@ -29,6 +29,9 @@ mod tests;
 
 /// Events taken from the kernel at once.
 const BATCH: usize = 64;
+
+/// `si_code` of signals that the kernel sends (`asm-generic/siginfo.h`).
+const SI_KERNEL: i32 = 0x80;
 
 const WAKER: u64 = u64::MAX;
 const SIGNALS: u64 = u64::MAX - 1;
@@ -253,6 +256,8 @@ impl std::error::Error for ReactorError {
 pub struct Events {
     ready: Vec<Event>,
     signals: Vec<Signal>,
+    /// Those of them that the kernel sent.
+    of_kernel: Vec<Signal>,
     woken: bool,
     deadline_passed: bool,
 }
@@ -273,6 +278,11 @@ impl Events {
         &self.signals
     }
 
+    /// Whether the kernel sent a signal that arrived, as it does for the keys of a terminal, and no process.
+    pub fn is_of_kernel(&self, signal: Signal) -> bool {
+        self.of_kernel.contains(&signal)
+    }
+
     /// Whether another thread used a [`Waker`].
     pub fn woken(&self) -> bool {
         self.woken
@@ -286,6 +296,7 @@ impl Events {
     fn clear(&mut self) {
         self.ready.clear();
         self.signals.clear();
+        self.of_kernel.clear();
         self.woken = false;
         self.deadline_passed = false;
     }
@@ -310,7 +321,7 @@ pub struct Reactor {
     epoll: OwnedFd,
     eventfd: Arc<OwnedFd>,
     buffer: Vec<epoll::Event>,
-    signals: Option<SignalDelivery<UnixStream, SignalOnly>>,
+    signals: Option<SignalDelivery<UnixStream, WithRawSiginfo>>,
     monotonic: Alarm,
     boot: Alarm,
     /// The monotonic deadline of the last wait.
@@ -453,7 +464,7 @@ impl Reactor {
         write.set_nonblocking(true).map_err(ReactorError::Signals)?;
         let numbers = signals.iter().map(|signal| signal.number());
         let delivery =
-            SignalDelivery::with_pipe(read, write, SignalOnly, numbers).map_err(ReactorError::Signals)?;
+            SignalDelivery::with_pipe(read, write, WithRawSiginfo, numbers).map_err(ReactorError::Signals)?;
         epoll::add(
             &self.epoll,
             delivery.get_read(),
@@ -496,9 +507,16 @@ impl Reactor {
                 }
                 SIGNALS => {
                     if let Some(delivery) = &mut self.signals {
-                        events.signals.extend(delivery.pending().filter_map(|number| {
-                            Signal::ALL.into_iter().find(|signal| signal.number() == number)
-                        }));
+                        for info in delivery.pending() {
+                            let mut all = Signal::ALL.into_iter();
+                            let Some(signal) = all.find(|signal| signal.number() == info.si_signo) else {
+                                continue;
+                            };
+                            events.signals.push(signal);
+                            if info.si_code == SI_KERNEL {
+                                events.of_kernel.push(signal);
+                            }
+                        }
                     }
                 }
                 MONOTONIC_ALARM => {

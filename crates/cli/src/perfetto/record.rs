@@ -39,7 +39,7 @@ use super::session::{
     Acceptance, CLONE_PATIENCE, Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step,
     Writer,
 };
-use super::signals::Signals;
+use super::signals::{Sender, Signals};
 use super::snapshots::{SnapshotPlan, Snapshots};
 use super::workload::Workload;
 use super::{FAILURE, INCOMPLETE, NOT_ATTACHED, Program, SUCCESS, signals, triggers, warnings};
@@ -267,7 +267,7 @@ impl Recorder<'_> {
             }
             reactor.wait(&mut events, deadline)?;
             for signal in events.signals() {
-                self.signalled(*signal);
+                self.signalled(*signal, Sender::of(*signal, &events));
             }
             let of_service = |event: &&Event| event.token == SERVICE && (event.readable || event.hung_up);
             if events.ready().iter().any(|event| of_service(&event))

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ferretto_ipc::reactor::{Reactor, ReactorError, Signal, Waker};
+use ferretto_ipc::reactor::{Events, Reactor, ReactorError, Signal, Waker};
 use signal_hook::consts::signal::SIGXFSZ;
 
 use crate::inherited;
@@ -46,6 +46,25 @@ impl Wishes {
                     Wish::Known
                 }
             }
+        }
+    }
+}
+
+/// Who sent a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// The kernel, for the keys of a terminal: to every process of the terminal's foreground.
+    Kernel,
+    /// A process, to this one or to its group.
+    Process,
+}
+
+impl Sender {
+    /// Of a signal that is among `events`.
+    pub(super) fn of(signal: Signal, events: &Events) -> Sender {
+        match events.is_of_kernel(signal) {
+            true => Sender::Kernel,
+            false => Sender::Process,
         }
     }
 }

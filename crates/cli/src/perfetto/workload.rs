@@ -5,7 +5,6 @@
 //! so a terminal's Ctrl-C reaches it as it does us, and no descriptor or signal handler of ours. Its exit status becomes ours, as shells give it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -21,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::console::Console;
 use super::figures::Word;
-use super::signals::{self, SAME_INTERRUPT};
+use super::signals::{self, SAME_INTERRUPT, Sender};
 use crate::inherited;
 
 /// How long data sources may take to start before the command does all the same.
@@ -244,7 +243,7 @@ impl Workload {
     }
 
     /// Whether a signal to us is for the command. It gets the first one; the next ends the recording.
-    pub(super) fn takes(&mut self, signal: Signal, now: Duration) -> bool {
+    pub(super) fn takes(&mut self, signal: Signal, sender: Sender, now: Duration) -> bool {
         let State::Running { child, .. } = &self.state else {
             return false;
         };
@@ -253,7 +252,7 @@ impl Workload {
             Some((first, at)) => signal == first && now < at + SAME_INTERRUPT,
             None => {
                 self.signalled = Some((signal, now));
-                pass_on(child, signal);
+                pass_on(child, signal, sender);
                 true
             }
         }
@@ -292,7 +291,7 @@ impl Workload {
                     console.say(format_args!("{} keeps running; ferretto exits", self.name()));
                     signals::die_of(*signal);
                 }
-                pass_on(child, *signal);
+                pass_on(child, *signal, Sender::of(*signal, &events));
             }
         }
         Ok(self.exit_status())
@@ -309,13 +308,8 @@ impl Workload {
 }
 
 /// Passes a signal on, unless the command has it: a terminal sends Ctrl-C to all processes of its foreground.
-fn pass_on(child: &Child, signal: Signal) {
-    let in_foreground = || {
-        let terminal = File::open("/dev/tty").ok()?;
-        let foreground = rustix::termios::tcgetpgrp(&terminal).ok()?;
-        Some(foreground == rustix::process::getpgrp())
-    };
-    if signal != Signal::Interrupt || in_foreground() != Some(true) {
+fn pass_on(child: &Child, signal: Signal, sender: Sender) {
+    if (signal, sender) != (Signal::Interrupt, Sender::Kernel) {
         send(child, signal);
     }
 }

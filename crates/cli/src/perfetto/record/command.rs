@@ -45,12 +45,12 @@ impl Recorder<'_> {
     }
 
     /// A signal came to us, which may be meant for the command.
-    pub(super) fn signalled(&mut self, signal: Signal) {
+    pub(super) fn signalled(&mut self, signal: Signal, sender: Sender) {
         let Some(workload) = &mut self.workload else {
             return self.session.interrupted(signal, now());
         };
         let is_known = workload.has_a_signal();
-        if !workload.takes(signal, now()) {
+        if !workload.takes(signal, sender, now()) {
             return self.session.interrupted(signal, now());
         }
         if is_known {
