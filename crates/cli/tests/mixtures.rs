@@ -9,6 +9,7 @@ mod filter_bytecode;
 mod support;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ferretto_service::compression::expand;
@@ -50,9 +51,6 @@ const PERIOD: Duration = Duration::from_millis(1);
 /// Runs of such a thread that a recording of 2 s shows at least, on a machine however busy with other things.
 const RUNS: i64 = 20;
 
-/// A nice value.
-const LOWEST_PRIORITY: i32 = 19;
-
 fn thread_name(cpu: usize) -> String {
     format!("mixture-cpu{cpu}")
 }
@@ -65,8 +63,8 @@ fn cpus() -> Vec<usize> {
 
 /// For [`DURATION`], has a thread of this process switch on each of `cpus`; by these threads the traces are compared.
 ///
-/// Below each of them another one spins, so that no CPU is ever idle: there are virtual machines whose kernels, after some
-/// hours, report no switch that comes from a CPU's idle thread, neither to tracefs nor to perf.
+/// Below each of them another one spins, which gives way to whoever has something to do, so that no CPU is ever idle: there are
+/// virtual machines whose kernels, after some hours, report no switch that comes from a CPU's idle thread, neither to tracefs nor to perf.
 fn switch(cpus: &[usize]) {
     let end = Instant::now() + DURATION;
     std::thread::scope(|scope| {
@@ -84,8 +82,11 @@ fn switch(cpus: &[usize]) {
             };
             let spin = move || {
                 stay();
-                let this_thread = rustix::thread::gettid();
-                rustix::process::setpriority_process(Some(this_thread), LOWEST_PRIORITY).unwrap();
+                let this_thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+                let idle = Command::new("chrt")
+                    .args(["--idle", "--pid", "0", &this_thread])
+                    .status();
+                assert!(idle.unwrap().success(), "chrt");
                 while Instant::now() < end {
                     std::hint::spin_loop();
                 }

@@ -173,7 +173,8 @@ fn doctor_tells_scripts_what_it_tells_people() {
     let text = String::from_utf8(for_people.stdout).unwrap();
     let findings = found["findings"].as_array().unwrap();
     assert!(findings.len() > 5, "{found:#}");
-    for finding in findings {
+    // What others do to ftrace meanwhile is theirs.
+    for finding in findings.iter().filter(|finding| finding["topic"] != "ftrace") {
         let head = format!(
             "{:<8}{:<11}",
             finding["mark"].as_str().unwrap(),

@@ -1,7 +1,11 @@
 //! An instance of tracefs for recordings and who torments them, so that nobody else on the machine is disturbed.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use super::support::PATIENCE;
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 
@@ -34,8 +38,14 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir(&self.0) {
-            println!("{} stays: {error}", self.0.display());
+        // Somebody's probes that start just now may look for what crashed ones have left there.
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = std::fs::remove_dir(&self.0) {
+            if error.kind() != ErrorKind::ResourceBusy || Instant::now() > until {
+                println!("{} stays: {error}", self.0.display());
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 }

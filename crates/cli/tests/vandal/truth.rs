@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use ferretto_proto::messages::debug_annotation::Value as Annotation;
 use ferretto_proto::messages::ftrace_event::Event;
@@ -12,8 +13,9 @@ use ferretto_wire::{Reader, Value};
 
 use super::kernel::Instance;
 
-/// In front of numbers, so that nobody else's events are taken for ours. Names of threads have room for 15 characters.
-const MARK: &str = "vandal-";
+/// In front of numbers, so that nobody else's events are taken for ours, not even those of another vandal: everybody's names of threads
+/// are recorded. They have room for 15 characters.
+static MARK: LazyLock<String> = LazyLock::new(|| format!("v{}-", std::process::id()));
 
 /// Numbers of events, of each kind.
 #[derive(Default)]
@@ -32,10 +34,10 @@ impl Events {
         let before = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
         for _ in 0..count {
             let number = self.renames.len() as u64;
-            std::fs::write("/proc/thread-self/comm", format!("{MARK}{number}")).unwrap();
+            std::fs::write("/proc/thread-self/comm", format!("{}{number}", *MARK)).unwrap();
             self.renames.insert(number);
             // Fails where tracing is off.
-            let _ = std::fs::write(instance.file("trace_marker"), format!("{MARK}{number}"));
+            let _ = std::fs::write(instance.file("trace_marker"), format!("{}{number}", *MARK));
             self.prints.insert(number);
         }
         std::fs::write("/proc/thread-self/comm", before.trim_end()).unwrap();
@@ -95,7 +97,11 @@ impl Events {
 }
 
 fn number(text: &Option<String>) -> Option<u64> {
-    text.as_deref()?.trim_end().strip_prefix(MARK)?.parse().ok()
+    text.as_deref()?
+        .trim_end()
+        .strip_prefix(MARK.as_str())?
+        .parse()
+        .ok()
 }
 
 impl fmt::Display for Events {

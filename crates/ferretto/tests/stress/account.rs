@@ -83,8 +83,13 @@ struct Sequence {
 
 /// Checks a trace; says what is wrong with it.
 fn check(recording: &Recording, journals: &BTreeMap<u64, Vec<u64>>) -> Result<Found, String> {
-    let expected = &recording.expected;
     let (sequences, stats) = read(&recording.trace)?;
+    let mut expected = recording.expected.clone();
+    // A service that is told to end ends sessions before it answers whoever would do so now; what comes then it does not record, and says so.
+    if let Some(ended) = ended_by_the_service(&recording.trace)? {
+        expected.stopping = expected.stopping.min(ended);
+    }
+    let expected = &expected;
     let stats = recording
         .stats
         .clone()
@@ -349,6 +354,10 @@ fn follow(sequence: &Sequence, stream: u64, expected: &Expected, times: &[u64]) 
 }
 
 mod field {
+    pub(super) const TIMESTAMP: u32 = 8;
+    pub(super) const SERVICE_EVENT: u32 = 69;
+    /// Of a service event; our own extension.
+    pub(super) const SERVICE_ENDED: u32 = 9903;
     pub(super) const TRACK_EVENT: u32 = 11;
     pub(super) const SEQUENCE_ID: u32 = 10;
     pub(super) const INTERNED_DATA: u32 = 12;
@@ -373,6 +382,27 @@ fn bytes(value: Value<'_>) -> Result<&[u8], String> {
     value
         .as_bytes()
         .ok_or_else(|| "not a string or message".to_owned())
+}
+
+/// When the service ended the session because it was told to end itself.
+fn ended_by_the_service(trace: &[u8]) -> Result<Option<u64>, String> {
+    for packet in fields(trace) {
+        let (mut time, mut is_ended) = (0, false);
+        for entry in fields(bytes(packet?.1)?) {
+            match entry? {
+                (field::TIMESTAMP, value) => time = number(value)?,
+                (field::SERVICE_EVENT, value) => {
+                    let mut events = fields(bytes(value)?);
+                    is_ended = events.any(|event| matches!(event, Ok((field::SERVICE_ENDED, _))));
+                }
+                _ => {}
+            }
+        }
+        if is_ended {
+            return Ok(Some(time));
+        }
+    }
+    Ok(None)
 }
 
 /// The sequences with track events, and the last statistics.
