@@ -275,8 +275,8 @@ fn a_data_source_that_does_not_start_is_not_waited_for_for_ever() {
     let recorder = Recorder::new();
     recorder.hold_starts();
     let mut session = Session::in_process();
-    session.set_patience(Duration::from_millis(50));
     session.setup(&recorder.config()).unwrap();
+    session.set_patience(Duration::from_millis(50));
     let error = session.start_blocking().unwrap_err();
     assert!(
         matches!(
