@@ -7,7 +7,7 @@ use std::io::Read;
 use crate::trace_reader::expanded;
 use crate::{info, text};
 
-/// More of what is compressed is not expanded: how far that goes, other tests show.
+/// Compressed input is expanded up to this many bytes. Other tests cover larger files.
 const EXPANDED: u64 = 1 << 20;
 
 /// Reads `data` as a trace file.
@@ -19,7 +19,7 @@ pub fn trace_file(data: &[u8]) {
     let (compression, source) = expanded(data).unwrap();
     if compression.is_some() {
         let mut contents = Vec::new();
-        // What cannot be expanded is told by an error, and what can be comes before it.
+        // Damage is an error, and `contents` then holds the bytes before it.
         let _ = source.take(EXPANDED).read_to_end(&mut contents);
         return plain(&contents);
     }

@@ -180,7 +180,7 @@ impl Baseline {
 pub(crate) struct Account {
     /// Losses, then what is missing, then notes. Within these, causes before what follows from them.
     pub(crate) findings: Vec<Finding>,
-    /// Nothing of what was asked for was recorded.
+    /// The recording has none of the data sources that were asked for.
     pub(crate) is_void: bool,
 }
 

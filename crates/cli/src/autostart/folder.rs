@@ -1,4 +1,4 @@
-//! The private folder in which a service of one's own listens, and what is left of those whose owner was killed.
+//! The private folder in which a service started by `ferretto` listens. Also removes the folders of runs that were killed.
 //!
 //! Called by [`autostart`](super). The owner holds a lock on a file in the folder for as long as it lives, and the kernel lets go of that
 //! however it ends. So a folder of this user's whose lock can be had is nobody's, and the next start removes it. Nothing else is touched:

@@ -27,7 +27,7 @@ impl Length {
         let triggers = &config.trigger_config;
         let mode = triggers.trigger_mode.filter(|_| !triggers.triggers.is_empty());
         match mode {
-            // What comes after the trigger is asked for, all of it.
+            // The user asked for everything after the trigger.
             Some(TriggerMode::START_TRACING) => Length::Given,
             Some(TriggerMode::STOP_TRACING | TriggerMode::CLONE_SNAPSHOT) => Length::UntilStopped,
             Some(TriggerMode::UNSPECIFIED) if takes_snapshots(config) => Length::UntilStopped,

@@ -1,8 +1,8 @@
 //! What is sent behind the head of an answer: bytes of a file, or what they expand to.
 //!
-//! Made by [`subject`](super::subject) and [`site`](super::site), sent by [`server`](super::server). Guarantees: memory for one piece, since
-//! the kernel moves a file's bytes (`sendfile`) and what is expanded is expanded while it is sent; a body is as long as it was said to be, or
-//! is cut off so that the browser notices.
+//! Made by [`subject`](super::subject) and [`site`](super::site), sent by [`server`](super::server). Guarantees: only one piece is in
+//! memory, because the kernel moves a file's bytes (`sendfile`) and compressed files are expanded while they are sent. A body has the announced
+//! length, or is cut off so that the browser notices.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -176,7 +176,7 @@ enum Framing {
     Chunked,
 }
 
-/// What is made while it is sent.
+/// A body whose bytes are produced while it is sent.
 pub(super) struct Stream {
     source: Box<dyn Read>,
     framing: Framing,

@@ -39,7 +39,7 @@ static INTRODUCTIONS: AtomicU32 = AtomicU32::new(0);
 /// Instances that wait to be stopped, or started.
 static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
 
-#[allow(dead_code)] // They are there to be dropped.
+#[allow(dead_code, reason = "they are there to be dropped")]
 enum Held {
     Start(Start),
     Stop(Stop<Numbers>),

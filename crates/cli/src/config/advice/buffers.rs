@@ -15,7 +15,7 @@ use crate::config::length::longest;
 const SMALLEST_KB: u32 = 2 * limits::MAX_SMB_PAGE_SIZE as u32 / 1024;
 /// A buffer that discards what comes late is meant for recordings shorter than this, in ms.
 const LONG_MS: u64 = 10 * 60 * 1000;
-/// What is left where no buffer is large enough.
+/// The last resort, if no buffer is large enough.
 const FEWER: &str = "ask for fewer events";
 
 pub(super) fn advise(adviser: &mut Adviser<'_>) {
