@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use ferretto_client::runtime::probe::Probe;
 use ferretto_fuzz::{Input, assert_message};
-use ferretto_probes::data_source::DataSource;
 use ferretto_probes::kernel_files::KernelRoots;
 use ferretto_probes::process_stats::ProcessStats;
 use ferretto_probes::sys_stats::SysStats;
@@ -161,7 +161,7 @@ fn config() -> DataSourceConfig {
 }
 
 /// One life of a data source with two samples. Every packet has to be one, and its fields, all messages, too.
-fn run(source: &mut dyn DataSource) {
+fn run(source: &mut dyn Probe) {
     let mut packets: Vec<Vec<u8>> = Vec::new();
     source.start(1, &mut packets);
     for _ in 0..2 {

@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SETTLED: Duration = Duration::from_millis(300);
 /// Between two bursts of a paced load.
 const TICK: Duration = Duration::from_millis(1);
+/// How often each thread of a crowd does the case before it sleeps.
+const CROWD_BURST: u64 = 50;
 
 /// The whole of a peer's program: `describe`, or an order.
 pub fn main(peer: &dyn Peer) -> ExitCode {
@@ -64,8 +66,17 @@ fn carry_out(peer: &dyn Peer, order: &Order) -> Result<(), String> {
         }
         Work::Flat { count } => {
             let begin = Instant::now();
-            body(count);
-            say(&format!("load {} {count}", begin.elapsed().as_nanos()))?;
+            run_flat(order, body, count)?;
+            let done = order.total();
+            say(&format!("load {} {done}", begin.elapsed().as_nanos()))?;
+        }
+        Work::Crowd {
+            threads,
+            rate,
+            seconds,
+        } => {
+            let (took, done) = run_crowd(body, threads, rate, Duration::from_secs(seconds));
+            say(&format!("load {} {done}", took.as_nanos()))?;
         }
     }
     thread::sleep(SETTLED);
@@ -162,6 +173,59 @@ fn run_paced(body: Body, rate: u64, duration: Duration) -> (Duration, u64) {
             thread::sleep(TICK);
         }
     }
+}
+
+/// On all threads of the case at once.
+fn run_flat(order: &Order, body: Body, count: u64) -> Result<(), String> {
+    let together = Barrier::new(order.case.threads() as usize);
+    let run = || {
+        together.wait();
+        body(count);
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..order.case.threads())
+            .map(|_| {
+                scope.spawn(|| {
+                    let pinned = cpu::pin(order.cpus[1]);
+                    run();
+                    pinned
+                })
+            })
+            .collect();
+        run();
+        others
+            .into_iter()
+            .try_for_each(|other| other.join().map_err(|_| "a thread panicked".to_owned())?)
+    })
+}
+
+/// The time it took, and how often the case was done by all threads. Bursts of different threads are spread over time, from when all
+/// threads are there.
+fn run_crowd(body: Body, threads: u64, rate: u64, duration: Duration) -> (Duration, u64) {
+    let period = Duration::from_nanos(threads * CROWD_BURST * 1_000_000_000 / rate);
+    let together = Barrier::new(threads as usize);
+    let live = |number: u64| {
+        together.wait();
+        let begin = Instant::now();
+        let mut due = begin + period.mul_f64(number as f64 / threads as f64);
+        let mut done = 0;
+        while due < begin + duration {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            body(CROWD_BURST);
+            done += CROWD_BURST;
+            due += period;
+        }
+        done
+    };
+    let begin = Instant::now();
+    let done = thread::scope(|scope| {
+        let live = &live;
+        let crowd: Vec<_> = (0..threads)
+            .map(|number| scope.spawn(move || live(number)))
+            .collect();
+        crowd.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+    });
+    (begin.elapsed(), done)
 }
 
 fn say(line: &str) -> Result<(), String> {

@@ -1,5 +1,5 @@
 //! What a peer's program is told to do, as words on its command line: `CASE on|off SHMEM_KB|default CPU CPU_2 SERVICE_PID|-`, then
-//! `batches COUNT SIZE`, `paced RATE SECONDS` or `flat COUNT`.
+//! `batches COUNT SIZE`, `paced RATE SECONDS`, `flat COUNT` or `crowd THREADS RATE SECONDS`.
 
 use rustix::process::Pid;
 
@@ -13,8 +13,10 @@ pub enum Work {
     Batches { count: u64, size: u64 },
     /// So often per second, in bursts of a millisecond each.
     Paced { rate: u64, seconds: u64 },
-    /// As fast as can be.
+    /// As fast as can be, so often on each thread of the case.
     Flat { count: u64 },
+    /// So often per second on so many threads together, each in bursts between which it sleeps.
+    Crowd { threads: u64, rate: u64, seconds: u64 },
 }
 
 /// What one process is to do.
@@ -43,6 +45,11 @@ impl Order {
             Work::Batches { count, size } => format!("batches {count} {size}"),
             Work::Paced { rate, seconds } => format!("paced {rate} {seconds}"),
             Work::Flat { count } => format!("flat {count}"),
+            Work::Crowd {
+                threads,
+                rate,
+                seconds,
+            } => format!("crowd {threads} {rate} {seconds}"),
         };
         let case = self.case;
         let service = self
@@ -89,6 +96,11 @@ impl Order {
                 ["flat", count] => Work::Flat {
                     count: number(count)?,
                 },
+                ["crowd", threads, rate, seconds] => Work::Crowd {
+                    threads: number(threads)?,
+                    rate: number(rate)?,
+                    seconds: number(seconds)?,
+                },
                 _ => return Err(format!("no work {}", work.join(" "))),
             },
         })
@@ -98,7 +110,7 @@ impl Order {
     pub fn total(&self) -> u64 {
         let by_each = match self.work {
             Work::Batches { count, size } => count * size,
-            Work::Paced { rate, seconds } => rate * seconds,
+            Work::Paced { rate, seconds } | Work::Crowd { rate, seconds, .. } => rate * seconds,
             Work::Flat { count } => count,
         };
         by_each * self.case.threads()

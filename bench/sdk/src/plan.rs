@@ -35,6 +35,11 @@ const ATTEMPTS: u32 = 3;
 /// The load that is to be sustained with default buffers: pairs per second, and for how long.
 const RATE: u64 = 1_000_000;
 const SECONDS: u64 = 10;
+/// What upstream's service gives who asks for nothing.
+const SERVICES_DEFAULT: SharedMemory = SharedMemory::Kilobytes(256);
+/// Threads of a crowd, and pairs per second of all of them.
+const CROWD: u64 = 1024;
+const CROWD_RATE: u64 = 500_000;
 /// Callgrind: the case is done so often and so often, and the difference counts.
 const CALLGRIND: [u64; 2] = [5_000, 25_000];
 
@@ -257,9 +262,10 @@ impl Plan {
     }
 
     fn load(&self, results: &mut Results) -> Result<(), String> {
-        let case = Case::Pair;
         for peer in &self.peers {
-            if peer.description.destination != Destination::Service || !peer.description.on.contains(&case) {
+            if peer.description.destination != Destination::Service
+                || !peer.description.on.contains(&Case::Pair)
+            {
                 continue;
             }
             let paced = Work::Paced {
@@ -269,12 +275,30 @@ impl Plan {
             let flat = Work::Flat {
                 count: RATE * SECONDS,
             };
-            for (work, lost, rate) in [
-                (paced, Row::LostPaced, Row::RatePaced),
-                (flat, Row::LostFlat, Row::RateFlat),
+            let flat_two = Work::Flat {
+                count: RATE * SECONDS / 2,
+            };
+            let crowd = Work::Crowd {
+                threads: CROWD,
+                rate: CROWD_RATE,
+                seconds: SECONDS,
+            };
+            let two = Case::PairOnTwoThreads;
+            let default = SharedMemory::Default;
+            for (case, shared_memory, work, lost, rate) in [
+                (Case::Pair, default, paced, Row::LostPaced, Row::RatePaced),
+                (Case::Pair, default, flat, Row::LostFlat, Row::RateFlat),
+                (two, default, flat_two, Row::LostFlatTwo, Row::RateFlatTwo),
+                (
+                    Case::Pair,
+                    SERVICES_DEFAULT,
+                    crowd,
+                    Row::LostCrowd,
+                    Row::RateCrowd,
+                ),
             ] {
                 let order = Order {
-                    shared_memory: SharedMemory::Default,
+                    shared_memory,
                     ..self.order(case, Tracing::On, work)
                 };
                 let outcome = self.run(peer, &order, Under::Nothing, &Trace::Drop)?;

@@ -25,6 +25,14 @@ pub(crate) enum Row {
     LostFlat,
     /// Pairs per second then, in millions.
     RateFlat,
+    /// The same two on two threads at once.
+    LostFlatTwo,
+    /// Pairs per second of both, in millions.
+    RateFlatTwo,
+    /// Percent of the events of 1,024 threads that are not in the trace.
+    LostCrowd,
+    /// Pairs per second of all of them, in millions.
+    RateCrowd,
     /// Instructions of the measured thread for one case.
     Instructions(Case),
 }
@@ -40,7 +48,9 @@ impl fmt::Display for Row {
             Row::LostPaced => f.write_str("2 M events/s for 10 s: lost, %"),
             Row::RatePaced => f.write_str("  reached, M events/s"),
             Row::LostFlat => f.write_str("20 M events flat out: lost, %"),
-            Row::RateFlat => f.write_str("  reached, M events/s"),
+            Row::LostFlatTwo => f.write_str("20 M events flat out, two threads: lost, %"),
+            Row::LostCrowd => f.write_str("1 M events/s, 1,024 threads, 256 KiB: lost, %"),
+            Row::RateFlat | Row::RateFlatTwo | Row::RateCrowd => f.write_str("  reached, M events/s"),
             Row::Instructions(case) => write!(f, "instructions: {}", case.title().trim_start()),
         }
     }

@@ -56,8 +56,12 @@ fn is_small(row: Row) -> bool {
             | Row::Bytes(_)
             | Row::LostPaced
             | Row::LostFlat
+            | Row::LostFlatTwo
+            | Row::LostCrowd
             | Row::RatePaced
             | Row::RateFlat
+            | Row::RateFlatTwo
+            | Row::RateCrowd
     )
 }
 
@@ -65,7 +69,14 @@ fn is_small(row: Row) -> bool {
 fn is_compared(row: Row) -> bool {
     !matches!(
         row,
-        Row::LostPaced | Row::LostFlat | Row::RatePaced | Row::RateFlat
+        Row::LostPaced
+            | Row::LostFlat
+            | Row::LostFlatTwo
+            | Row::LostCrowd
+            | Row::RatePaced
+            | Row::RateFlat
+            | Row::RateFlatTwo
+            | Row::RateCrowd
     )
 }
 
@@ -184,5 +195,20 @@ fn targets(results: &Results, peers: &[Program], pick: fn(Summary) -> f64) -> Ve
         what: "2 M events/s for 10 s with default buffers: nothing lost".into(),
         value: get(Row::LostPaced, OURS).map(|lost| (lost, 0.0)),
     });
+    for (row, what) in [
+        (
+            Row::LostFlatTwo,
+            "two threads flat out with default buffers: nothing lost",
+        ),
+        (
+            Row::LostCrowd,
+            "1 M events/s on 1,024 threads in 256 KiB: nothing lost",
+        ),
+    ] {
+        targets.push(Target {
+            what: what.into(),
+            value: get(row, OURS).map(|lost| (lost, 0.0)),
+        });
+    }
     targets
 }

@@ -4,6 +4,8 @@
 //! command line under the name `ferretto`. Each applet defines its flags once, in a [`clap::Command`]: parser, help, man page and
 //! completions come from there.
 
+mod manual;
+
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::Path;
@@ -12,10 +14,13 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
+use ferretto_daemons::{traced, traced_probes};
+
 use crate::perfetto::{self, Program};
+use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, doctor, info, list, manual, open, status, text, tracebox, traced, traced_probes,
-    trigger_perfetto, websocket_bridge,
+    autostart, config, doctor, info, list, open, service, status, text, tracebox, trigger_perfetto,
+    websocket_bridge,
 };
 
 /// A program.
@@ -42,11 +47,6 @@ impl Applet {
     /// The definition of its flags.
     pub(crate) fn command(&self) -> Command {
         (self.command)()
-    }
-
-    /// Takes the words after its name and gives the exit code.
-    pub(crate) fn run(&self, words: Vec<OsString>) -> u8 {
-        (self.run)(words)
     }
 }
 
@@ -110,7 +110,7 @@ pub const WEBSOCKET_BRIDGE: Applet = Applet {
 pub const TRACEBOX: Applet = Applet {
     name: "tracebox",
     command: tracebox::command,
-    run: tracebox::run,
+    run: run_tracebox,
 };
 
 /// Upstream's programs: they can be called by name.
@@ -207,7 +207,7 @@ pub(crate) fn subcommands() -> impl Iterator<Item = &'static Applet> {
 
 /// What the binary is without a name of these.
 pub(crate) const DEFAULT: Applet = Applet {
-    name: "ferretto",
+    name: FERRETTO,
     command: || perfetto::command(Program::Ferretto),
     run: run_ferretto,
 };
@@ -277,7 +277,11 @@ fn choose(called_as: &OsStr, mut words: Vec<OsString>) -> (&'static Applet, Vec<
 }
 
 fn run_perfetto(words: Vec<OsString>) -> u8 {
-    perfetto::run(Program::Perfetto, words, &mut perfetto::running_service)
+    perfetto::run(Program::Perfetto, words, &mut service::running_service)
+}
+
+fn run_tracebox(words: Vec<OsString>) -> u8 {
+    tracebox::run(words, |word| Some(find(word)?.run))
 }
 
 fn run_record(words: Vec<OsString>) -> u8 {
@@ -289,7 +293,7 @@ fn run_record(words: Vec<OsString>) -> u8 {
 }
 
 fn run_websocket_bridge(words: Vec<OsString>) -> u8 {
-    websocket_bridge::run(Program::Perfetto, words, &mut perfetto::running_service)
+    websocket_bridge::run(Program::Perfetto, words, &mut service::running_service)
 }
 
 fn run_websocket_bridge_of_ferretto(words: Vec<OsString>) -> u8 {
@@ -328,6 +332,7 @@ fn asks_for_help(words: &[OsString]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::usage::{PROGRAMS, SUBCOMMANDS};
 
     fn chosen(line: &str) -> (&'static str, Vec<String>) {
         let mut words = line.split_whitespace().map(OsString::from);
@@ -349,6 +354,14 @@ mod tests {
             assert_eq!(command.get_name(), applet.name);
             command.debug_assert();
         }
+    }
+
+    #[test]
+    fn those_who_know_only_names_know_them_all() {
+        let names: Vec<&str> = APPLETS.iter().map(|applet| applet.name).collect();
+        assert_eq!(names, PROGRAMS);
+        let words: Vec<&str> = subcommands().map(|applet| applet.name).collect();
+        assert_eq!(words, SUBCOMMANDS);
     }
 
     #[test]

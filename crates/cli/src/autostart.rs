@@ -23,15 +23,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
 use folder::SocketFolder;
+pub(crate) use folder::parent as parent_of_socket_folders;
 
-use crate::log;
-use crate::perfetto::{self, FindServiceError, Service, StartedService};
+use crate::perfetto;
 use crate::running::is_there;
-
-/// Set in children of ours: the process id of the one that started them, with which they end.
-pub(crate) const STARTED_BY: &str = "FERRETTO_STARTED_BY";
-/// Set for our probes: tracefs is mounted if a recording needs it and it is not there.
-pub(crate) const MOUNT_TRACEFS: &str = "FERRETTO_MOUNT_TRACEFS";
+use crate::service::{FindServiceError, Service, StartedService};
+use ferretto_daemons::log;
+use ferretto_daemons::starter::{MOUNT_TRACEFS, STARTED_BY};
 
 /// How long a child has to come up. One that fails is noticed at once, by the end of its pipe.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -100,7 +98,7 @@ impl Sockets {
 /// What kept them from coming up.
 pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
     let folder = SocketFolder::new().map_err(|error| {
-        format!("cannot make a folder for sockets: {error}; set TMPDIR to one you may write to")
+        format!("cannot make a folder for sockets: {error}; set TMPDIR to one with a short name that you may write to")
     })?;
     let launcher = Launcher::new(
         (sockets.producers == Place::Private).then(|| folder.producer_socket()),
@@ -209,7 +207,7 @@ impl Launcher {
         let mut command = self.command(applet);
         command
             .env(STARTED_BY, std::process::id().to_string())
-            .env(crate::log::LEVEL, "warning")
+            .env(log::LEVEL, "warning")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             // Ctrl-C is for the command line alone, which ends the recording and then its children.
@@ -347,21 +345,4 @@ impl Drop for Daemon {
             let _ = voice.join();
         }
     }
-}
-
-/// To be called by an applet at its start: if a `ferretto` started it, it ends with that process.
-pub(crate) fn end_with_starter() -> io::Result<()> {
-    let Some(starter) = std::env::var(STARTED_BY)
-        .ok()
-        .and_then(|pid| pid.parse().ok())
-        .and_then(Pid::from_raw)
-    else {
-        return Ok(());
-    };
-    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-    // It may have died before that.
-    if rustix::process::getppid() != Some(starter) {
-        return Err(io::Error::other("the process that started this one is gone"));
-    }
-    Ok(())
 }

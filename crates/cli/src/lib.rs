@@ -6,34 +6,30 @@
 
 mod account;
 pub mod applet;
+mod ask;
 mod autostart;
-mod background;
 mod config;
-mod daemon;
 mod doctor;
+mod figures;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod glob;
 mod info;
-mod inherited;
 mod list;
-mod log;
-mod manual;
+mod machine;
 mod open;
 pub mod perfetto;
-mod priority;
 mod private_file;
 mod running;
+pub mod service;
+mod service_state;
 mod status;
 mod stdout;
 mod text;
 mod trace_reader;
 mod tracebox;
-mod traced;
-mod traced_probes;
 mod trigger_perfetto;
+mod usage;
 mod websocket_bridge;
 
-/// What `--version` prints and traces say of the service that recorded them: the release of Perfetto that we are compatible
-/// with, where scripts look for it, and our own.
-pub const VERSION: &str = concat!("Perfetto v58.2 (Ferretto ", env!("CARGO_PKG_VERSION"), ")");
+pub use ferretto_daemons::VERSION;

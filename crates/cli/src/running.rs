@@ -9,7 +9,7 @@ use ferretto_ipc::{Address, Stream};
 use ferretto_proto::messages::TracingServiceState;
 use ferretto_proto::messages::tracing_service_state::Producer;
 
-use crate::doctor::{Answer, Machine, ThisMachine};
+use crate::machine::{Answer, Machine, ThisMachine};
 
 /// Where recordings look for a service, and what is there.
 #[derive(Debug)]

@@ -13,14 +13,14 @@ use ferretto_proto::messages::tracing_service_state::Producer;
 use serde_json::{Value, json};
 
 use crate::config::advice::known_sources::FTRACE;
-use crate::doctor::{FtraceUse, Holder, ThisMachine, all_processes, process_named, user_name};
+use crate::figures::Counted;
 use crate::list::{Listing, Patterns, sessions_of};
-use crate::manual;
-use crate::perfetto::figures::Counted;
-use crate::perfetto::service_state::json::producer as producer_json;
-use crate::perfetto::service_state::other_machine;
+use crate::machine::{FtraceUse, Holder, ThisMachine, all_processes, process_named, user_name};
 use crate::running::{Asked, Found, Running, ask};
+use crate::service_state::json::producer as producer_json;
+use crate::service_state::other_machine;
 use crate::stdout::{Column, Screen, Table, harmless, json_flag, print, print_json};
+use crate::usage;
 
 /// The name it speaks under.
 const NAME: &str = "ferretto status";
@@ -54,7 +54,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("status".into()).chain(words)) {
         Ok(matches) => matches,
         Err(message) => {
-            manual::print(NAME, &message);
+            usage::print(NAME, &message);
             return if message.use_stderr() { USAGE } else { RUNNING };
         }
     };

@@ -17,9 +17,9 @@ use std::fmt;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
-use ferretto_proto::write::TracePacket;
+use ferretto_proto::write::{TRACE_PACKET, TracePacket};
 use ferretto_service::compression::{ExpandError, Expander, expander};
-use ferretto_wire::{Reader, Value, take_varint};
+use ferretto_wire::{MAX_VARINT_LEN, Reader, Value, VarintError, WireType, decode_varint, tag, take_varint};
 
 pub(crate) use expand::{Broken, Compression};
 pub(crate) use foreign::{Foreign, Shown, nothing_read};
@@ -32,12 +32,12 @@ mod tests;
 pub(crate) const MAX_PACKET: usize = 64 << 20;
 /// A compressed packet may hold so much. Services compress about 1 MB at once, or one larger packet.
 const MAX_EXPANDED: u64 = 64 << 20;
-/// The tag of `Trace.packet`: field 1, length-delimited.
-const PACKET_TAG: u8 = 0x0a;
+/// The tag of `Trace.packet`.
+pub(crate) const PACKET_TAG: u8 = tag(TRACE_PACKET, WireType::Bytes) as u8;
 /// So many bytes are told of what is no packet: enough to recognize another format by. Archives of `tar` say what they are at 257.
 const HEAD: usize = 264;
 /// A tag and the longest varint.
-const MAX_PREAMBLE: usize = 1 + 10;
+pub(crate) const MAX_PREAMBLE: usize = 1 + MAX_VARINT_LEN;
 /// What is read at once.
 const BUFFER: usize = 256 << 10;
 /// After damage, packets up to this size are looked for, which bounds the work for each byte that could begin one.
@@ -429,17 +429,16 @@ impl<R: Read> Splitter<R> {
 }
 
 fn preamble(bytes: &[u8]) -> Preamble {
-    let Some((tag, mut rest)) = bytes.split_first() else {
+    let Some((tag, rest)) = bytes.split_first() else {
         return Preamble::Cut;
     };
     if *tag != PACKET_TAG {
         return Preamble::Bad(Reason::NotAPacket(bytes[..bytes.len().min(HEAD)].to_vec()));
     }
-    let before = rest.len();
-    match take_varint(&mut rest) {
-        Some(length) => Preamble::Whole(1 + before - rest.len(), length),
-        None if before < MAX_PREAMBLE - 1 && rest.iter().all(|byte| byte & 0x80 != 0) => Preamble::Cut,
-        None => Preamble::Bad(Reason::NoLength),
+    match decode_varint(rest) {
+        Ok((length, len)) => Preamble::Whole(1 + len, length),
+        Err(VarintError::Truncated) => Preamble::Cut,
+        Err(VarintError::Overlong) => Preamble::Bad(Reason::NoLength),
     }
 }
 
@@ -483,13 +482,13 @@ fn is_packet(bytes: &[u8], are_last: bool) -> bool {
 /// Whether `length` bytes from the beginning of `contents` on are a field of compressed packets.
 fn is_all_compressed(contents: &[u8], length: usize) -> bool {
     let tags = [
-        TracePacket::COMPRESSED_PACKETS,
-        TracePacket::ZSTD_COMPRESSED_PACKETS,
+        tag(TracePacket::COMPRESSED_PACKETS, WireType::Bytes),
+        tag(TracePacket::ZSTD_COMPRESSED_PACKETS, WireType::Bytes),
     ];
     let mut rest = contents;
-    let tag = take_varint(&mut rest);
+    let found = take_varint(&mut rest);
     let compressed = take_varint(&mut rest);
     let header = (contents.len() - rest.len()) as u64;
-    tags.iter().any(|field| tag == Some(u64::from(*field) << 3 | 2))
+    tags.iter().any(|tag| found == Some((*tag).into()))
         && compressed.and_then(|compressed| compressed.checked_add(header)) == Some(length as u64)
 }

@@ -1,15 +1,14 @@
 //! What was asked for and not recorded, and what was lost, as our command line tells it with either service: at once, in its
 //! summary, by its exit code; and `ferretto info` of the trace.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::peers::{Producer, chunk, commit, introduction};
+use crate::support::process::Stopped;
+use crate::support::service::ScriptedService;
+use crate::support::{PATIENCE, Program, Programs, Recording, Running, Side, System, inherit, is_readable};
 use ferretto_ipc::host::Reply;
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::get_async_command_response::Cmd;
@@ -20,10 +19,6 @@ use ferretto_proto::messages::{
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Reader, Writer};
 use rustix::process::Signal;
-use support::peers::{Producer, chunk, commit, introduction};
-use support::process::Stopped;
-use support::service::ScriptedService;
-use support::{PATIENCE, Program, Programs, Recording, Running, Side, System, is_readable, spawning};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 const PERFETTO: &str = env!("CARGO_BIN_EXE_perfetto");
@@ -260,18 +255,16 @@ fn a_start_that_never_comes_is_no_success() {
                 format!("duration_ms: 300\n{}", asking_for(&["never"])),
             )
             .unwrap();
-            let one_at_a_time = spawning();
             let (mut told, tell) = std::io::pipe().unwrap();
-            rustix::io::fcntl_setfd(&tell, rustix::io::FdFlags::empty()).unwrap();
+            let number = inherit(&mut command, &tell);
             command
                 .args(["--txt", "-c"])
                 .arg(system.path("short.cfg"))
                 .arg("-o")
                 .arg(system.path("trace"))
-                .args(["--notify-fd", &tell.as_raw_fd().to_string()]);
+                .args(["--notify-fd", &number.to_string()]);
             let mut child = command.spawn().unwrap();
             drop(tell);
-            drop(one_at_a_time);
             assert!(is_readable(&told, PATIENCE));
             let mut byte = [0];
             told.read_exact(&mut byte).unwrap();
@@ -371,7 +364,7 @@ fn signals_of_several_kinds_leave_a_snapshot_its_time() {
 
 /// Waits until a process has taken the signals that it was sent.
 fn await_no_signals(pid: u32) {
-    let until = std::time::Instant::now() + support::PATIENCE;
+    let until = std::time::Instant::now() + crate::support::PATIENCE;
     let pending = |line: &str| {
         let mut words = line.split_whitespace();
         matches!(words.next(), Some("SigPnd:" | "ShdPnd:"))

@@ -1,17 +1,13 @@
 //! The service that `ferretto` starts for itself: when it does, what it is heard saying, and what is left of it when it is killed.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
+use crate::support::PATIENCE;
+use crate::support::address::abandoned_socket;
 use rustix::process::{Pid, Signal, kill_process};
-use support::PATIENCE;
-use support::address::abandoned_socket;
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
@@ -20,8 +16,8 @@ struct Home(tempfile::TempDir);
 
 impl Home {
     fn new() -> Home {
-        support::signals::as_usual();
-        let home = tempfile::Builder::new().prefix("home-").tempdir().unwrap();
+        crate::support::signals::as_usual();
+        let home = crate::support::socket_folder("home-");
         std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o777)).unwrap();
         Home(home)
     }
@@ -82,6 +78,17 @@ fn a_link_to_where_nobody_listens_is_no_service() {
     let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
     assert_eq!(code, Some(0), "{said}");
     assert!(home.path("consumer").is_symlink(), "it is not ours to remove");
+}
+
+#[test]
+fn a_long_name_of_the_folder_for_temporary_files_is_no_obstacle() {
+    let home = Home::new();
+    let long = home.path(&"x".repeat(100));
+    std::fs::create_dir(&long).unwrap();
+    let mut command = home.ferretto(&["-t", "10ms", "-o", "trace"]);
+    command.env("TMPDIR", long);
+    let (code, said) = run(command);
+    assert_eq!(code, Some(0), "{said}");
 }
 
 /// Starts a recording that lasts, and returns once it has its own service.

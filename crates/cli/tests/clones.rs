@@ -1,16 +1,14 @@
 //! Clones of real recordings: in every mixture of our and upstream's `traced` and `perfetto` they hold what the original holds,
 //! as upstream's trace processor reads both.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
+use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
 use ferretto_ipc::address::Address;
 use ferretto_ipc::ports::ConsumerMethod;
@@ -19,8 +17,6 @@ use ferretto_proto::messages::{
     CloneSessionRequest, CloneSessionResponse, Message, ProcessTree, Trigger, clone_session_request,
 };
 use ferretto_wire::Reader;
-use support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use support::{PATIENCE, Program, Programs, Side, System};
 
 /// Data that are there from the start, so that every clone has them.
 const PROCESSES: &str = r#"

@@ -1,18 +1,14 @@
 //! Compressed traces with real processes: deflate and zstd, into files and over IPC, with our and upstream's `perfetto` on our
 //! service, and ours on upstream's. What is inside is what upstream's trace processor reads.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use crate::support::{Program, Programs, Side, System};
 use ferretto_proto::text;
 use ferretto_service::compression::expand;
 use ferretto_wire::Reader;
-use support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use support::{Program, Programs, Side, System};
 
 /// `TracePacket.compressed_packets`.
 const COMPRESSED_PACKETS: u32 = 50;

@@ -1,24 +1,18 @@
 //! `ferretto config`, and what is said of configs before they are recorded: with real services, producers and kernels; and our text
 //! front beside upstream's.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../service/tests/support/filter_bytecode.rs"]
-mod filter_bytecode;
-mod support;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
+use crate::filter_bytecode::{Rule, bytecode, escaped};
+use crate::support::peers::{Producer, introduction};
+use crate::support::tracefs::Tracefs;
+use crate::support::wire::registration;
+use crate::support::{Program, Programs, Side, System};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, Trace, TraceConfig};
 use ferretto_proto::text::{self, TRACE_CONFIG};
-use filter_bytecode::{Rule, bytecode, escaped};
-use support::peers::{Producer, introduction};
-use support::tracefs::Tracefs;
-use support::wire::registration;
-use support::{Program, Programs, Side, System};
 
 const CLEAN: &str =
     "buffers { size_kb: 4096 }\nduration_ms: 100\ndata_sources { config { name: \"linux.system_info\" } }\n";

@@ -4,14 +4,10 @@
 //! The producer is a program of its own workspace, named by `$FERRETTO_CXX_PRODUCER`:
 //! `cargo build --release --manifest-path interop/cxx-producer/Cargo.toml`.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::path::{Path, PathBuf};
 
-use support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use support::{PATIENCE, Program, Programs, Running, Side, System};
+use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 
 const EVENTS: i64 = 100_000;
 const PACKETS: i64 = 20;

@@ -4,20 +4,16 @@
 //! `recorded-*` are real conversations, with upstream's service; [`record_the_dialects_of_others`] makes them anew. `older-*` and
 //! `newer-*` are by hand: what clients sent before the protocol grew, and what one may send that has grown further.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use crate::support::dialect::{self, Player};
+use crate::support::{Program, Programs, Running, Side, System};
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::{
     AttachResponse, CloneSessionResponse, Message, QueryServiceStateResponse, ReadBuffersResponse,
 };
 use ferretto_wire::Reader;
-use support::dialect::{self, Player};
-use support::{Program, Programs, Running, Side, System};
 
 /// A session for the producers that are recorded.
 const RECORDED: &str =

@@ -2,17 +2,13 @@
 //!
 //! `ferretto` looks words up in the kernel's list of events; what it asks for then is in the config in the trace.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use crate::support::tracefs::Tracefs;
+use crate::support::{Program, Programs, Side, System};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{FtraceConfig, Message, Trace};
-use support::tracefs::Tracefs;
-use support::{Program, Programs, Side, System};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 

@@ -1,17 +1,13 @@
 //! The trace filter with real programs: whichever service filters, whichever command line records and wherever the trace
 //! goes, the same packets leave, to the byte.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../service/tests/support/filter_bytecode.rs"]
-mod filter_bytecode;
-mod support;
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use crate::filter_bytecode::{Rule, bytecode, escaped, overlay};
+use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Wake};
 use ferretto_client::producer::{
     DataSourceInstanceId, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
@@ -25,9 +21,7 @@ use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, TracePacket, trace_stats};
 use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
 use ferretto_wire::{Reader, Writer};
-use filter_bytecode::{Rule, bytecode, escaped, overlay};
 use rustix::event::{PollFd, PollFlags};
-use support::{PATIENCE, Program, Programs, Side, System};
 
 const DATA_SOURCE: &str = "ferretto.filter";
 /// Fields of `TracePacket` and of its `TestEvent`.

@@ -717,7 +717,8 @@ fn a_flood_of_calls_that_fail_is_no_flood_in_the_log() {
         .encode_to_vec()
     };
     for _ in 0..CALLS {
-        consumer.call("Attach", &attach("k".repeat(1000)));
+        // Read, for each says why.
+        consumer.ask("Attach", &attach("k".repeat(1000)));
     }
     assert_eq!(consumer.ask("Attach", &attach("k".repeat(100_000))).reply, None);
     let log = std::fs::read_to_string(system.path("traced.log")).unwrap();

@@ -1,24 +1,20 @@
 //! What a recording tells of ftrace that could not be had, or was not left alone: real programs, on an instance of tracefs that
 //! only this test uses.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use crate::support::process::Stopped;
+use crate::support::trace::TraceProcessor;
+use crate::support::tracefs::Tracefs;
+use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_probes::ftrace::restore::JournalDir;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{FtraceStats, Message, Trace, TracePacket};
 use rustix::process::Signal;
-use support::process::Stopped;
-use support::trace::TraceProcessor;
-use support::tracefs::Tracefs;
-use support::{PATIENCE, Program, Programs, Side, System};
 
 /// A directory of tracefs with buffers and settings of its own, removed at the end.
 struct Instance(PathBuf);

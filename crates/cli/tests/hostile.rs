@@ -2,10 +2,6 @@
 //!
 //! Everything is made from a seed, which is printed; `FERRETTO_SEED` repeats one.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,6 +10,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::support::peers::{Producer, config, enabling, introduction};
+use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use crate::support::wire::Client;
+use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::{
@@ -25,10 +25,6 @@ use ferretto_wire::{Reader, Writer};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::Signal;
-use support::peers::{Producer, config, enabling, introduction};
-use support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use support::wire::Client;
-use support::{PATIENCE, Program, Programs, Running, Side, System};
 
 /// Of each kind.
 const ATTACKS: usize = 60;
@@ -292,7 +288,11 @@ impl Attacker<'_> {
         rustix::fs::ftruncate(&memory, 1 << 20).unwrap();
         let offered: OwnedFd = match self.random.below(4) {
             0 => std::fs::File::open("/dev/zero").unwrap().into(),
-            1 => rustix::pipe::pipe().unwrap().0,
+            1 => {
+                rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+                    .unwrap()
+                    .0
+            }
             2 => std::fs::File::open("/").unwrap().into(),
             _ => memory.try_clone().unwrap(),
         };
@@ -544,7 +544,7 @@ fn producers_killed_while_they_write_leave_whole_packets() {
         &trace,
         [
             LOSSES,
-            "select count(*) > 20, sum(length(payload) != 1048576 or replace(payload, word, '') != '')
+            "select count(*) >= 20, sum(length(payload) != 1048576 or replace(payload, word, '') != '')
             from (select payload, printf('%08x%08x', number, (number * 2654435761) & 4294967295) word
                 from (select extract_arg(arg_set_id, 'debug.number') number,
                         extract_arg(arg_set_id, 'debug.payload') payload

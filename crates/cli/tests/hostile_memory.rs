@@ -1,10 +1,6 @@
 //! Our `traced` and producers whose memory, chunks and names are not what they should be: one message of these has ended
 //! tracing daemons. Here each costs its sender its own data and nobody else anything.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -12,6 +8,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use crate::support::peers::{
+    PAGE, Producer, Session, chunk, commit, config, enabling, introduction, memory, sealed,
+};
+use crate::support::wire::{Client, registration};
+use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::{
     ActivateTriggersRequest, AttachRequest, CommitDataRequest, DetachRequest, EnableTracingResponse,
@@ -21,11 +22,6 @@ use ferretto_proto::messages::{
 use ferretto_service::limits;
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::process::{Pid, Resource, Rlimit};
-use support::peers::{
-    PAGE, Producer, Session, chunk, commit, config, enabling, introduction, memory, sealed,
-};
-use support::wire::{Client, registration};
-use support::{PATIENCE, Program, Programs, Side, System};
 
 fn reopened(memory: &OwnedFd, flags: OFlags) -> OwnedFd {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
@@ -65,7 +61,12 @@ fn memory_that_cannot_be_used_is_refused_and_its_producer_gets_other() {
         ("a file", file.into()),
         ("a device", File::open("/dev/zero").unwrap().into()),
         ("a folder", File::open("/").unwrap().into()),
-        ("a pipe", rustix::pipe::pipe().unwrap().1),
+        (
+            "a pipe",
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+                .unwrap()
+                .1,
+        ),
         (
             "a socket",
             std::os::unix::net::UnixStream::pair().unwrap().0.into(),

@@ -1,13 +1,13 @@
 //! Answers of our `traced` that would not fit the frames that clients accept, because of what other clients have registered,
 //! written or configured: they are split, bounded or refused, and everybody who asks gets an answer.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
 
+use crate::support::peers::{Producer, Session, commit, config, enabling, introduction, state};
+use crate::support::process::processor_time;
+use crate::support::wire::{Client, framed, registration};
+use crate::support::{Program, Programs, Side, System};
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::get_async_command_response::Cmd;
@@ -23,10 +23,6 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::limits;
 use ferretto_wire::{Reader, Writer};
-use support::peers::{Producer, Session, commit, config, enabling, introduction, state};
-use support::process::processor_time;
-use support::wire::{Client, framed, registration};
-use support::{Program, Programs, Side, System};
 
 fn perfetto(system: &System<'_>, side: Side, flags: &[&str]) -> Output {
     let output = system

@@ -1,19 +1,15 @@
 //! The memory of our `traced`: what sessions, their clones and what was read of them took goes back to the system when they
 //! are over. How much each takes while it lives, beside upstream's, `bench/service-memory` tells.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::peers::{Producer, Session, chunk, commit, config, introduction};
+use crate::support::wire::Client;
+use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::{
     CloneSessionRequest, CloneSessionResponse, Message, TraceConfig, clone_session_request,
 };
-use support::peers::{Producer, Session, chunk, commit, config, introduction};
-use support::wire::Client;
-use support::{PATIENCE, Program, Programs, Side, System};
 
 const SOURCE: &str = "test.memory";
 const NAME: &str = "to be cloned";

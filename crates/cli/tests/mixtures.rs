@@ -2,23 +2,17 @@
 //! this machine, and upstream's trace processor reads the same from all. So it does when a recording is streamed, flushed, filtered,
 //! compressed, detached and cloned, all at once.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../service/tests/support/filter_bytecode.rs"]
-mod filter_bytecode;
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::filter_bytecode::{Rule, bytecode, escaped};
+use crate::support::trace::{LOSSES, Rows, TraceProcessor};
+use crate::support::tracefs::Tracefs;
+use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_service::compression::expand;
 use ferretto_wire::Reader;
-use filter_bytecode::{Rule, bytecode, escaped};
 use rustix::thread::CpuSet;
-use support::trace::{LOSSES, Rows, TraceProcessor};
-use support::tracefs::Tracefs;
-use support::{PATIENCE, Program, Programs, Side, System};
 
 const SOURCES: &str = r#"
 buffers { size_kb: 32768 fill_policy: RING_BUFFER }

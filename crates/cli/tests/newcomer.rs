@@ -3,19 +3,13 @@
 //!
 //! The user is whoever runs the tests, and `nobody` for the steps of a user without rights.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-#[path = "support/terminal.rs"]
-mod terminal;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use support::tracefs::Tracefs;
-use support::ui_port::UiPort;
-use terminal::{Size, Terminal};
+use crate::support::terminal::{Size, Terminal};
+use crate::support::tracefs::Tracefs;
+use crate::support::ui_port::UiPort;
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
@@ -37,14 +31,15 @@ struct Newcomer {
 
 impl Newcomer {
     fn arrives(user: User) -> Newcomer {
-        let home = tempfile::Builder::new().prefix("home-").tempdir().unwrap();
+        let home = crate::support::socket_folder("home-");
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let bin = home.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
-        // Where everybody may run it.
+        // Where everybody may run it, whatever the umask.
+        std::fs::set_permissions(&bin, std::fs::Permissions::from_mode(0o755)).unwrap();
         let installed = bin.join("ferretto");
         if std::fs::hard_link(FERRETTO, &installed).is_err() {
-            support::copy_program(Path::new(FERRETTO), &installed);
+            crate::support::copy_program(Path::new(FERRETTO), &installed);
         }
         let mut bash = match user {
             User::Myself => Command::new("bash"),
@@ -67,7 +62,7 @@ impl Newcomer {
             .env("PERFETTO_PRODUCER_SOCK_NAME", home.path().join("no-producers"))
             .env_remove("HISTFILE");
         let mut shell = Terminal::open(SCREEN, &bash);
-        shell.await_screen("a prompt", |rows| rows == ["ready>"]);
+        shell.await_prompt();
         Newcomer { home, shell }
     }
 
@@ -104,6 +99,12 @@ impl Newcomer {
 
     fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
+    }
+
+    /// Writes a file that the user can read, whoever that is and whatever the umask.
+    fn writes(&self, name: &str, content: &str) {
+        std::fs::write(self.path(name), content).unwrap();
+        std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o644)).unwrap();
     }
 
     fn has(&self, name: &str) -> bool {
@@ -267,7 +268,7 @@ fn a_typing_error_is_told_with_what_was_meant() {
 fn a_mistake_in_a_config_is_pointed_at() {
     let mut user = Newcomer::arrives(without_rights());
     let config = "buffers { size_kb: 4096 }\nduration_ms: 500\ndata_sources { config { nmae: \"linux.sys_stats\" } }\n";
-    std::fs::write(user.path("trace.cfg"), config).unwrap();
+    user.writes("trace.cfg", config);
     let said = user.types("ferretto -c trace.cfg -o trace.pftrace");
     assert_said(&said, &["--txt", "exit code 1"]);
     let said = user.types("ferretto --txt -c trace.cfg -o trace.pftrace");
@@ -282,7 +283,7 @@ fn a_mistake_in_a_config_is_pointed_at() {
         ],
     );
     assert!(!user.has("trace.pftrace"));
-    std::fs::write(user.path("trace.cfg"), config.replace("nmae", "name")).unwrap();
+    user.writes("trace.cfg", &config.replace("nmae", "name"));
     let said = user.types("ferretto --txt -c trace.cfg -o trace.pftrace");
     assert_said(&said, &["recorded 0.5 s", "exit code 0"]);
     let said = user.types("ferretto trace.cfg");
@@ -327,10 +328,11 @@ fn a_full_disk_is_told_before_and_after_and_leaves_whole_packets() {
         return;
     }
     let mut user = Newcomer::arrives(User::Myself);
-    // In a namespace of its own, so that it goes with the command.
+    // In a namespace of its own, so that it goes with the command. With so many processes the trace is larger than the disk, in a container too.
     let said = user.types(
-        "mkdir disk; unshare --mount sh -c 'mount -t tmpfs -o size=4k small disk && ferretto -t 1s -o disk/trace.pftrace; code=$?; \
-         ls disk | wc -l; exit $code'",
+        "mkdir disk; unshare --mount sh -c 'for i in $(seq 99); do sleep 99 & all=\"$all $!\"; done; \
+         mount -t tmpfs -o size=4k small disk && ferretto -t 1s -o disk/trace.pftrace; code=$?; \
+         kill $all; ls disk | wc -l; exit $code'",
     );
     assert_said(
         &said,

@@ -3,16 +3,16 @@
 //!
 //! Pipes whose reader is gone or slow are in `traced.rs`, files that are given up after a while in the tests of the service.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use crate::support::peers::{Producer, chunk, commit, config, enabling, introduction, state};
+use crate::support::process::status_kb;
+use crate::support::wire::Client;
+use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_ipc::ports::CONSUMER_PORT;
 use ferretto_proto::messages::trace_config::{CompressionType, compression_config};
 use ferretto_proto::messages::{
@@ -23,10 +23,6 @@ use ferretto_wire::{Reader, Writer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Resource, Rlimit};
-use support::peers::{Producer, chunk, commit, config, enabling, introduction, state};
-use support::process::status_kb;
-use support::wire::Client;
-use support::{PATIENCE, Program, Programs, Side, System};
 
 /// `TracePacket.for_testing`.
 const FOR_TESTING: u32 = 900;
@@ -243,7 +239,9 @@ fn a_descriptor_that_cannot_be_written_is_refused_with_a_reason() {
     let programs = Programs::ours();
     let system = service(&programs);
     let read_only = File::open("/dev/null").unwrap();
-    let read_end = rustix::pipe::pipe().unwrap().0;
+    let read_end = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .unwrap()
+        .0;
     let fds: [OwnedFd; 2] = [read_only.into(), read_end];
     for fd in fds {
         let mut streaming = Streaming::begin(&system, into_file("d"), fd);

@@ -1,18 +1,14 @@
 //! The binary `perfetto` against upstream's daemons, and beside upstream's own `perfetto`: what a script sees of both.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../ipc/tests/reference/mod.rs"]
-mod reference;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::inherit;
+use crate::support::reference::{Reference, Running, Sockets};
 use ferretto_proto::messages::{Message, TraceConfig, TracingServiceState};
 use ferretto_wire::{Field, Reader, Value};
-use reference::{Reference, Running, Sockets};
 
 /// `TracePacket` fields, by which packets are told apart here.
 const PROCESS_TREE: u32 = 2;
@@ -330,8 +326,9 @@ fn a_background_recording_prints_its_pid_and_ends_by_that() {
     let (config, trace) = (system.config(""), system.path("trace"));
     // Two processes share this pipe; its end tells that the one in the background is gone.
     let (alive, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::empty()).unwrap();
-    let output = succeeded(system.ours(&["-D", "--txt", "-c", &config, "-o", &trace]));
+    let mut command = system.ours(&["-D", "--txt", "-c", &config, "-o", &trace]);
+    inherit(&mut command, &held);
+    let output = succeeded(command);
     drop(held);
     let pid: u32 = text(&output.stdout).trim_end().parse().unwrap();
     system.await_recording();
@@ -351,9 +348,9 @@ fn the_notify_descriptor_gets_a_zero_once_all_has_started() {
     let (config, trace) = (system.config("duration_ms: 200"), system.path("trace"));
     let status = |config: &str| {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-        rustix::io::fcntl_setfd(&write, rustix::io::FdFlags::empty()).unwrap();
-        let number = std::os::fd::AsRawFd::as_raw_fd(&write).to_string();
-        let mut command = system.ours(&["--notify-fd", &number, "--txt", "-c", config, "-o", &trace]);
+        let mut command = system.ours(&["--txt", "-c", config, "-o", &trace]);
+        let number = inherit(&mut command, &write);
+        command.args(["--notify-fd", &number.to_string()]);
         let child = command.stderr(Stdio::null()).spawn().unwrap();
         drop(write);
         let mut status = Vec::new();
@@ -579,7 +576,7 @@ fn bad_command_lines_exit_as_upstreams() {
 
 #[test]
 fn a_failure_leaves_no_new_file_and_spares_an_old_one() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::support::reference::socket_folder("ferretto-test-");
     let run = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_perfetto"));
         let nowhere = directory.path().join("nobody-listens-here");
@@ -604,7 +601,7 @@ fn a_failure_leaves_no_new_file_and_spares_an_old_one() {
 #[test]
 fn a_signal_before_the_service_answers_ends_it_as_signals_do() {
     use std::os::unix::process::ExitStatusExt;
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::support::reference::socket_folder("ferretto-test-");
     let socket = directory.path().join("socket");
     // A service that accepts and never answers.
     let mute = std::os::unix::net::UnixListener::bind(&socket).unwrap();

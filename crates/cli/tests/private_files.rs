@@ -1,15 +1,11 @@
 //! Files that a command line makes are for its user alone, whatever the umask; files that were there keep their mode.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Program, Programs, Side, System};
+use crate::support::{Program, Programs, Side, System};
 
 const UMASKS: [&str; 4] = ["000", "022", "077", "777"];
 

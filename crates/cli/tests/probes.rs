@@ -1,7 +1,5 @@
 //! The daemon `traced_probes` when the service is in trouble: what whoever runs both sees.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -58,7 +56,7 @@ struct System {
 impl System {
     /// Starts both, and a recording, and stops the service in its tracks until the probes wait for it.
     fn with_stalled_probes() -> Option<(System, Process)> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::support::socket_folder::socket_folder("ferretto-test-");
         let traced = start(dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
         let probes = start(dir.path(), env!("CARGO_BIN_EXE_traced_probes"), &[]);
         let system = System { dir, traced, probes };
@@ -169,7 +167,7 @@ fn scheduling(process: &Process) -> [i32; 3] {
 
 #[test]
 fn the_highest_priority_that_a_data_source_asks_for_counts() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::support::socket_folder::socket_folder("ferretto-test-");
     let traced = start(dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
     let probes = start(dir.path(), env!("CARGO_BIN_EXE_traced_probes"), &[]);
     let system = System { dir, traced, probes };
@@ -202,14 +200,16 @@ fn the_highest_priority_that_a_data_source_asks_for_counts() {
         });
     };
     let realtime = record("policy: POLICY_SCHED_FIFO priority: 42");
-    await_scheduling([libc::SCHED_FIFO, 42, 0]);
+    // The nice value is kept for later.
+    let boosted = [libc::SCHED_FIFO, 42, usual[2]];
+    await_scheduling(boosted);
     let nice = record("policy: POLICY_SCHED_OTHER priority: 7");
     let nonsense = record("policy: POLICY_SCHED_FIFO priority: 100");
     // The word is in the head of the table, too.
     await_that("all record", || {
         system.query().matches("STARTED").count() == 1 + 3
     });
-    assert_eq!(scheduling(&system.probes), [libc::SCHED_FIFO, 42, 0]);
+    assert_eq!(scheduling(&system.probes), boosted);
     realtime.signal(Signal::INT);
     await_scheduling([libc::SCHED_OTHER, 0, -7]);
     nice.signal(Signal::INT);

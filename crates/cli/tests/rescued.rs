@@ -1,20 +1,16 @@
 //! A daemon ends in mid-recording, and the data so far is not lost: a killed `traced_probes` had written packets without committing them, or
 //! `traced` is told to end while a session records.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::support::{PATIENCE, Program, Programs, Recording, Side, System};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{Message, Trace, TracePacket};
 use rustix::process::Signal;
-use support::{PATIENCE, Program, Programs, Recording, Side, System};
 
 /// One small packet now and then: it takes a lot of them to fill a chunk, and a chunk that is not full is not committed.
 const CONFIG: &str = r#"

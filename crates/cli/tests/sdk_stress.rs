@@ -23,7 +23,7 @@ use ferretto::options::Port;
 use ferretto::session::{Session, SessionError, StateScope};
 use ferretto::{Backend, BufferExhaustedPolicy, Options};
 use rustix::process::Signal;
-use stress::account::{self, Found};
+use stress::account::{self, Found, NeverHeardOf};
 use stress::crowd::Crowd;
 use stress::leaks::{self, Resources};
 use stress::recording::Service;
@@ -230,6 +230,10 @@ fn one_round(
         // It waits to the last for who is gone, and so does whoever asked for the flush.
         (Side::Upstream, _) => FLUSH_WITHOUT_APPLICATION,
     };
+    let never_heard_of = match (side, fate) {
+        (Side::Ours, _) | (_, Fate::None | Fate::ServiceRestarts) => NeverHeardOf::Counted,
+        (Side::Upstream, _) => NeverHeardOf::Ignored,
+    };
     let record = |chance: &mut Chance| recording::record(&sessions, NAME, service, flushes_last, chance);
     record(&mut Chance::new(seed)).unwrap();
     let before = Resources::of(application.running.pid());
@@ -251,7 +255,11 @@ fn one_round(
                     match record(&mut chance) {
                         Ok(recordings) => {
                             for recording in recordings {
-                                let more = account::check_or_keep(&recording, &journal::read(journals));
+                                let more = account::check_or_keep(
+                                    &recording,
+                                    &journal::read(journals),
+                                    never_heard_of,
+                                );
                                 check_with_processor(processor, fate, &recording.trace, &more);
                                 found += more;
                             }

@@ -1,18 +1,12 @@
 //! What people see: the real programs in a terminal whose screen is looked at, and the same on pipes.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-#[path = "support/terminal.rs"]
-mod terminal;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::support::terminal::{Size, Terminal};
+use crate::support::{Program, Programs, Side, System};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Program, Programs, Side, System};
-use terminal::{Size, Terminal};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 const PERFETTO: &str = env!("CARGO_BIN_EXE_perfetto");
@@ -597,7 +591,9 @@ fn completions_are_there_for_every_program() {
 
 /// Has a shell look at a script without running it.
 fn assert_parsed(shell: &Path, script: &Path) {
-    let output = Command::new(shell).arg("-n").arg(script).output().unwrap();
+    let mut shell = Command::new(shell);
+    // Shells complain of locales that are not installed.
+    let output = shell.arg("-n").arg(script).env("LC_ALL", "C").output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
 }

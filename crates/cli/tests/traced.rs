@@ -1,14 +1,14 @@
 //! The daemon `traced` on private sockets, with clients that behave as badly as they can.
-#![allow(clippy::unwrap_used)]
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::support::inherit;
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{
     Acknowledge, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
@@ -23,7 +23,6 @@ use ferretto_proto::messages::{
 };
 use ferretto_wire::{Reader, Value, Writer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::FdFlags;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -44,24 +43,27 @@ impl Daemon {
     }
 
     fn start_as(mut command: Command) -> Daemon {
-        let folder = tempfile::tempdir().unwrap();
-        // Held while another daemon could inherit the descriptor, too.
-        static SPAWNING: Mutex<()> = Mutex::new(());
-        let one_at_a_time = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
-        let (read, write) = own_pipe();
-        rustix::io::fcntl_setfd(&write, FdFlags::empty()).unwrap();
-        let child = command
+        let folder = crate::support::socket_folder::socket_folder("ferretto-test-");
+        command
             .env("PERFETTO_PRODUCER_SOCK_NAME", folder.path().join("producer"))
-            .env("PERFETTO_CONSUMER_SOCK_NAME", folder.path().join("consumer"))
-            .env("TRACED_NOTIFY_FD", write.as_raw_fd().to_string())
+            .env("PERFETTO_CONSUMER_SOCK_NAME", folder.path().join("consumer"));
+        let (child, mut ready) = Daemon::spawn(command, folder.path());
+        ready.read_exact(&mut [0]).unwrap();
+        Daemon { child, folder }
+    }
+
+    /// Starts one with a log in this folder; gives what says when it is ready.
+    fn spawn(mut command: Command, folder: &Path) -> (Child, File) {
+        let (read, write) = own_pipe();
+        let number = inherit(&mut command, &write);
+        let child = command
+            .env("TRACED_NOTIFY_FD", number.to_string())
             .stdin(Stdio::null())
-            .stderr(File::create(folder.path().join("log")).unwrap())
+            .stderr(File::create(folder.join("log")).unwrap())
             .spawn()
             .unwrap();
         drop(write);
-        drop(one_at_a_time);
-        File::from(read).read_exact(&mut [0]).unwrap();
-        Daemon { child, folder }
+        (child, File::from(read))
     }
 
     fn address(&self, name: &str) -> Address {
@@ -632,6 +634,21 @@ fn a_daemon_that_is_told_to_end_completes_files_and_tells_consumers() {
     for name in ["attached", "detached"] {
         let trace = std::fs::read(daemon.folder.path().join(name)).unwrap();
         assert_eq!(test_packets(&trace), 1, "{name}");
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_daemon_learns_that_it_fails_once_it_has_said_why() {
+    let folder = crate::support::socket_folder::socket_folder("ferretto-test-");
+    // Without an order, either may come first.
+    for _ in 0..20 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_traced"));
+        command.env("PERFETTO_PRODUCER_SOCK_NAME", "x".repeat(200));
+        let (mut child, mut ready) = Daemon::spawn(command, folder.path());
+        assert_eq!(ready.read(&mut [0]).unwrap(), 0);
+        let said = std::fs::read_to_string(folder.path().join("log")).unwrap();
+        assert!(said.contains("is 200 bytes long"), "{said:?}");
+        assert!(!child.wait().unwrap().success());
     }
 }
 

@@ -1,24 +1,20 @@
 //! Triggers with real processes: recordings that start and stop with one, on our and upstream's service, made by our and upstream's
 //! `perfetto`, activated by our `trigger_perfetto` and by either's `perfetto` with `activate_triggers`. The traces say the same.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::trace::{LOSSES, Rows, TraceProcessor};
+use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 use ferretto_client::producer::{ProducerEndpoint, ProducerOptions};
 use ferretto_ipc::Address;
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
 use ferretto_proto::messages::{Message, Trace, TracingServiceState, trace_packet};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
-use support::trace::{LOSSES, Rows, TraceProcessor};
-use support::{PATIENCE, Program, Programs, Running, Side, System};
 
 const SIDES: [Side; 2] = [Side::Upstream, Side::Ours];
 

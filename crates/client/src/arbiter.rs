@@ -12,6 +12,11 @@
 //! **Chunks get smaller when there are many writers**, see [`Partitioning`]: each keeps one open, and all of them should not have all of
 //! the memory.
 //!
+//! **Chunks are taken back** when writers keep half of the memory open all the same, because they are more than there are chunks, or have
+//! chunks from when they were few. The endpoint is woken, and [`Arbiter::take_requests`] commits chunks of those who are not writing a packet,
+//! of the idle ones first, until there is room. They take new ones when they write again. So a thread that sleeps for ever keeps nothing
+//! from others. It takes a kernel with `membarrier(2)`, Linux since 4.14; elsewhere, writers keep what they have.
+//!
 //! **No patches.** Upstream's writers encode straight into chunks, so that a nested message may leave a chunk before its
 //! length is known, and a patch has to follow it to the service (`CommitDataRequest.chunks_to_patch`). Ours write packets
 //! that are finished, see [`crate::trace_writer`]: all lengths are known before the first byte leaves. Whoever adds
@@ -25,12 +30,15 @@
 //! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] gives an arbiter over the same memory that
 //! keeps everything back until [`Arbiter::bind`].
 
+pub(crate) mod barrier;
+mod holders;
 mod partitioning;
 #[cfg(test)]
 mod tests;
 mod writer_ids;
 
-use crate::trace_writer::{TraceWriter, mark_loss};
+use crate::room::lock_with_room;
+use crate::trace_writer::{Holder, TraceWriter, mark_loss};
 pub use ferretto_proto::ids::BufferId;
 use ferretto_proto::messages::CommitDataRequest;
 use ferretto_proto::messages::commit_data_request::ChunksToMove;
@@ -38,9 +46,10 @@ use ferretto_smb::{
     ChunkId, FirstPacket, MAX_WRITER_ID, NewChunk, PageSize, ProducerSmb, ServiceSmb, SharedMemory,
     WriteChunk, WriterId,
 };
+use holders::Holders;
 pub use partitioning::Partitioning;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use writer_ids::WriterIds;
@@ -54,6 +63,13 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Chunks of so many bytes are committed at once, even if the buffer has room for more: what the service has freed soon is still in the
 /// processor's caches when it is written again.
 const MAX_BATCH_BYTES: usize = 256 * 1024;
+
+/// Chunks are taken back when one part in so many of the memory is open: in the rest is what the service has yet to read, and what
+/// writers take meanwhile.
+const MAX_OPEN_PART: usize = 2;
+
+/// And then so many that one part in so many less is.
+const TAKEN_BACK_PART: usize = 8;
 
 /// The longest that a waiting writer sleeps before it looks again.
 const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
@@ -157,6 +173,9 @@ pub struct Arbiter {
     /// A writer has waited for a chunk until its time was up, and none has been free since.
     waited_in_vain: AtomicBool,
     stall_limit: Duration,
+    holders: Mutex<Holders>,
+    /// Chunks are to be taken back when so many bytes are open.
+    open_limit: AtomicUsize,
     pending: Mutex<Pending>,
 }
 
@@ -226,7 +245,7 @@ impl fmt::Debug for Arbiter {
 }
 
 impl Arbiter {
-    /// Hands out the chunks of `smb`, whose pages it cuts as `partitioning` says (upstream always makes one chunk of each). Commits at
+    /// Prepares the process for taking chunks back, which takes some ten milliseconds once if it has several threads. Hands out the chunks of `smb`, whose pages it cuts as `partitioning` says (upstream always makes one chunk of each). Commits at
     /// once until [`Arbiter::set_batch_duration`] says otherwise.
     pub fn new(
         smb: ProducerSmb,
@@ -276,6 +295,9 @@ impl Arbiter {
         notify: impl Notify + 'static,
         stall_limit: Duration,
     ) -> Arc<Self> {
+        // When it is needed, threads multiply, and there is no time for it.
+        barrier::prepare();
+        let open_limit = AtomicUsize::new(smb.memory().size() / MAX_OPEN_PART);
         Arc::new(Self {
             smb: Arc::new(smb),
             service_end,
@@ -285,6 +307,8 @@ impl Arbiter {
             closed: AtomicBool::new(false),
             waited_in_vain: AtomicBool::new(false),
             stall_limit,
+            holders: Mutex::default(),
+            open_limit,
             pending: Mutex::new(Pending::new(Destination::PerWriter)),
         })
     }
@@ -304,6 +328,8 @@ impl Arbiter {
             closed: AtomicBool::new(self.closed.load(Ordering::Relaxed)),
             waited_in_vain: AtomicBool::new(false),
             stall_limit: self.stall_limit,
+            holders: Mutex::default(),
+            open_limit: AtomicUsize::new(self.smb.memory().size() / MAX_OPEN_PART),
             pending: Mutex::new(Pending {
                 batch: self.pending().batch,
                 ..Pending::new(Destination::Unbound)
@@ -364,6 +390,10 @@ impl Arbiter {
     /// Takes what is to be sent to the service, in the order in which it has to be sent. Requests taken by different
     /// calls must be sent in the order of the calls, so all calls are the endpoint's.
     pub fn take_requests(&self) -> Vec<Request> {
+        // To take chunks back that are not sent would free nothing.
+        if self.pending().destination != Destination::Unbound {
+            self.take_back_chunks();
+        }
         let mut pending = self.pending();
         let bound = match pending.destination {
             Destination::PerWriter => None,
@@ -411,6 +441,30 @@ impl Arbiter {
         requests
     }
 
+    /// Takes chunks back from writers if they have too many of them.
+    fn take_back_chunks(&self) {
+        let size = self.smb.memory().size();
+        let open = self.smb.open_bytes();
+        let limit = size / MAX_OPEN_PART;
+        if open > limit {
+            let chosen = self.holders().choose(open - (limit - size / TAKEN_BACK_PART));
+            Holder::take_back(&chosen, |chunk, target| {
+                let (returned, bytes) = (to_move(&chunk, target), chunk.size());
+                chunk.complete();
+                self.pending().add(returned, bytes);
+            });
+        }
+        // If there was not enough to be had, it is of no use to try again for each chunk.
+        let next = limit.max(self.smb.open_bytes() + size / TAKEN_BACK_PART);
+        self.open_limit
+            .store(if open > limit { next } else { limit }, Ordering::Relaxed);
+    }
+
+    /// Writers may be asked for the chunk in there.
+    pub(crate) fn add_holder(&self, writer: WriterId, holder: Arc<Holder>) {
+        self.holders().add(writer, holder);
+    }
+
     /// Acknowledges the service's flush request `id`, and with it all earlier ones. To be called when the data sources
     /// concerned have flushed their writers.
     pub fn acknowledge_flush(&self, id: u64) {
@@ -440,25 +494,28 @@ impl Arbiter {
         self.smb.take_chunk(layout, new)
     }
 
-    /// Wins a chunk, waiting for it if `policy` says so.
-    pub(crate) fn take_chunk(&self, new: NewChunk, policy: BufferExhaustedPolicy) -> Option<WriteChunk> {
+    /// Wins a chunk that is free.
+    pub(crate) fn take_free_chunk(&self, new: NewChunk) -> Option<WriteChunk> {
         if self.closed.load(Ordering::Relaxed) {
             return None;
         }
-        let chunk = self.win_chunk(new);
-        if chunk.is_none() {
-            return match policy {
-                BufferExhaustedPolicy::Drop => None,
-                BufferExhaustedPolicy::StallThenDrop if self.waited_in_vain.load(Ordering::Relaxed) => None,
-                BufferExhaustedPolicy::Stall | BufferExhaustedPolicy::StallThenDrop => {
-                    self.wait_for_chunk(new)
-                }
-            };
-        }
+        let chunk = self.win_chunk(new)?;
         if self.waited_in_vain.load(Ordering::Relaxed) {
             self.waited_in_vain.store(false, Ordering::Relaxed);
         }
-        chunk
+        if self.smb.open_bytes() > self.open_limit.load(Ordering::Relaxed) {
+            self.wake(self.pending(), Woken::HalfFull);
+        }
+        Some(chunk)
+    }
+
+    /// Waits for a chunk, if `policy` says so, when none was free.
+    pub(crate) fn await_chunk(&self, new: NewChunk, policy: BufferExhaustedPolicy) -> Option<WriteChunk> {
+        match policy {
+            BufferExhaustedPolicy::Drop => None,
+            BufferExhaustedPolicy::StallThenDrop if self.waited_in_vain.load(Ordering::Relaxed) => None,
+            BufferExhaustedPolicy::Stall | BufferExhaustedPolicy::StallThenDrop => self.wait_for_chunk(new),
+        }
     }
 
     #[cold]
@@ -484,23 +541,33 @@ impl Arbiter {
         let (returned, bytes) = (to_move(&chunk, target), chunk.size());
         // Before it is listed: the endpoint may commit it the moment that it is.
         chunk.complete();
-        let wake = {
-            let mut pending = self.pending();
-            pending.returned.push(returned);
-            pending.returned_bytes += bytes;
-            let half_full = pending.returned_bytes >= MAX_BATCH_BYTES.min(self.smb.memory().size() / 2);
-            let (woken, wake) = if half_full {
-                (Woken::HalfFull, Wake::HalfFull)
-            } else if pending.batch.is_zero() {
-                (Woken::Now, Wake::Now)
-            } else {
-                (Woken::AtEndOfBatch, Wake::Within(pending.batch))
-            };
-            let sooner = woken > pending.woken;
-            pending.woken = pending.woken.max(woken);
-            sooner.then_some(wake)
+        let mut pending = lock_with_room(|| self.pending(), |pending| &mut pending.returned, 1);
+        pending.add(returned, bytes);
+        let size = self.smb.memory().size();
+        let room = size.saturating_sub(self.smb.open_bytes());
+        let half_full = pending.returned_bytes >= MAX_BATCH_BYTES.min(room / 2);
+        let woken = if half_full {
+            Woken::HalfFull
+        } else if pending.batch.is_zero() {
+            Woken::Now
+        } else {
+            Woken::AtEndOfBatch
         };
-        if let Some(wake) = wake {
+        self.wake(pending, woken);
+    }
+
+    /// Has the endpoint woken, unless it is on its way already.
+    fn wake(&self, mut pending: MutexGuard<'_, Pending>, woken: Woken) {
+        let wake = match woken {
+            Woken::No => return,
+            Woken::AtEndOfBatch => Wake::Within(pending.batch),
+            Woken::Now => Wake::Now,
+            Woken::HalfFull => Wake::HalfFull,
+        };
+        let sooner = woken > pending.woken;
+        pending.woken = pending.woken.max(woken);
+        drop(pending);
+        if sooner {
             self.notify.wake(wake);
         }
     }
@@ -508,7 +575,8 @@ impl Arbiter {
     /// A writer has begun to lose packets for `target`, and has no chunk in which to say so: it may not come to have one before it
     /// ends, or the session does.
     pub(crate) fn note_untold_loss(&self, target: BufferId) {
-        let untold = &mut self.pending().untold_losses;
+        let mut pending = lock_with_room(|| self.pending(), |pending| &mut pending.untold_losses, 1);
+        let untold = &mut pending.untold_losses;
         if let Some(known) = untold.iter_mut().find(|known| known.target == target) {
             known.rows = (known.rows + 1).min(MAX_UNTOLD_ROWS);
             return;
@@ -566,19 +634,12 @@ impl Arbiter {
 
     /// Has what is pending sent at once.
     pub(crate) fn wake_now(&self) {
-        let sooner = {
-            let mut pending = self.pending();
-            let sooner = pending.woken < Woken::Now;
-            pending.woken = pending.woken.max(Woken::Now);
-            sooner
-        };
-        if sooner {
-            self.notify.wake(Wake::Now);
-        }
+        self.wake(self.pending(), Woken::Now);
     }
 
     /// Ends a writer that has returned all its chunks.
     pub(crate) fn end_writer(&self, writer: WriterId, chunks: HadChunks) {
+        self.holders().remove(writer);
         let mut pending = self.pending();
         if chunks == HadChunks::None
             && let Some(at) = pending.registered.iter().rposition(|(id, _)| *id == writer)
@@ -593,6 +654,11 @@ impl Arbiter {
         self.wake_now();
     }
 
+    fn holders(&self) -> MutexGuard<'_, Holders> {
+        // Nothing panics while it holds the lock.
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn pending(&self) -> MutexGuard<'_, Pending> {
         // Nothing panics while it holds the lock.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
@@ -600,6 +666,12 @@ impl Arbiter {
 }
 
 impl Pending {
+    /// A chunk that is to be committed.
+    fn add(&mut self, chunk: ChunksToMove, bytes: usize) {
+        self.returned.push(chunk);
+        self.returned_bytes += bytes;
+    }
+
     fn new(destination: Destination) -> Self {
         Self {
             destination,

@@ -11,6 +11,7 @@
 mod reply;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,15 +22,16 @@ use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::{Address, Stream};
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 use ferretto_proto::messages::{
-    AttachRequest, CloneSessionRequest, DetachRequest, FlushRequest, Message, ObserveEventsRequest,
-    QueryServiceStateRequest,
+    AttachRequest, ChangeTraceConfigRequest, CloneSessionRequest, DetachRequest, EnableTracingRequest,
+    FlushRequest, Message, ObserveEventsRequest, QueryServiceStateRequest,
 };
 use ferretto_wire::Writer;
 
 use crate::channel::{Channel, Step};
 pub use crate::channel::{ConnectError, Disconnect};
 use reply::Assembly;
-pub use reply::{ConsumerReply, Packets};
+pub use reply::ConsumerReply;
+pub use values::{Packets, StateScope};
 
 /// Room for the largest config, which has to fit one frame, and many small requests.
 const OUTGOING_BYTES: usize = 1024 * 1024;
@@ -51,15 +53,6 @@ pub enum ConsumerEvent {
     },
     /// The connection ended: drop the endpoint. No more events follow, but the failures of requests made later.
     Disconnected(Disconnect),
-}
-
-/// What part of the service's state to ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StateScope {
-    /// Producers, data sources and sessions.
-    Everything,
-    /// Tracing sessions only.
-    SessionsOnly,
 }
 
 /// A consumer's connection, see the [module](self).
@@ -163,7 +156,8 @@ impl ConsumerEndpoint {
         trace_config: &[u8],
         file: Option<OwnedFd>,
     ) -> Result<CallId, InvokeError> {
-        self.invoke(ConsumerMethod::EnableTracing, with_config(trace_config), file)
+        let request = with_config(EnableTracingRequest::TRACE_CONFIG, trace_config);
+        self.invoke(ConsumerMethod::EnableTracing, request, file)
     }
 
     /// Starts a session enabled with `deferred_start`.
@@ -173,7 +167,8 @@ impl ConsumerEndpoint {
 
     /// Changes what can be changed in the config of a running session: producer filters, mostly.
     pub fn change_trace_config(&mut self, trace_config: &[u8]) -> Result<CallId, InvokeError> {
-        self.invoke(ConsumerMethod::ChangeTraceConfig, with_config(trace_config), None)
+        let request = with_config(ChangeTraceConfigRequest::TRACE_CONFIG, trace_config);
+        self.invoke(ConsumerMethod::ChangeTraceConfig, request, None)
     }
 
     /// Stops the session. [`ConsumerReply::TracingDisabled`], for the request that enabled it, tells when it is stopped.
@@ -287,7 +282,7 @@ impl ConsumerEndpoint {
         if let ConsumerReply::Attached { .. } = reply {
             // The end of the session is told to whoever asked for it last.
             let mut notification_only = Writer::new();
-            notification_only.varint_field(ATTACH_NOTIFICATION_ONLY, 1);
+            notification_only.varint_field(EnableTracingRequest::ATTACH_NOTIFICATION_ONLY, 1);
             let arguments = notification_only.as_slice().to_vec();
             if self
                 .invoke(ConsumerMethod::EnableTracing, arguments, None)
@@ -312,13 +307,9 @@ impl AsFd for ConsumerEndpoint {
     }
 }
 
-/// The config in `EnableTracingRequest` and in `ChangeTraceConfigRequest`.
-const TRACE_CONFIG: u32 = 1;
-/// In `EnableTracingRequest`.
-const ATTACH_NOTIFICATION_ONLY: u32 = 2;
-
-fn with_config(trace_config: &[u8]) -> Vec<u8> {
+/// A request that has the config in its field of this number.
+fn with_config(number: u32, trace_config: &[u8]) -> Vec<u8> {
     let mut request = Writer::with_capacity(trace_config.len() + 16);
-    request.bytes_field(TRACE_CONFIG, trace_config);
+    request.bytes_field(number, trace_config);
     request.as_slice().to_vec()
 }

@@ -25,14 +25,18 @@ use ferretto_smb::{
     ChunkFlags, ChunkId, DROPPED_PACKET_SIZE, FirstPacket, MAX_PACKETS_PER_CHUNK, NewChunk, WriteChunk,
     WriterId,
 };
-use ferretto_wire::{Cursor, Writer, varint_len};
+use ferretto_wire::{ShortMessage, Writer, put_padded_varint, varint_len};
 use std::sync::Arc;
 
+mod held;
 mod in_place;
 mod prepared;
 #[cfg(test)]
 mod tests;
+mod turns;
 
+use held::Held;
+pub(crate) use held::{Holder, Seen};
 pub use prepared::PreparedPacket;
 
 /// Bytes of the longest length in front of a packet or fragment.
@@ -76,6 +80,9 @@ pub struct TraceWriter {
     id: WriterId,
     target: BufferId,
     policy: BufferExhaustedPolicy,
+    /// The chunk in hand, between packets and while those are written that fit it. There is none while a preamble has to be told.
+    held: Held,
+    /// The chunk in hand, while a packet is written that may need another.
     current: Option<OpenChunk>,
     next_chunk: ChunkId,
     preamble: Preamble,
@@ -93,11 +100,14 @@ impl TraceWriter {
         target: BufferId,
         policy: BufferExhaustedPolicy,
     ) -> Self {
+        let held = Held::new(target);
+        arbiter.add_holder(id, held.holder().clone());
         Self {
             arbiter,
             id,
             target,
             policy,
+            held,
             current: None,
             next_chunk: ChunkId(0),
             preamble: Preamble::FirstOnSequence,
@@ -134,15 +144,18 @@ impl TraceWriter {
     /// room and the policy says so, which [`TraceWriter::losses`] tells.
     #[inline]
     pub fn write_packet(&mut self, packet: &[u8]) {
-        match &mut self.current {
-            Some(open) if self.preamble == Preamble::None && open.has_room_beyond(packet.len()) => {
+        match self.held.open() {
+            Some(mut open) if open.has_room_beyond(packet.len()) => {
                 open.append(Parts {
                     head: &[],
                     tail: packet,
                 });
                 open.publish();
             }
-            _ => self.write_or_drop(packet),
+            open => {
+                drop(open);
+                self.write_or_drop(packet);
+            }
         }
     }
 
@@ -151,36 +164,38 @@ impl TraceWriter {
     #[inline(always)]
     #[must_use]
     pub fn write_prepared(&mut self, packet: &PreparedPacket, end: u32) -> bool {
-        match &mut self.current {
-            Some(open) if self.preamble == Preamble::None => open.append_prepared(packet, end),
-            _ => false,
+        match self.held.open() {
+            Some(mut open) => open.append_prepared(packet, end),
+            None => false,
         }
     }
 
-    /// Writes the packet that `fill` encodes, if it is no longer than [`MAX_SHORT_LEN`](ferretto_wire::MAX_SHORT_LEN) bytes and there is
+    /// Writes a packet that encodes itself, if it is no longer than [`MAX_SHORT_LEN`](ferretto_wire::MAX_SHORT_LEN) bytes and there is
     /// room; else nothing happens, and it is to be written as any other packet.
     #[inline(always)]
     #[must_use]
-    pub fn write_short(&mut self, fill: impl for<'w> FnOnce(Cursor<'w>) -> Option<Cursor<'w>>) -> bool {
-        match &mut self.current {
-            Some(open) if self.preamble == Preamble::None => open.encode_short(fill),
-            _ => false,
-        }
+    pub fn write_short(&mut self, packet: impl ShortMessage) -> bool {
+        self.held.open().is_some_and(|mut open| open.encode_short(packet))
     }
 
     /// Writes the packet that `fill` encodes, with the same care for losses as [`TraceWriter::write_packet`]. If `fill` panics
     /// there is no packet.
     #[inline]
     pub fn packet<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
-        match &mut self.current {
-            Some(open) if self.preamble == Preamble::None && open.may_encode_in_place() => {
-                let (encoded, result) = open.encode_in_place(&mut self.encoder, fill);
-                if encoded == in_place::Encoded::Elsewhere {
-                    self.write_encoded();
-                }
+        let in_place = {
+            let mut open = self.held.open();
+            match &mut open {
+                Some(open) if open.may_encode_in_place() => Ok(open.encode_in_place(&mut self.encoder, fill)),
+                _ => Err(fill),
+            }
+        };
+        match in_place {
+            Ok((in_place::Encoded::InPlace, result)) => result,
+            Ok((in_place::Encoded::Elsewhere, result)) => {
+                self.write_encoded();
                 result
             }
-            _ => {
+            Err(fill) => {
                 self.encoder.clear();
                 let result = fill(&mut self.encoder);
                 self.write_encoded();
@@ -202,7 +217,7 @@ impl TraceWriter {
 
     /// Returns the current chunk, and has the endpoint commit it and all others that wait for that.
     pub fn flush(&mut self) {
-        if let Some(open) = self.current.take() {
+        if let Some(open) = self.held.take() {
             self.return_chunk(open);
         }
         self.arbiter.wake_now();
@@ -210,6 +225,15 @@ impl TraceWriter {
 
     #[cold]
     fn write_or_drop(&mut self, packet: &[u8]) {
+        self.current = self.held.take();
+        self.returned += self.held.taken_back();
+        self.write_in_parts_or_drop(packet);
+        if let Some(open) = self.current.take() {
+            self.held.put(open);
+        }
+    }
+
+    fn write_in_parts_or_drop(&mut self, packet: &[u8]) {
         let parts = Parts {
             head: self.preamble.bytes(),
             tail: packet,
@@ -274,9 +298,20 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Returns the current chunk, if there is a next one.
+    /// Returns the current chunk, and takes the next one. If there is none the current one stays, for the loss to be told in it; but a writer that waits
+    /// keeps none from others.
     fn turn_over(&mut self) -> Result<(), NoChunk> {
-        let next = self.take_chunk(FirstPacket::Whole)?;
+        let new = self.new_chunk(FirstPacket::Whole);
+        let next = match self.arbiter.take_free_chunk(new) {
+            None if self.policy != BufferExhaustedPolicy::Drop => {
+                if let Some(full) = self.current.take() {
+                    self.return_chunk(full);
+                }
+                self.arbiter.await_chunk(new, self.policy)
+            }
+            next => next,
+        };
+        let next = self.begin(next)?;
         if let Some(full) = self.current.replace(next) {
             self.return_chunk(full);
         }
@@ -284,12 +319,22 @@ impl TraceWriter {
     }
 
     fn take_chunk(&mut self, first: FirstPacket) -> Result<OpenChunk, NoChunk> {
-        let new = NewChunk {
+        let new = self.new_chunk(first);
+        let chunk = self.arbiter.take_free_chunk(new);
+        let chunk = chunk.or_else(|| self.arbiter.await_chunk(new, self.policy));
+        self.begin(chunk)
+    }
+
+    fn new_chunk(&self, first: FirstPacket) -> NewChunk {
+        NewChunk {
             writer: self.id,
             chunk: self.next_chunk,
             first,
-        };
-        let chunk = self.arbiter.take_chunk(new, self.policy).ok_or(NoChunk)?;
+        }
+    }
+
+    fn begin(&mut self, chunk: Option<WriteChunk>) -> Result<OpenChunk, NoChunk> {
+        let chunk = chunk.ok_or(NoChunk)?;
         self.next_chunk = self.next_chunk.next();
         Ok(OpenChunk::new(chunk))
     }
@@ -303,7 +348,7 @@ impl TraceWriter {
 
 impl Drop for TraceWriter {
     fn drop(&mut self) {
-        if let Some(open) = self.current.take() {
+        if let Some(open) = self.held.take() {
             self.return_chunk(open);
         }
         let chunks = match self.next_chunk {
@@ -360,6 +405,12 @@ impl OpenChunk {
             used: 0,
             packets: 0,
         }
+    }
+
+    /// What others see of it: that it has packets, and whether more have come.
+    #[inline(always)]
+    fn mark(&self) -> u32 {
+        self.packets.into()
     }
 
     #[inline]
@@ -421,7 +472,8 @@ impl OpenChunk {
     /// Writes a packet behind its length, which takes `size_len` bytes, at the end of what is used.
     #[inline]
     fn put(&mut self, packet: Parts<'_>, size_len: usize) {
-        let size = encode_size(packet.len(), size_len);
+        let mut size = [0; MAX_SIZE_LEN];
+        put_padded_varint(&mut size[..size_len], packet.len() as u64);
         if self.room() >= MAX_SIZE_LEN {
             // A store of constant length. What is too much of it is overwritten by the packet, or unused.
             self.chunk.write(self.used, &size);
@@ -458,10 +510,9 @@ impl OpenChunk {
             self.close();
             return Told::No;
         }
-        self.chunk.write(
-            self.used,
-            &encode_size(DROPPED_PACKET_SIZE as usize, MAX_SIZE_LEN),
-        );
+        let mut size = [0; MAX_SIZE_LEN];
+        put_padded_varint(&mut size, DROPPED_PACKET_SIZE.into());
+        self.chunk.write(self.used, &size);
         self.publish();
         Told::Yes
     }
@@ -485,15 +536,4 @@ pub(crate) fn mark_loss(chunk: WriteChunk) -> WriteChunk {
 struct Fragment {
     /// Where it ends in the chunk's payload.
     end: usize,
-}
-
-/// `size` as a varint of `len` bytes, padded if it needs fewer.
-#[inline]
-fn encode_size(size: usize, len: usize) -> [u8; MAX_SIZE_LEN] {
-    let mut bytes = [0; MAX_SIZE_LEN];
-    for (index, byte) in bytes[..len].iter_mut().enumerate() {
-        let more = if index + 1 < len { 0x80 } else { 0 };
-        *byte = (size >> (7 * index)) as u8 & 0x7f | more;
-    }
-    bytes
 }

@@ -55,7 +55,7 @@ fn draw(frame: u64) {
         } else {
             "Outdoors"
         };
-        trace_state!(&RENDERING, scene, &SCENE);
+        trace_state!(&RENDERING, &SCENE, scene);
     }
     for player in 0..3 {
         // Ends with the block.

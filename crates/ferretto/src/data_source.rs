@@ -5,6 +5,7 @@
 //!
 //! ```
 //! use ferretto::data_source::{DataSource, DataSourceHandle, SetUp};
+//! use ferretto::wire::Reader;
 //!
 //! struct Temperature {
 //!     unit: &'static str,
@@ -16,8 +17,11 @@
 //!     type Thread = ();
 //!
 //!     fn set_up(set_up: &SetUp<'_>) -> Self {
-//!         // What a session wants is in its config.
-//!         let in_fahrenheit = set_up.config.legacy_config.as_deref() == Some("imperial");
+//!         // What a session wants is in its config: here in the field `legacy_config`, which is a text.
+//!         const LEGACY_CONFIG: u32 = 1000;
+//!         let mut fields = Reader::new(set_up.encoded_config).flatten();
+//!         let wish = fields.find(|field| field.number == LEGACY_CONFIG);
+//!         let in_fahrenheit = wish.and_then(|wish| wish.value.as_bytes()) == Some(b"imperial");
 //!         Temperature { unit: if in_fahrenheit { "F" } else { "C" } }
 //!     }
 //! }
@@ -27,14 +31,17 @@
 //! ferretto::initialize(ferretto::Options::system());
 //! TEMPERATURE.register();
 //! TEMPERATURE.trace(|ctx| {
+//!     const FOR_TESTING: u32 = 900;
+//!     const STR: u32 = 1;
 //!     let unit = ctx.instance.unit;
-//!     ctx.packet(|packet| {
-//!         packet.for_testing(|event| {
-//!             event.str(format!("21 {unit}"));
-//!         });
+//!     ctx.encode(|packet| {
+//!         packet.nested(FOR_TESTING, |event| event.bytes_field(STR, format!("21 {unit}").as_bytes()));
 //!     });
 //! });
 //! ```
+//!
+//! With the feature `unstable-proto` fields have names: `set_up.config.legacy_config`, and
+//! `ctx.packet(|packet| { packet.for_testing(|event| { event.str(..); }); })`.
 //!
 //! Where nothing is recorded, [`DataSourceHandle::trace`] costs a load and a branch. Where something is, each thread writes a sequence of
 //! packets of its own for each instance, straight into the memory shared with the service.
@@ -48,16 +55,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use ferretto_client::arbiter::BufferExhaustedPolicy;
 use ferretto_client::trace_writer::TraceWriter;
+#[cfg(feature = "unstable-proto")]
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+#[cfg(feature = "unstable-proto")]
 use ferretto_proto::write::TracePacket;
+use ferretto_wire::Writer;
 
 use crate::muxer;
+use crate::off::OFF;
 pub use crate::options::{Backend, Concurrency};
-use crate::source::{self, Acknowledge, MAX_INSTANCES};
+use crate::source::{Acknowledge, MAX_INSTANCES};
+use crate::track_event;
 use instances::{Bridge, InstanceSlot};
 
 /// Who decides what happens when the shared memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum PolicySource {
     /// The data source.
     DataSource,
@@ -88,8 +101,10 @@ pub trait DataSource: Send + Sync + Sized + 'static {
     /// How many instances there may be at the same time.
     const CONCURRENCY: Concurrency = Concurrency::Many;
 
-    /// What services are told of it. The SDK adds what it does for all: the id, that starting and stopping is acknowledged (stopping
-    /// only if `will_notify_on_stop` is not set to false here), and that incremental state is cleared.
+    /// What services are told of it; without the feature `unstable-proto`, its name. The SDK adds what it does for all: the id, that starting
+    /// and stopping is acknowledged (stopping only if `will_notify_on_stop` is not set to false here), and that incremental state is
+    /// cleared. Of the schema's types, so [not part of what stays stable](crate#stability).
+    #[cfg(feature = "unstable-proto")]
     fn descriptor() -> DataSourceDescriptor {
         DataSourceDescriptor {
             name: Some(Self::NAME.to_owned()),
@@ -120,9 +135,11 @@ pub trait DataSource: Send + Sync + Sized + 'static {
     fn will_clear_incremental_state(&self) {}
 
     /// Whether what was recorded [from startup on](crate::startup_tracing) by one config is what a session asks for by another. Usually
-    /// if they are equal in all that services do not fill in.
+    /// if they are equal in all that services do not fill in; without the feature `unstable-proto`, always then. Of the schema's types, so
+    /// [not part of what stays stable](crate#stability).
+    #[cfg(feature = "unstable-proto")]
     fn can_adopt(startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
-        source::equal_but_for_the_service(startup, session)
+        crate::source::difference(startup, session).is_none()
     }
 }
 
@@ -132,7 +149,9 @@ pub trait DataSource: Send + Sync + Sized + 'static {
 pub struct SetUp<'a> {
     /// Whose session it is for.
     pub backend: Backend,
-    /// The config, as far as this version of Perfetto's schema knows it.
+    /// The config, as far as this version of Perfetto's schema knows it. Of the schema's types, so [not part of what stays
+    /// stable](crate#stability).
+    #[cfg(feature = "unstable-proto")]
     pub config: &'a DataSourceConfig,
     /// The config as the session has it, byte for byte: with fields of your own.
     pub encoded_config: &'a [u8],
@@ -212,6 +231,9 @@ impl<D: DataSource> DataSourceHandle<D> {
     /// Offers the data source to all services, now and when they are connected to. May come before
     /// [`initialize`](crate::initialize). Once is enough.
     pub fn register(&'static self) {
+        if OFF {
+            return;
+        }
         muxer::once(&self.registered, || Registration {
             index: thread_state::next_index(),
             entry: muxer::register(std::sync::Arc::new(Bridge(self))),
@@ -226,6 +248,7 @@ impl<D: DataSource> DataSourceHandle<D> {
     }
 
     /// Has services told what [`DataSource::descriptor`] says now.
+    #[cfg(feature = "unstable-proto")]
     pub fn update_descriptor(&'static self) {
         if let Some(registration) = self.registered.get() {
             muxer::source_changed(registration.entry);
@@ -235,7 +258,7 @@ impl<D: DataSource> DataSourceHandle<D> {
     /// Whether some session records it.
     #[inline]
     pub fn is_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed) != 0
+        !OFF && self.active.load(Ordering::Relaxed) != 0
     }
 
     /// Calls `write` for each instance that records, if there are any: to write packets, or whatever else. What `write` traces in turn
@@ -243,7 +266,7 @@ impl<D: DataSource> DataSourceHandle<D> {
     #[inline]
     pub fn trace(&'static self, write: impl FnMut(&mut TraceContext<'_, D>)) {
         let active = self.active.load(Ordering::Relaxed);
-        if active != 0 {
+        if !OFF && active != 0 {
             thread_state::trace(self, active, write);
         }
     }
@@ -263,7 +286,13 @@ pub struct TraceContext<'a, D: DataSource> {
 }
 
 impl<D: DataSource> TraceContext<'_, D> {
+    /// As [`PacketWriter::encode`].
+    pub fn encode<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
+        self.writer.encode(fill)
+    }
+
     /// As [`PacketWriter::packet`].
+    #[cfg(feature = "unstable-proto")]
     pub fn packet<R>(&mut self, fill: impl FnOnce(&mut TracePacket<'_>) -> R) -> R {
         self.writer.packet(fill)
     }
@@ -282,9 +311,17 @@ impl<D: DataSource> fmt::Debug for TraceContext<'_, D> {
 pub struct PacketWriter<'a>(&'a mut TraceWriter);
 
 impl PacketWriter<'_> {
-    /// Writes a packet: `fill` appends its fields, straight into the memory shared with the service.
+    /// Writes a packet: `fill` appends fields of a `TracePacket` by their numbers, straight into the memory shared with the service. Those
+    /// that only services write are not for it.
+    pub fn encode<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
+        self.0.packet(fill)
+    }
+
+    /// As [`PacketWriter::encode`], with a method for each field. Of the schema's types, so [not part of what stays
+    /// stable](crate#stability).
+    #[cfg(feature = "unstable-proto")]
     pub fn packet<R>(&mut self, fill: impl FnOnce(&mut TracePacket<'_>) -> R) -> R {
-        self.0.packet(|writer| fill(&mut TracePacket::new(writer)))
+        self.encode(|writer| fill(&mut TracePacket::new(writer)))
     }
 
     /// Writes a packet that is encoded already, without the fields that only services write.
@@ -294,13 +331,14 @@ impl PacketWriter<'_> {
 
     /// Hands what was written to the service, now.
     pub fn flush(&mut self) {
+        let _confined = track_event::confine();
         self.0.flush();
     }
 
     /// Hands what was written to the service, and has `done` called on the SDK's thread once the service has it. If the connection is
     /// lost before, `done` is dropped.
     pub fn flush_then(&mut self, done: impl FnOnce() + Send + 'static) {
-        self.0.flush();
+        self.flush();
         muxer::post(muxer::Command::Sync(Box::new(done)));
     }
 

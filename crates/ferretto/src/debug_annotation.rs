@@ -1,11 +1,11 @@
 //! Debug annotations: the arguments of events, of any type.
 //!
 //! The macros of track events call [`DebugAnnotation::write_annotation`] for each `"name" => value` they are given, and whoever wants
-//! a type of their own there derives or implements it, or wraps the value in [`display`], [`debug`] or [`from_fn`]. Values
+//! a type of their own there derives or implements it, or wraps the value in [`display`], [`debug`], [`error()`] or [`from_fn`]. Values
 //! go straight into the packet: nothing here allocates, and nothing is kept.
 //!
 //! ```
-//! use ferretto::debug_annotation::{AnnotationValue, DebugAnnotation, display};
+//! use ferretto::debug_annotation::{AnnotationValue, DebugAnnotation};
 //!
 //! struct Request {
 //!     url: String,
@@ -21,7 +21,7 @@
 //!                 .entry("url", &self.url)
 //!                 .entry("retries", self.retries)
 //!                 .entry("deadline", self.deadline)
-//!                 .entry("error", display(&self.error));
+//!                 .entry("error", &self.error);
 //!         });
 //!     }
 //! }
@@ -39,21 +39,29 @@
 
 use std::fmt;
 
-use ferretto_proto::write::{self, DebugAnnotation as Field};
+use ferretto_proto::write::DebugAnnotation as Field;
 use ferretto_wire::{Cursor, Writer};
+
+use crate::private::AnnotationFront;
 
 use text::write_text;
 
+mod error;
 mod impls;
+#[cfg(feature = "serde_json")]
+mod json;
 mod text;
+mod time;
+
+pub use error::{ErrorValue, error};
 
 #[cfg(test)]
 mod tests;
 
 /// A value that can be an argument of an event.
 ///
-/// Implemented for numbers, text, collections, paths, addresses and more; see the list below. It can be derived with
-/// `#[derive(DebugAnnotation)]`.
+/// Implemented for numbers, text, times, errors, collections, paths, addresses and more; see the list below. With the feature `serde_json` also
+/// for its values. It can be derived with `#[derive(DebugAnnotation)]`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of an event",
     label = "needs `DebugAnnotation`",
@@ -86,19 +94,19 @@ pub enum Scalar<'a> {
 }
 
 impl Scalar<'_> {
-    /// Writes an annotation of an event's, whose name has this id, if there is room for it.
+    /// Writes an annotation of an event's that begins like this, if there is room for it.
     #[inline(always)]
-    pub(crate) fn put(self, event: Cursor<'_>, name: u32) -> Option<Cursor<'_>> {
-        event.nested(write::TrackEvent::DEBUG_ANNOTATIONS, |annotation| {
-            let annotation = annotation.varint_field(Field::NAME_IID, u64::from(name))?;
-            match self {
-                Scalar::Bool(value) => annotation.varint_field(Field::BOOL_VALUE, u64::from(value)),
-                Scalar::Int(value) => annotation.varint_field(Field::INT_VALUE, value as u64),
-                Scalar::Uint(value) => annotation.varint_field(Field::UINT_VALUE, value),
-                Scalar::Double(value) => annotation.fixed64_field(Field::DOUBLE_VALUE, value.to_bits()),
-                Scalar::Text(value) => annotation.bytes_field(Field::STRING_VALUE, value.as_bytes()),
-            }
-        })
+    pub(crate) fn put<'w>(self, event: Cursor<'w>, front: &AnnotationFront) -> Option<Cursor<'w>> {
+        let (annotation, length) =
+            event.nested_with_front(&front.bytes, front.len(), AnnotationFront::LENGTH_AT)?;
+        let annotation = match self {
+            Scalar::Bool(value) => annotation.varint_field(Field::BOOL_VALUE, u64::from(value)),
+            Scalar::Int(value) => annotation.varint_field(Field::INT_VALUE, value as u64),
+            Scalar::Uint(value) => annotation.varint_field(Field::UINT_VALUE, value),
+            Scalar::Double(value) => annotation.fixed64_field(Field::DOUBLE_VALUE, value.to_bits()),
+            Scalar::Text(value) => annotation.bytes_field(Field::STRING_VALUE, value.as_bytes()),
+        }?;
+        Some(annotation.end_nested(length))
     }
 }
 

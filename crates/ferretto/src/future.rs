@@ -7,6 +7,7 @@
 //! - [`#[trace_function]`](macro@crate::trace_function) on an `async fn` is such a slice from the first poll to the end.
 //! - [`in_slice`](TraceFuture::in_slice) is the same for any future.
 //! - [`polls_in`](TraceFuture::polls_in) shows when a future has a thread, and which.
+//! - [`in_task`](TraceFuture::in_task) gives a future a track of its own, with its polls, and arrows from what woke it.
 //!
 //! ```
 //! use ferretto::future::TraceFuture;
@@ -26,34 +27,73 @@
 //! }
 //! ```
 //!
+//! # Children
+//! A slice that begins while a future in another's slice is polled is a child of that slice: which query belongs to which request can be seen.
+//! It stands on the same line, within the other, through all awaits and on whatever threads. Children that are under way at the same time, as of
+//! `join!` or `select!`, have a line each, below that of the parent.
+//!
+//! A future that is spawned is polled by others, and its slices have no parent, unless it is said: by
+//! [`in_current_slice`](TraceFuture::in_current_slice) or [`child_of`](TraceFuture::child_of).
+//!
+//! ```
+//! use ferretto::future::TraceFuture;
+//! use ferretto::trace_function;
+//!
+//! # fn spawn<F: Future + Send + 'static>(_: F) {}
+//! #[trace_function("net", args(number))]
+//! async fn serve(number: u64) {
+//!     query("select …").await; // on the request's line, within it
+//!     spawn(query("insert …").in_current_slice()); // on a line below
+//! }
+//!
+//! #[trace_function("db", args)]
+//! async fn query(sql: &str) {
+//!     // …
+//! }
+//! # drop(serve(1));
+//! ```
+//!
+//! A slice that outlives its parent (a future or an [`AsyncSlice`] that was moved out of it) goes on on a line of its own when the parent ends, under
+//! its name but without its arguments.
+//!
 //! # How they look
-//! The tracks are below one named `Async`, below that of the process. Each is named after its slices, and viewers draw tracks of
-//! one name as one, with slices that overlap below each other. A track is used again when its slice has ended.
+//! The tracks are below one named `Async`, below that of the process. Each is named after the slice at its bottom and drawn on a line of its own,
+//! with its children's lines right below it. A track is used again when its slices have ended. At each place in the code that is so for up to 512 slices
+//! at a time, and for up to 64 children of one slice; of more than those, viewers draw the tracks of one name as one.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use ferretto_proto::write::TrackDescriptor;
+use ferretto_wire::Writer;
 use pin_project_lite::pin_project;
 
+use crate::trace_context::{InContext, TraceContext};
 use crate::track::{Parent, Track, TrackLike};
-use crate::track_event::Slice;
+use crate::track_event::EventContext;
 use crate::track_event::private::OpenSlice;
 
+mod current;
 mod lanes;
+mod task;
+mod turn;
 
 #[cfg(test)]
 mod tests;
 
+use current::Entered;
+use lanes::{At, Children, ParentSlice};
 #[doc(hidden)]
-pub use lanes::{Lane, Lanes};
+pub use lanes::{Lane, Lanes, Taken};
+pub use task::Task;
 
-/// Begins a slice on a track of its own; the value ends it when it is dropped, on whatever thread.
+/// Begins a slice that is bound to no thread; the value ends it when it is dropped, wherever that is.
 ///
-/// Takes what [`trace_slice!`](crate::trace_slice) takes. With `track = track` the slice is on that one, which is then for you to keep
-/// free of others. If the name is not a literal, it is not known in time to be that of the track, which is named after
+/// It is within the slice whose future the thread is polling, if there is one (see [`future`](crate::future#children)), and on a track of its own
+/// otherwise. Takes what [`trace_slice!`](crate::trace_slice) takes. With `track = track` the slice is on that one, which is then for you to keep
+/// free of others. If the name is not a constant, it is not known in time to be that of the track, which is named after
 /// the module.
 ///
 /// ```
@@ -65,23 +105,9 @@ pub use lanes::{Lane, Lanes};
 /// ```
 #[macro_export]
 macro_rules! trace_async {
-    // What is allowed here is for tracks that are given: they come after the one here and take its place.
-    ($category:expr, $name:literal $(, $($rest:tt)*)?) => {{
-        #[allow(dead_code)]
-        static LANES: $crate::future::Lanes = $crate::future::Lanes::new($name);
-        #[allow(unused_mut)]
-        let mut lane = $crate::private::None;
-        let slice = $crate::trace_slice!($category, $name, track = LANES.take_for(&mut lane) $(, $($rest)*)?);
-        $crate::future::AsyncSlice::new(slice, lane)
-    }};
-    ($category:expr, $name:expr $(, $($rest:tt)*)?) => {{
-        #[allow(dead_code)]
-        static LANES: $crate::future::Lanes = $crate::future::Lanes::new(::core::module_path!());
-        #[allow(unused_mut)]
-        let mut lane = $crate::private::None;
-        let slice = $crate::trace_slice!($category, $name, track = LANES.take_for(&mut lane) $(, $($rest)*)?);
-        $crate::future::AsyncSlice::new(slice, lane)
-    }};
+    ($($event:tt)*) => {
+        $crate::__event!(@called "trace_async!" [async_slice SliceBegin] $($event)*)
+    };
 }
 
 /// A slice that began and has not ended: see [`trace_async!`](crate::trace_async).
@@ -101,56 +127,109 @@ macro_rules! trace_async {
 /// While nobody records it, and with a track that was chosen, that is the track of the process.
 #[must_use = "the slice ends when this is dropped"]
 #[derive(Debug)]
-pub struct AsyncSlice {
-    // Dropped in this order: the lane may be another's once it is free.
-    slice: OpenSlice,
-    lane: Option<Lane>,
-}
+// Two words, which move in registers: functions that nobody records hand it on as a constant. `None` if nobody records it, also while its
+// future is polled.
+pub struct AsyncSlice(Option<At>);
 
 impl AsyncSlice {
+    /// One that nobody records.
     #[doc(hidden)]
-    #[inline]
-    pub fn new(slice: Slice, lane: Option<Lane>) -> Self {
-        Self {
-            slice: slice.into_open(),
-            lane,
-        }
+    #[inline(always)]
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// One that began: in `place`, or on a track that was chosen.
+    #[doc(hidden)]
+    #[inline(never)]
+    pub fn begun(slice: OpenSlice, place: Option<Taken>) -> Self {
+        Self(
+            slice
+                .is_recorded()
+                .then(|| place.unwrap_or_else(Taken::elsewhere).filled(slice)),
+        )
     }
 
     /// Whether anybody records it.
     pub fn is_recorded(&self) -> bool {
-        self.slice.is_recorded()
+        self.0.is_some()
+    }
+
+    /// Ends the slice, with what `fill` adds to the event: as [`Slice::end_with`](crate::Slice::end_with).
+    ///
+    /// If another thread ends or begins a slice on the same line at this very moment, the arguments are left out.
+    pub fn end_with(mut self, fill: impl Fn(&mut EventContext<'_, '_>)) {
+        if let Some(at) = self.0.take() {
+            at.end(|slice| slice.end_by(fill));
+        }
+    }
+
+    /// The lane that it is drawn on.
+    fn lane(&self) -> Option<&Lane> {
+        self.0.as_ref()?.drawn_on()
+    }
+
+    /// A parent for what is at work beside it.
+    fn beside(&self) -> Option<ParentSlice> {
+        self.lane()?;
+        self.0.clone().map(|at| ParentSlice {
+            at,
+            children: Children::Beside,
+        })
+    }
+}
+
+impl Drop for AsyncSlice {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Nothing is left for the compiler to drop: this is one branch while nobody records.
+        if let Some(at) = self.0.take() {
+            at.end_plainly();
+        }
     }
 }
 
 impl TrackLike for AsyncSlice {
     fn track(&self) -> Track {
-        self.lane.as_ref().map_or(Track::process(), Lane::track)
+        self.lane().map_or(Track::process(), Lane::track)
     }
 
-    fn write_descriptor(&self, descriptor: &mut TrackDescriptor<'_>) {
-        match &self.lane {
+    fn write_descriptor(&self, descriptor: &mut Writer) {
+        match self.lane() {
             Some(lane) => lane.write_descriptor(descriptor),
             None => Track::process().write_descriptor(descriptor),
         }
     }
 
     fn known_parent(&self) -> Option<Parent<'_>> {
-        self.lane.as_ref().and_then(Lane::known_parent)
+        self.lane().and_then(Lane::known_parent)
+    }
+}
+
+/// Has `future` in `slice`, which has begun: what `#[trace_function]` expands to.
+#[doc(hidden)]
+#[inline]
+pub fn in_slice<F: Future>(slice: AsyncSlice, future: F) -> InSlice<F, fn() -> AsyncSlice> {
+    InSlice {
+        future,
+        begin: None,
+        slice,
+        end: Some(()),
     }
 }
 
 /// Slices for any future.
 pub trait TraceFuture: Future + Sized {
-    /// Keeps what `begin` returns, a slice of [`trace_async!`](crate::trace_async), from when the future is first polled until it is ready
-    /// or dropped.
+    /// Keeps the slice of [`trace_async!`](crate::trace_async) that `begin` returns from when the future is first polled until it is ready
+    /// or dropped. What begins while it is polled is a [child](self#children).
     ///
     /// For a slice that begins right away, begin it before: `let slice = trace_async!(…); future.in_slice(move || slice)`.
-    fn in_slice<S, B: FnOnce() -> S>(self, begin: B) -> InSlice<Self, B, S> {
+    fn in_slice<B: FnOnce() -> AsyncSlice>(self, begin: B) -> InSlice<Self, B> {
         InSlice {
             future: self,
             begin: Some(begin),
-            slice: None,
+            slice: AsyncSlice::none(),
+            end: Some(()),
         }
     }
 
@@ -158,43 +237,170 @@ pub trait TraceFuture: Future + Sized {
     fn polls_in<S, B: FnMut() -> S>(self, begin: B) -> PollsIn<Self, B> {
         PollsIn { future: self, begin }
     }
+
+    /// Gives the future a track of this name, below one named `Tasks`: with its life, from the first poll that is recorded to the end, and in that
+    /// its polls. Between those it is idle.
+    ///
+    /// Each poll is on the track of its thread, too, under the task's name, and arrows lead to it from each `wake`: an instant on the thread that
+    /// woke the task. The end of the life has as arguments how often the task was polled (`polls`) and woken (`wakes`), how often it woke itself
+    /// while it was polled (`self_wakes`), how long all polls took, and the longest (`busy_ns`, `longest_poll_ns`: a long one keeps the thread from
+    /// other tasks). All are of the category `task`.
+    ///
+    /// ```
+    /// use ferretto::future::TraceFuture;
+    ///
+    /// # fn spawn<F: Future + Send + 'static>(_: F) {}
+    /// # async fn serve(_: u64) {}
+    /// for number in 0..4 {
+    ///     spawn(serve(number).in_task("connection"));
+    /// }
+    /// ```
+    ///
+    /// While somebody records, the future gets a waker of ours, which wakes the executor's. Futures that look for their executor in the
+    /// waker, as those of embassy do, do not find it there.
+    fn in_task(self, name: impl Into<Cow<'static, str>>) -> Task<Self> {
+        Task::new(self, name.into())
+    }
+
+    /// Has [`TraceContext::current`] be `context` while the future is polled.
+    fn in_context(self, context: TraceContext) -> InContext<Self> {
+        InContext::new(self, context)
+    }
+
+    /// Has slices that begin in the future be children of the slice that this is called in, wherever the future is polled. For futures that are spawned:
+    /// they are drawn on lines of their own, below that of the slice.
+    fn in_current_slice(self) -> ChildOf<Self> {
+        ChildOf {
+            future: self,
+            parent: current::parent().as_ref().map(ParentSlice::beside),
+        }
+    }
+
+    /// Has slices that begin in the future be children of this one, as [`in_current_slice`](Self::in_current_slice) does. The slice may end first.
+    fn child_of(self, parent: &AsyncSlice) -> ChildOf<Self> {
+        ChildOf {
+            future: self,
+            parent: parent.beside(),
+        }
+    }
 }
 
 impl<F: Future> TraceFuture for F {}
 
+/// How the slice of a future ends that gave `output`.
+#[doc(hidden)]
+pub trait EndSlice<T> {
+    fn end(self, slice: AsyncSlice, output: &T);
+}
+
+impl<T> EndSlice<T> for () {
+    #[inline]
+    fn end(self, slice: AsyncSlice, _: &T) {
+        drop(slice);
+    }
+}
+
+/// See [`InSlice::with_output`].
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct WithOutput<E>(E);
+
+impl<T, E: Fn(&T, &mut EventContext<'_, '_>)> EndSlice<T> for WithOutput<E> {
+    fn end(self, slice: AsyncSlice, output: &T) {
+        slice.end_with(|event| (self.0)(output, event));
+    }
+}
+
 pin_project! {
     /// A future in a slice: see [`TraceFuture::in_slice`].
     #[must_use = "futures do nothing unless they are polled"]
-    pub struct InSlice<F, B, S> {
+    pub struct InSlice<F, B, E = ()> {
         // Dropped before the slice, for what that does is part of it.
         #[pin]
         future: F,
         begin: Option<B>,
-        slice: Option<S>,
+        slice: AsyncSlice,
+        end: Option<E>,
     }
 }
 
-impl<F: Future, B: FnOnce() -> S, S> Future for InSlice<F, B, S> {
+impl<F: Future, B: FnOnce() -> AsyncSlice> InSlice<F, B> {
+    /// Has `fill` add to the end of the slice what it makes of the future's output; not if the future is dropped before.
+    ///
+    /// ```
+    /// use ferretto::future::TraceFuture;
+    /// use ferretto::trace_async;
+    ///
+    /// # async fn fetch() -> Vec<u8> { vec![] }
+    /// let fetched = fetch()
+    ///     .in_slice(|| trace_async!("net", "Fetch"))
+    ///     .with_output(|bytes, event| {
+    ///         event.annotation("bytes", bytes.len());
+    ///     });
+    /// # drop(fetched);
+    /// ```
+    pub fn with_output<E>(self, fill: E) -> InSlice<F, B, WithOutput<E>>
+    where
+        E: Fn(&F::Output, &mut EventContext<'_, '_>),
+    {
+        InSlice {
+            future: self.future,
+            begin: self.begin,
+            slice: self.slice,
+            end: Some(WithOutput(fill)),
+        }
+    }
+}
+
+impl<F: Future, B: FnOnce() -> AsyncSlice, E: EndSlice<F::Output>> Future for InSlice<F, B, E> {
     type Output = F::Output;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         if let Some(begin) = this.begin.take() {
-            *this.slice = Some(begin());
+            *this.slice = begin();
         }
-        let polled = this.future.poll(context);
-        if polled.is_ready() {
-            *this.slice = None;
+        let polled = {
+            let _entered = Entered::new(&mut this.slice.0);
+            this.future.poll(context)
+        };
+        if let Poll::Ready(output) = &polled
+            && let Some(at) = this.slice.0.take()
+            && let Some(end) = this.end.take()
+        {
+            end.end(AsyncSlice(Some(at)), output);
         }
         polled
     }
 }
 
-impl<F: fmt::Debug, B, S> fmt::Debug for InSlice<F, B, S> {
+impl<F: fmt::Debug, B, E> fmt::Debug for InSlice<F, B, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InSlice")
             .field("future", &self.future)
             .finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// A future whose slices are children of one that it is not polled by: see [`TraceFuture::in_current_slice`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are polled"]
+    pub struct ChildOf<F> {
+        #[pin]
+        future: F,
+        parent: Option<ParentSlice>,
+    }
+}
+
+impl<F: Future> Future for ChildOf<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _entered = Entered::new(this.parent);
+        this.future.poll(context)
     }
 }
 

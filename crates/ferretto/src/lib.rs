@@ -14,23 +14,15 @@
 //! A program that records itself, into a file:
 //!
 //! ```no_run
-//! # #[cfg(feature = "in-process")]
-//! use ferretto::session::{DataSource, Session, TraceConfig};
-//! use ferretto::{Options, trace_counter, trace_event};
+//! use ferretto::{trace_counter, trace_event};
 //!
 //! # #[cfg(feature = "in-process")]
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     ferretto::initialize(Options::in_process());
-//!     let session = Session::in_process();
-//!     session.setup(&TraceConfig::new().buffer_kb(4096).data_source(DataSource::track_event()))?;
-//!     session.start_blocking()?;
+//!     let _trace = ferretto::record_to("trace.pftrace")?;
 //!
 //!     for number in 0..3 {
 //!         bake(number);
 //!     }
-//!
-//!     session.stop_blocking()?;
-//!     session.write_to(&mut std::fs::File::create("trace.pftrace")?)?;
 //!     Ok(())
 //! }
 //! # #[cfg(not(feature = "in-process"))]
@@ -48,7 +40,11 @@
 //! ```
 //!
 //! `cargo run`, then open `trace.pftrace` at <https://ui.perfetto.dev>: three slices on the main thread's track, a shorter one in
-//! each, and a counter.
+//! each, and a counter. The file is whole however the program ends, but for the last 0.3 s or so if it is killed: see [`record_to`]. With
+//! [`RecordingOptions::system`] the same line records events of the kernel beside the program's, through a daemon.
+//!
+//! The [cookbook] goes on from here: ten questions, such as why one request was slow, or where memory is allocated, each with a program that
+//! answers it.
 //!
 //! # Beside the kernel, and other programs
 //!
@@ -77,18 +73,22 @@
 //! |---|---|
 //! | what this block does | [`trace_event!`]; as a value [`trace_slice!`]; a function [`#[trace_function]`](macro@trace_function) |
 //! | what begins here and ends there | [`trace_event_begin!`], [`trace_event_end!`]; [`trace_async!`] and the rest of [`future`] |
+//! | when a task is polled, by which thread, and what woke it | [`in_task`](future::TraceFuture::in_task), with any executor |
 //! | a moment | [`trace_event_instant!`] |
 //! | a value over time | [`trace_counter!`] with [`track::CounterTrack`] |
 //! | one state at a time | [`trace_state!`] with [`track::StateTrack`] |
 //! | what led to what | `flow = …`, `correlation_id = …`: see [`track_event`] |
+//! | what a request leads to in other processes | [`TraceContext`], W3C's header `traceparent` |
 //! | arguments | `"name" => value` of any type that is [`DebugAnnotation`], which can be derived |
 //! | packets of your own making | [`data_source`] |
 //! | spans and events of the crate `tracing` | the crate `ferretto-tracing`, a layer for its subscribers |
 //!
 //! **Categories** are what sessions choose events by: a literal, or a [`Category`] with a description and tags. Those tagged `slow` or
 //! `debug` are only recorded when a config asks for them. **Tracks** are the lines of the timeline: the thread's unless you name
-//! another ([`track`]). **Sessions** are recordings: by command lines, by other programs, or by this one ([`session`]). Before the service
-//! can be reached, [`startup_tracing`] records what it will ask for; [`activate_triggers`] tells sessions in waiting that it happened.
+//! another ([`track`]). **Sessions** are recordings: by command lines, by other programs, or by this one ([`session`]); [`observe_sessions`]
+//! and [`observe_category`] tell the program of them. Before the service can be reached, [`startup_tracing`] records what it will ask for;
+//! [`activate_triggers`] tells sessions in waiting that it happened. Of categories with very many events some can be
+//! [sampled](Category::sample), or [limited in their rate](Category::rate_limit).
 //!
 //! # Why is nothing recorded?
 //!
@@ -99,7 +99,7 @@
 //! system service: not connected: cannot connect to /run/perfetto/traced-producer.sock: Permission denied (os error 13)
 //! ```
 //!
-//! The first time, the same goes to standard error, or to [`Options::log`]. If it says `recording`, the session may have left out the category: slow and
+//! The first time, the same goes to standard error, or to [`Options::log`], which also gets what went well. If it says `recording`, the session may have left out the category: slow and
 //! debug ones by themselves, and whatever its config disables. [`trace_category_enabled!`] tells.
 //!
 //! Where events are missing in the middle, there was no room: the trace's statistics say so. More shared memory
@@ -114,39 +114,120 @@
 //! | `compression` | off | compressed traces of sessions in this process |
 //! | `regex` | off | regular expressions in the configs of sessions in this process |
 //! | `text-config` | off | `TraceConfig::from_text`: configs in protobuf's text format |
+//! | `serde_json` | off | values of the crate `serde_json` as arguments of events |
+//! | `unstable-proto` | off | the schema's messages and writers as types, see below |
+//! | `off` | off | nothing is ever recorded, see below |
+//!
+//! # Where nothing is recorded
+//!
+//! Linux is recorded, with any C library, on little-endian machines. Android should work too: the crate compiles for it in full, but nobody has
+//! run it there. Everywhere else the crate compiles and does nothing, with the same types, so that a library may depend on it without asking where
+//! it is used. The feature `off` does the same on every system. Cargo gives a crate all features that anybody asks for: it is for the package of
+//! the program to turn on, and then holds for all of its dependencies. What happens then:
+//!
+//! - Nobody listens to events, which the compiler knows: of a macro nothing is left, and of its arguments only the category is evaluated. What the
+//!   compiler says of them stays the same.
+//! - [`initialize`] does nothing, [`is_initialized`] says so, and the text of [`status()`] says why.
+//! - A [`Session`] is set up, starts, stops, and its trace is empty, so that a program which records itself comes to its end. What there
+//!   would be to know of a session or a service is [`SessionError::Off`](session::SessionError::Off).
+//! - [`startup_tracing`] is over at once; a data source has no instances.
+//! - [`clock::now`] begins at about 0 on systems other than Linux and Android, and stays there where the standard library has no clock.
+//! - What takes descriptors of files and sockets on Unix takes `OwnedHandle` and `OwnedSocket` on Windows.
+//!
+//! # Stability
+//!
+//! Version numbers follow semver as Cargo reads it: before 1.0, only a change of the second number breaks programs. The feature `unstable-proto`
+//! is excepted: the module `proto`, and all functions and fields with its types, follow Perfetto's schema and may change in any version. Without
+//! it, programs read and write encoded messages, whose meaning Perfetto keeps: [`TraceConfig::from_encoded`],
+//! [`SetUp::encoded_config`](data_source::SetUp::encoded_config), [`PacketWriter::encode`](data_source::PacketWriter::encode),
+//! [`TrackLike::write_descriptor`](track::TrackLike::write_descriptor) and [`EventContext::writer`] with [`wire`].
 //!
 //! # Limits
 //!
-//! - Linux, on little-endian machines.
+//! - The processor has atomic operations on 64 bits; otherwise the crate does not compile.
 //! - Eight sessions can record a data source of this process at the same time.
-//! - The memory shared with a service is 256 KiB unless somebody asks for more, 32 MiB at most.
-//! - An event in the middle of another of the same thread, from the `Display` of an argument say, is not recorded; [`nested_events`] counts them.
+//! - The memory shared with a service is 2 MiB unless somebody asks for less or more, 32 MiB at most.
+//! - An event in the middle of another of the same thread, from the `Display` of an argument say, is not recorded. Allocators may trace, but what
+//!   they do for the SDK itself is recorded in part. Signal handlers may trace in [`without_waiting`]. [`nested_events`] counts what is
+//!   not recorded.
 //! - A forked child records nothing until it calls [`initialize`] itself.
 
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// Much is only called by what records, and something by what the feature gives.
+#![cfg_attr(
+    not(all(
+        feature = "unstable-proto",
+        not(feature = "off"),
+        target_endian = "little",
+        any(target_os = "linux", target_os = "android")
+    )),
+    allow(dead_code, unused_imports)
+)]
 
 // What procedural macros generate names this crate as its users do.
 #[cfg(test)]
 extern crate self as ferretto;
 
-mod atomic_word;
-mod channel;
 pub mod clock;
+// Text alone. Its programs are examples, which are built and run as such, not as tests of the documentation.
+#[cfg(all(doc, not(doctest)))]
+pub mod cookbook;
 pub mod data_source;
 pub mod debug_annotation;
 pub mod future;
-#[cfg(feature = "in-process")]
+mod handles;
+#[cfg(all(
+    feature = "in-process",
+    all(
+        not(feature = "off"),
+        target_endian = "little",
+        any(target_os = "linux", target_os = "android")
+    )
+))]
 mod in_process;
+#[cfg_attr(
+    not(all(
+        not(feature = "off"),
+        target_endian = "little",
+        any(target_os = "linux", target_os = "android")
+    )),
+    path = "elsewhere/muxer.rs"
+)]
 mod muxer;
+mod off;
 pub mod options;
+#[cfg_attr(
+    not(all(
+        not(feature = "off"),
+        target_endian = "little",
+        any(target_os = "linux", target_os = "android")
+    )),
+    path = "elsewhere/process_hooks.rs"
+)]
 mod process_hooks;
 pub mod session;
 mod source;
+mod split_mix;
 pub mod startup;
 pub mod status;
+#[cfg_attr(
+    not(all(
+        not(feature = "off"),
+        target_endian = "little",
+        any(target_os = "linux", target_os = "android")
+    )),
+    path = "elsewhere/system.rs"
+)]
 mod system;
+pub mod trace_context;
 pub mod track;
 pub mod track_event;
+
+/// Protobuf's wire format: the writer that closures fill messages with, field by number, and a reader.
+pub mod wire {
+    pub use ferretto_wire::{Field, Reader, Value, WireError, Writer};
+}
 
 pub use debug_annotation::DebugAnnotation;
 /// ```
@@ -194,16 +275,23 @@ pub use ferretto_macros::DebugAnnotation;
 /// # let _ = send("", vec![]);
 /// ```
 pub use ferretto_macros::trace_function;
-/// Perfetto's schema: messages of configs, and writers of packets.
+/// Perfetto's schema: messages of configs, and writers of packets. It follows upstream's and is [not part of what stays
+/// stable](crate#stability).
+#[cfg(feature = "unstable-proto")]
 pub use ferretto_proto as proto;
 pub use muxer::{activate_triggers, initialize, is_initialized};
 pub use options::{Backend, BufferExhaustedPolicy, Options};
-pub use session::{Session, TraceConfig};
+#[cfg(feature = "in-process")]
+pub use session::record_to;
+pub use session::{Recording, RecordingOptions, Session, TraceConfig};
 pub use startup::startup_tracing;
 pub use status::{Status, status};
+pub use trace_context::TraceContext;
 #[doc(hidden)]
 pub use track_event::private;
 pub use track_event::{
-    Category, CounterValue, DynamicCategory, EventContext, Flow, LogPriority, Slice, StaticName, Timestamp,
-    add_test_category_prefixes, nested_events, register_categories,
+    Category, CounterValue, DynamicCategory, EventContext, Flow, LogPriority, ObservedSession, Observing,
+    SampledCategory, SessionEvent, Slice, StaticName, Timestamp, add_test_category_prefixes, flush,
+    nested_events, observe_category, observe_sessions, register_categories, slices_left_open,
+    without_waiting,
 };

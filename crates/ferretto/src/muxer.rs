@@ -1,15 +1,11 @@
 //! The SDK's thread, seen from the others: they register data sources, leave it commands, and wake it.
 //!
-//! The thread (see `thread.rs`) is made by the first [`initialize`], is called `ferretto`, and lives as long as the process. It holds
-//! the connections to services, starts and stops the instances of data sources as they are told to, and serves the sessions of the
-//! application. Application threads never wait for it here.
+//! The thread (see `thread.rs`) is made by the first [`initialize`], is called `ferretto`, and lives as long as the process. It gives the
+//! producer's runtime its turns, and serves the sessions of the application. Application threads never wait for it here.
 
 mod backend;
-mod link;
-mod producer;
 mod registry;
 mod served;
-mod sources;
 mod thread;
 
 use std::cell::Cell;
@@ -19,14 +15,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+#[cfg(feature = "in-process")]
+use std::time::Instant;
 
-use ferretto_client::producer::FlushRequestId;
-use ferretto_ipc::reactor::{Reactor, Waker, boot_now};
+use ferretto_client::room::lock_with_room;
+pub(crate) use ferretto_ipc::Stream;
+use ferretto_ipc::channel::{Sender, channel};
+pub(crate) use ferretto_ipc::reactor::Waker;
+use ferretto_ipc::reactor::{Reactor, boot_now};
 
 pub(crate) use registry::{Entry, once};
 pub(crate) use served::{Readiness, Served, Services, Turn};
 
-use crate::channel::{Sender, channel};
 use crate::options::{BackendOptions, LogLevel, MemoryOptions, Options, Settings};
 use crate::process_hooks::Hooks;
 use crate::source::Source;
@@ -62,15 +62,11 @@ pub(crate) enum Command {
         /// Boot time in nanoseconds.
         expiry: u64,
     },
-    /// The instance of this serial number has started.
-    Started(u32),
-    /// It has stopped.
-    Stopped(u32),
-    /// It has flushed.
-    Flushed(u32, FlushRequestId),
     StartUp(StartupRequest),
     /// The startup session of this number is to be given up.
     AbortStartup(u64),
+    /// To be called on the thread.
+    Call(Box<dyn FnOnce() + Send>),
     /// To be called when services have seen all that was to be sent before.
     Sync(Box<dyn FnOnce() + Send>),
     /// The process ends: to be told how far what is left to do has come.
@@ -97,7 +93,8 @@ impl fmt::Debug for Muxer {
 ///
 /// May be called again to add backends. Those that are there already stay as they are, and so does what concerns the whole process.
 ///
-/// A child that a process forks has no tracing, until it calls this itself.
+/// A child that a process forks has no tracing, until it calls this itself. If it is forked in a callback, on the SDK's thread, it must not
+/// return from that.
 ///
 /// ```
 /// ferretto::initialize(ferretto::Options::system().producer_name("my-server"));
@@ -116,6 +113,8 @@ pub fn initialize(options: Options) {
             "no tracing: too many processes were forked from one another with it",
         );
     };
+    // An allocator's events must not need what is only being made here.
+    let _confined = track_event::confine();
     if place.get().is_none() {
         // Before anything is begun that a child, forked in the middle of it, would wait for.
         if let Err(error) = process_hooks::install(&HOOKS) {
@@ -203,17 +202,20 @@ pub(crate) fn log(level: LogLevel, line: &str) {
     }
 }
 
-/// Calls code of the application's. The SDK's thread survives its panics, whose message has gone where those of panics go.
+/// Calls code of the application's, whose events are recorded as anywhere. The SDK's thread survives its panics, whose message has gone where
+/// those of panics go.
 pub(crate) fn guarded<R>(call: impl FnOnce() -> R) -> Option<R> {
     // What it leaves half done is its own.
-    catch_unwind(AssertUnwindSafe(call)).ok()
+    track_event::unconfined(|| catch_unwind(AssertUnwindSafe(call))).ok()
 }
 
 fn log_to(settings: &Settings, level: LogLevel, line: &str) {
-    match &settings.log {
-        Some(log) => drop(guarded(|| log(level, line))),
+    match (&settings.log, level) {
+        (Some(log), _) => drop(guarded(|| log(level, line))),
         // Nobody may be there to read it.
-        None => drop(writeln!(std::io::stderr(), "[ferretto] {line}")),
+        (None, LogLevel::Warning) => drop(writeln!(std::io::stderr(), "[ferretto] {line}")),
+        // Whoever asked for no log need not know that all is well.
+        (None, LogLevel::Info) => {}
     }
 }
 
@@ -279,9 +281,12 @@ fn drain(patience: Duration) {
     muxer.post(Command::Drain(done));
     let told = wait.receive_within(patience);
     #[cfg(feature = "in-process")]
-    if told == Ok(Drained::WritingFiles) {
+    if told == Ok(Drained::WritingFiles) || told.is_err() && backend::HAS_FILES.load(Ordering::Acquire) {
         // The other services are waited for as long as if there were none.
-        let _ = wait.receive_within(LAST_WRITE_PATIENCE + patience);
+        let until = Instant::now() + LAST_WRITE_PATIENCE + patience;
+        let left = || until.saturating_duration_since(Instant::now());
+        // That files are being written may be told only now.
+        while wait.receive_within(left()) == Ok(Drained::WritingFiles) {}
     }
     #[cfg(not(feature = "in-process"))]
     let _ = told;
@@ -296,6 +301,8 @@ fn forked() {
     }
     // The one that forked may have been that.
     let _ = OWN_THREAD.try_with(|own| own.set(false));
+    #[cfg(feature = "in-process")]
+    backend::HAS_FILES.store(false, Ordering::Release);
     track::reset_after_fork();
     for entry in registry::entries() {
         entry.forget_instances();
@@ -310,6 +317,8 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
     if let Some(uuid) = settings.process_uuid {
         track::set_process_uuid(uuid);
     }
+    // So that no event has to find it out.
+    track::process_uuid();
     track_event::register();
     let (made, is_made) = channel();
     let for_thread = settings.clone();
@@ -331,8 +340,16 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
                         }),
                     }));
                     drop(made.send(Ok(muxer)));
-                    if guarded(|| thread::run(muxer, reactor)).is_none() {
+                    let run = || {
+                        // What its own work allocates is traced as far as that takes no work in turn.
+                        let _confined = track_event::confine();
+                        thread::run(muxer, reactor)
+                    };
+                    if guarded(run).is_none() {
                         muxer.published().problem = Some("the SDK's thread has panicked".to_owned());
+                        // Nobody completes them.
+                        #[cfg(feature = "in-process")]
+                        backend::HAS_FILES.store(false, Ordering::Release);
                     }
                 }
             }
@@ -352,7 +369,7 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
 impl Muxer {
     /// Leaves a command, and wakes the thread if this is another one.
     pub(crate) fn post(&self, command: Command) {
-        self.inbox().push(command);
+        lock_with_room(|| self.inbox(), |inbox| inbox, 1).push(command);
         if !on_own_thread() {
             self.waker.wake();
         }

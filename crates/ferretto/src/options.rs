@@ -2,14 +2,17 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use ferretto_client::arbiter::BufferExhaustedPolicy;
+use ferretto_client::data_source::ConnectionId;
+pub(crate) use ferretto_client::runtime::MemoryOptions;
 pub use ferretto_ipc::Address;
 
 pub use crate::clock::TraceClock;
+use crate::handles::OwnedSocket;
+use crate::off::OFF;
 pub use crate::track::SystemTracks;
 
 /// A tracing service that this process records for.
@@ -23,6 +26,28 @@ pub enum Backend {
     InProcess,
     /// A service that the embedder leads to: see [`Transport`].
     Custom,
+}
+
+impl Backend {
+    /// By which number the runtime and data sources know the connection to it.
+    pub(crate) fn connection(self) -> ConnectionId {
+        ConnectionId(match self {
+            Backend::System => 0,
+            #[cfg(feature = "in-process")]
+            Backend::InProcess => 1,
+            Backend::Custom => 2,
+        })
+    }
+
+    /// Whose number this is.
+    pub(crate) fn of(connection: ConnectionId) -> Backend {
+        match connection {
+            ConnectionId(0) => Backend::System,
+            #[cfg(feature = "in-process")]
+            ConnectionId(1) => Backend::InProcess,
+            _ => Backend::Custom,
+        }
+    }
 }
 
 impl fmt::Display for Backend {
@@ -50,21 +75,23 @@ pub enum Port {
 ///
 /// Called on the SDK's thread, which serves everything else meanwhile not at all: it should not take long.
 pub trait Transport: Send + 'static {
-    /// A connected stream socket to the service: a Unix one, or memory cannot be shared and all data is sent.
+    /// A connected stream socket to the service: a Unix one, or memory cannot be shared and all data is sent. The connection is shut down when
+    /// the SDK is done with it, even if it has other descriptors.
     ///
     /// # Errors
     /// Whatever is in the way. For producers the SDK asks again after a while, up to every five seconds.
-    fn connect(&mut self, port: Port) -> io::Result<OwnedFd>;
+    fn connect(&mut self, port: Port) -> io::Result<OwnedSocket>;
 }
 
-impl<F: FnMut(Port) -> io::Result<OwnedFd> + Send + 'static> Transport for F {
-    fn connect(&mut self, port: Port) -> io::Result<OwnedFd> {
+impl<F: FnMut(Port) -> io::Result<OwnedSocket> + Send + 'static> Transport for F {
+    fn connect(&mut self, port: Port) -> io::Result<OwnedSocket> {
         self(port)
     }
 }
 
 /// How important a line for the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum LogLevel {
     /// In order, and good to know.
     Info,
@@ -124,14 +151,6 @@ const DEFAULT_MEMORY: u32 = 2 * 1024 * 1024;
 /// See [`Options::batch_commits`]: so short that nobody who looks at a trace while it is recorded sees it.
 const DEFAULT_BATCH: Duration = Duration::from_millis(10);
 
-/// What is asked for in the way of shared memory; 0 is the service's choice.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemoryOptions {
-    pub(crate) size: u32,
-    pub(crate) page_size: u32,
-    pub(crate) batch_commits: Duration,
-}
-
 /// What concerns the whole process: the first [`initialize`](crate::initialize) counts.
 #[derive(Clone)]
 pub(crate) struct Settings {
@@ -146,6 +165,7 @@ pub(crate) struct Settings {
 
 /// How many sessions a data source may record for at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Concurrency {
     /// As many as there is room for: eight.
     #[default]
@@ -154,23 +174,17 @@ pub enum Concurrency {
     One,
 }
 
-impl Default for MemoryOptions {
-    fn default() -> Self {
-        Self {
-            size: DEFAULT_MEMORY,
-            page_size: 0,
-            batch_commits: DEFAULT_BATCH,
-        }
-    }
-}
-
 impl Options {
     fn with(backend: BackendOptions) -> Self {
         Self {
             backends: vec![backend],
-            memory: MemoryOptions::default(),
+            memory: MemoryOptions {
+                size: DEFAULT_MEMORY,
+                page_size: 0,
+                batch_commits: DEFAULT_BATCH,
+            },
             settings: Settings {
-                producer_name: process_name(),
+                producer_name: if OFF { String::new() } else { process_name() },
                 log: None,
                 track_event_policy: BufferExhaustedPolicy::Drop,
                 clock: TraceClock::default(),
@@ -285,8 +299,8 @@ impl Options {
         self
     }
 
-    /// Where lines about tracing itself go: why nothing is recorded, above all. Usually to standard error. Called
-    /// seldom, on the SDK's thread mostly.
+    /// Where lines about tracing itself go: why nothing is recorded, above all. Usually [warnings](LogLevel::Warning) go to standard
+    /// error, and the rest nowhere. Called seldom, on the SDK's thread mostly.
     pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         self.settings.log = Some(Arc::new(log));
         self

@@ -5,7 +5,7 @@
 //!   By then this thread's thread-locals are gone; all other threads still run.
 //! - **`fork`**: the child has one thread, copies of all memory as it was, locks that others held included, and shares the parent's
 //!   shared memory, sockets and what they are waited on with. So nothing of the parent's tracing may go on there. Before `fork`
-//!   returns in the child, [`generation`] is another one, the descriptors that are [kept from children](KeptFromChildren) are no longer the
+//!   returns in the child, nothing that this thread had recorded before can be written to any more, [`generation`] is another one, the descriptors that are [kept from children](KeptFromChildren) are no longer the
 //!   parent's, and [`Hooks::in_forked_child`] has been called. The parent notices nothing but that it waits for a few locks. The child may set tracing up anew. Children that
 //!   only live until `exec` are treated alike; those of `vfork`, `posix_spawn` (which `std::process::Command` uses), `_Fork` and bare `clone` call
 //!   no handlers.
@@ -91,17 +91,19 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Something with a descriptor that children are not to have, such as the connection to a service.
+/// Something with a socket that children are not to have: the connection to a service.
 ///
 /// In a child that is forked while this is there, the number stays in use, for something of no meaning: so dropping the child's copy does
 /// no harm. Otherwise a peer would not see that the parent has gone for as long as one of its children lives. Where there are more of
-/// these than there is room for, children have the descriptor after all.
+/// these than there is room for, children have the descriptor after all. When this is dropped the connection is shut down, whoever has the
+/// descriptor as well.
 ///
 /// What is inside keeps its descriptor for life: it is not to be replaced through `DerefMut`.
 #[derive(Debug)]
 pub(crate) struct KeptFromChildren<T> {
     fd: RawFd,
     place: Option<&'static AtomicI32>,
+    generation: u32,
     inner: T,
 }
 
@@ -113,7 +115,12 @@ impl<T: AsFd> KeptFromChildren<T> {
                 .compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         });
-        Self { fd, place, inner }
+        Self {
+            fd,
+            place,
+            generation: generation(),
+            inner,
+        }
     }
 }
 
@@ -137,6 +144,10 @@ impl<T> Drop for KeptFromChildren<T> {
         if let Some(place) = self.place {
             // In a child the place has been emptied, and may have been taken again for another descriptor.
             let _ = place.compare_exchange(self.fd, NONE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        if self.generation == generation() {
+            // SAFETY: takes no pointers. The descriptor is open, because `inner` keeps it for life.
+            unsafe { libc::shutdown(self.fd, libc::SHUT_RDWR) };
         }
     }
 }
@@ -195,8 +206,9 @@ extern "C" fn in_forked_child() {
     for place in &KEPT {
         let fd = place.swap(NONE, Ordering::AcqRel);
         if fd != NONE {
-            // SAFETY: replaces a descriptor in the child's own table only. Whoever owns the number goes on owning it.
-            unsafe { libc::dup3(substitute, fd, libc::O_CLOEXEC) };
+            // SAFETY: replaces a descriptor in the child's own table only. Whoever owns the number goes on owning it. By its number, for the
+            // bindings for Android lack the function.
+            unsafe { libc::syscall(libc::SYS_dup3, substitute, fd, libc::O_CLOEXEC) };
         }
     }
     clock::recover_in_forked_child();

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ferretto_proto::messages::Message;
-use ferretto_proto::messages::{DataSourceConfig, TraceConfig};
+use ferretto_ipc::channel::{Receiver, Sender, channel};
+use ferretto_proto::messages::{self, DataSourceConfig, Message};
 use ferretto_wire::Reader;
 
-use crate::channel::{Receiver, Sender, channel};
 use crate::muxer::{self, Command};
+use crate::off::OFF;
 use crate::options::Backend;
+use crate::session::TraceConfig;
 
 /// How long no session may ask for what is recorded, before it is thrown away; upstream's number.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,6 +57,7 @@ impl StartupOptions {
 
 /// How startup tracing ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StartupOutcome {
     /// Sessions have taken over all that was recorded.
     Adopted,
@@ -66,11 +68,10 @@ pub enum StartupOutcome {
 
 /// Why nothing is recorded for startup.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StartupError {
     /// There is no [`initialize`](crate::initialize) before.
     NotInitialized,
-    /// The config is none.
-    Config(String),
     /// It names no data source that was registered.
     NoDataSource,
     /// The backend cannot do it.
@@ -82,7 +83,6 @@ impl fmt::Display for StartupError {
         f.write_str("cannot trace from startup on: ")?;
         match self {
             StartupError::NotInitialized => f.write_str("call ferretto::initialize before"),
-            StartupError::Config(reason) => write!(f, "the trace config does not decode: {reason}"),
             StartupError::NoDataSource => f.write_str(
                 "the trace config has no data source that this process has registered and room for",
             ),
@@ -118,21 +118,39 @@ impl StartupSession {
     }
 }
 
-/// Starts the data sources of `config`, an encoded `TraceConfig`, at once, into memory of this process, and hands what they have
-/// recorded to the session that asks for them with the same config. That has ten seconds to come, or what
-/// [`StartupOptions::timeout`] says. What does not fit the shared memory until then is dropped.
+/// Starts the data sources of `config` at once, into memory of this process, and hands what they have recorded to the session that asks for
+/// them with the same config. That has ten seconds to come, or what [`StartupOptions::timeout`] says. What does not fit the shared memory
+/// until then is dropped.
 ///
 /// The configs of data sources have to be equal in all that the service does not fill in itself; those of track events in their
-/// categories and filters.
+/// categories and filters. If a session asks for a data source with another config, [`status()`](crate::status()) says what differs, and so
+/// does the log, as a warning once the time is up.
+///
+/// ```no_run
+/// use ferretto::session::{DataSource, TraceConfig};
+/// use ferretto::startup::StartupOptions;
+///
+/// ferretto::initialize(ferretto::Options::system());
+/// let config = TraceConfig::new().data_source(DataSource::track_event().enable_category("net"));
+/// ferretto::startup_tracing(&config, StartupOptions::default())?;
+/// # Ok::<(), ferretto::startup::StartupError>(())
+/// ```
 ///
 /// When this returns, the data sources have started. Not to be called on the SDK's thread.
 ///
 /// # Errors
 /// If there is nothing to be recorded.
-pub fn startup_tracing(config: &[u8], options: StartupOptions) -> Result<StartupSession, StartupError> {
+pub fn startup_tracing(
+    config: &TraceConfig,
+    options: StartupOptions,
+) -> Result<StartupSession, StartupError> {
     static LAST: AtomicU64 = AtomicU64::new(0);
+    if OFF {
+        let (over, outcome) = channel();
+        let _ = over.send(StartupOutcome::Aborted);
+        return Ok(StartupSession { number: 0, outcome });
+    }
     let muxer = muxer::current().ok_or(StartupError::NotInitialized)?;
-    TraceConfig::decode_from_slice(config).map_err(|error| StartupError::Config(error.to_string()))?;
     let (set_up, is_set_up) = channel();
     let (over, outcome) = channel();
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -140,7 +158,7 @@ pub fn startup_tracing(config: &[u8], options: StartupOptions) -> Result<Startup
         number,
         backend: options.backend,
         timeout: options.timeout,
-        config: config.to_vec(),
+        config: config.clone(),
         set_up,
         over,
     }));
@@ -157,7 +175,7 @@ pub(crate) struct StartupRequest {
     pub(crate) number: u64,
     pub(crate) backend: Backend,
     pub(crate) timeout: Option<Duration>,
-    config: Vec<u8>,
+    config: TraceConfig,
     set_up: Sender<Result<usize, String>>,
     over: Sender<StartupOutcome>,
 }
@@ -165,20 +183,18 @@ pub(crate) struct StartupRequest {
 impl StartupRequest {
     /// The configs of data sources, decoded and as they are.
     pub(crate) fn configs(&self) -> Vec<(Arc<DataSourceConfig>, Arc<[u8]>)> {
-        /// `data_sources` in `TraceConfig`.
-        const DATA_SOURCES: u32 = 2;
-        /// `config` in `TraceConfig.DataSource`.
-        const CONFIG: u32 = 1;
         let fields = |message, number| {
             Reader::new(message)
                 .map_while(Result::ok)
                 .filter(move |field| field.number == number)
                 .filter_map(|field| field.value.as_bytes())
         };
-        fields(&self.config, DATA_SOURCES)
+        fields(self.config.as_bytes(), messages::TraceConfig::DATA_SOURCES)
             .filter_map(|source| {
                 // One that is there twice is the two merged.
-                let encoded = fields(source, CONFIG).collect::<Vec<_>>().concat();
+                let encoded = fields(source, messages::trace_config::DataSource::CONFIG)
+                    .collect::<Vec<_>>()
+                    .concat();
                 let config = DataSourceConfig::decode_from_slice(&encoded).ok()?;
                 Some((Arc::new(config), encoded.into()))
             })

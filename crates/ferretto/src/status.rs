@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::muxer;
+use crate::off::WHY_OFF;
 use crate::options::Backend;
 
 /// What the SDK is doing. Its text says, a line for each backend, why nothing is recorded:
@@ -21,7 +22,8 @@ pub struct Status {
     pub backends: Vec<BackendStatus>,
     /// The data sources of this process.
     pub data_sources: Vec<DataSourceStatus>,
-    /// Why there is no SDK at all: it was not [initialized](crate::initialize), could not be, or is just starting.
+    /// Why there is no SDK at all: it was not [initialized](crate::initialize), could not be, is just starting, or is
+    /// [off](crate#where-nothing-is-recorded).
     pub problem: Option<String>,
 }
 
@@ -35,10 +37,25 @@ pub struct BackendStatus {
     pub connection: ConnectionStatus,
     /// How many instances of this process's data sources it has started, and not stopped.
     pub instances: usize,
+    /// The data sources that record [from startup on](crate::startup_tracing) and that no session has asked for yet. They are among the
+    /// instances.
+    pub startup: Vec<StartupStatus>,
+}
+
+/// A data source that records for a session that is expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StartupStatus {
+    /// Its name.
+    pub data_source: String,
+    /// If a session has asked for the data source with another config, in what that differs from the one given to
+    /// [`startup_tracing`](crate::startup_tracing).
+    pub difference: Option<String>,
 }
 
 /// Whether there is a connection to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectionStatus {
     /// There is.
     Connected,
@@ -69,7 +86,8 @@ pub fn status() -> Status {
         Some(muxer) => muxer.status(),
         None => Status {
             problem: Some(
-                muxer::problem()
+                WHY_OFF
+                    .or_else(muxer::problem)
                     .unwrap_or("not initialized: call ferretto::initialize")
                     .to_owned(),
             ),
@@ -105,7 +123,43 @@ impl fmt::Display for Status {
                     write!(f, "recording, data sources started: {count}")?
                 }
             }
+            for startup in &backend.startup {
+                write!(f, ", {:?} for startup", startup.data_source)?;
+                if let Some(difference) = &startup.difference {
+                    write!(f, " (not for the session that came: {difference})")?;
+                }
+            }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_since_startup_is_told_with_what_is_wrong() {
+        let startup = |data_source: &str, difference: Option<&str>| StartupStatus {
+            data_source: data_source.to_owned(),
+            difference: difference.map(str::to_owned),
+        };
+        let status = Status {
+            backends: vec![BackendStatus {
+                backend: Backend::System,
+                connection: ConnectionStatus::Connected,
+                instances: 2,
+                startup: vec![
+                    startup("one", None),
+                    startup("two", Some("`name` is not the same")),
+                ],
+            }],
+            ..Status::default()
+        };
+        assert_eq!(
+            status.to_string(),
+            "system service: recording, data sources started: 2, \"one\" for startup, \"two\" for startup (not for the session that \
+             came: `name` is not the same)"
+        );
     }
 }

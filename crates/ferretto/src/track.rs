@@ -39,7 +39,9 @@
 //!
 //! A track's *descriptor* says what its uuid stands for: name, parent, unit. The SDK writes it before the first event
 //! on the track, and again when the trace buffer may have lost it. Parents that the track knows are described with it.
-//! [`set_track_descriptor`] replaces what would be written, for any track.
+//! With the feature `unstable-proto`, `set_track_descriptor` replaces what would be written, for any track.
+
+use std::fmt;
 
 use ferretto_proto::messages::{Message, TrackDescriptor};
 use ferretto_proto::write;
@@ -67,7 +69,7 @@ pub use descriptor::SystemTracks;
 pub(crate) use descriptor::set_system_tracks;
 pub(crate) use identity::{process_uuid, reset_after_fork, set_process_uuid};
 pub(crate) use registry::version as descriptors_version;
-pub(crate) use seen::SeenTracks;
+pub(crate) use seen::{SeenTracks, TrackField};
 
 /// What a uuid is relative to.
 #[derive(Clone, Copy, Debug)]
@@ -244,14 +246,20 @@ impl Track {
 /// Whatever names a track: what the event macros take as one.
 ///
 /// Types of your own can be tracks too, most simply by handing on to one that they hold.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no track",
+    note = "`trace_counter!` takes a category, a track and a value; `trace_state!` a category, a track and a state",
+    note = "a counter or state without a `static` track is given a literal, or `const {{ NAME }}`"
+)]
 pub trait TrackLike {
     /// Identity and place in the hierarchy.
     fn track(&self) -> Track;
 
-    /// Writes the descriptor: uuid, parent and whatever else there is to say.
+    /// Writes the fields of the track's `TrackDescriptor`: uuid, parent and whatever else there is to say.
     ///
-    /// Called when events are first recorded on the track, not for each.
-    fn write_descriptor(&self, descriptor: &mut write::TrackDescriptor<'_>);
+    /// Called when events are first recorded on the track, not for each. With the feature `unstable-proto`,
+    /// `proto::write::TrackDescriptor::new(descriptor)` has a method for each field.
+    fn write_descriptor(&self, descriptor: &mut Writer);
 
     /// The parent, if it is to be described too whenever this track is.
     fn known_parent(&self) -> Option<Parent<'_>> {
@@ -283,7 +291,7 @@ impl<T: TrackLike + ?Sized> TrackLike for &T {
         (**self).track()
     }
 
-    fn write_descriptor(&self, descriptor: &mut write::TrackDescriptor<'_>) {
+    fn write_descriptor(&self, descriptor: &mut Writer) {
         (**self).write_descriptor(descriptor);
     }
 
@@ -312,7 +320,8 @@ impl TrackLike for Track {
         *self
     }
 
-    fn write_descriptor(&self, descriptor: &mut write::TrackDescriptor<'_>) {
+    fn write_descriptor(&self, descriptor: &mut Writer) {
+        let descriptor = &mut write::TrackDescriptor::new(descriptor);
         write_identity(self, descriptor);
         match (self.kind, self.uuid.anchor) {
             (Kind::Custom, _) => {}
@@ -337,10 +346,21 @@ fn write_identity(track: &impl TrackLike, descriptor: &mut write::TrackDescripto
 #[derive(Clone, Copy, Debug)]
 pub struct Parent<'a>(ParentKind<'a>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 enum ParentKind<'a> {
     Track(Track),
     Named(&'a NamedTrack<'a>),
+    /// One that says itself what it is, and its identity.
+    Like(Track, &'a (dyn TrackLike + Sync)),
+}
+
+impl fmt::Debug for ParentKind<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParentKind::Track(track) | ParentKind::Like(track, _) => track.fmt(f),
+            ParentKind::Named(track) => track.fmt(f),
+        }
+    }
 }
 
 impl<'a> Parent<'a> {
@@ -354,9 +374,14 @@ impl<'a> Parent<'a> {
         Self(ParentKind::Named(track))
     }
 
+    /// Any track.
+    pub fn like(track: &'a (dyn TrackLike + Sync)) -> Self {
+        Self(ParentKind::Like(track.track(), track))
+    }
+
     const fn identity(&self) -> Track {
         match self.0 {
-            ParentKind::Track(track) => track,
+            ParentKind::Track(track) | ParentKind::Like(track, _) => track,
             ParentKind::Named(track) => track.label.identity(),
         }
     }
@@ -366,6 +391,7 @@ impl<'a> Parent<'a> {
         match self.0 {
             ParentKind::Track(track) => track.parent_track().map(Parent::track),
             ParentKind::Named(track) => Some(track.label.parent()),
+            ParentKind::Like(_, track) => track.known_parent(),
         }
     }
 
@@ -373,10 +399,11 @@ impl<'a> Parent<'a> {
         self.identity().uuid.resolve()
     }
 
-    fn write_descriptor(self, descriptor: &mut write::TrackDescriptor<'_>) {
+    fn write_descriptor(self, descriptor: &mut Writer) {
         match self.0 {
             ParentKind::Track(track) => track.write_descriptor(descriptor),
             ParentKind::Named(track) => track.write_descriptor(descriptor),
+            ParentKind::Like(_, track) => track.write_descriptor(descriptor),
         }
     }
 }
@@ -435,7 +462,7 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
         Some(registered) => sequence.emit(&mut |descriptor| descriptor.writer().raw(&registered.encoded)),
         // The root needs no descriptor.
         None if uuid == 0 => {}
-        None => sequence.emit(&mut |descriptor| track.write_descriptor(descriptor)),
+        None => sequence.emit(&mut |descriptor| track.write_descriptor(descriptor.writer())),
     }
     let mut known = track.known_parent();
     let mut child = uuid;
@@ -460,7 +487,7 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
                 registered.parent
             }
             (None, Some(known)) => {
-                sequence.emit(&mut |descriptor| known.write_descriptor(descriptor));
+                sequence.emit(&mut |descriptor| known.write_descriptor(descriptor.writer()));
                 known.identity().parent.resolve()
             }
             (None, None) => return,
@@ -495,9 +522,11 @@ fn describe_changes_since(version: u64, sequence: &mut dyn DescriptorSink) -> u6
     changes.version
 }
 
-/// What is, or would be, written into traces about `track`.
+/// What is, or would be, written into traces about `track`. Of the schema's types, so [not part of what stays
+/// stable](crate#stability).
 ///
 /// To change it, change this and give it to [`set_track_descriptor`].
+#[cfg(feature = "unstable-proto")]
 #[must_use]
 pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
     let uuid = track.uuid();
@@ -505,7 +534,7 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
         Some(registered) => TrackDescriptor::decode_from_slice(&registered.encoded),
         None => {
             let mut writer = Writer::new();
-            track.write_descriptor(&mut write::TrackDescriptor::new(&mut writer));
+            track.write_descriptor(&mut writer);
             TrackDescriptor::decode_from_slice(writer.as_slice())
         }
     };
@@ -522,7 +551,7 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
 /// So can threads and processes be named, and processes and threads be ordered (by the descriptor of [`Track::root`]).
 /// The uuid is filled in, and the parent if `descriptor` names none. Of a counter it decides whether values are told as differences
 /// (`is_incremental`), in traces that do not have the counter yet. What is registered takes memory until
-/// [`erase_track_descriptor`].
+/// [`erase_track_descriptor`]. Of the schema's types, so [not part of what stays stable](crate#stability).
 ///
 /// ```
 /// use ferretto::track::{Track, set_track_descriptor, track_descriptor};
@@ -532,6 +561,7 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
 /// set_track_descriptor(&Track::process(), descriptor);
 /// assert_eq!(track_descriptor(&Track::process()).process.process_name.as_deref(), Some("frontend"));
 /// ```
+#[cfg(feature = "unstable-proto")]
 pub fn set_track_descriptor(track: &impl TrackLike, mut descriptor: TrackDescriptor) {
     let uuid = track.uuid();
     descriptor.uuid = Some(uuid);
@@ -546,6 +576,7 @@ pub fn set_track_descriptor(track: &impl TrackLike, mut descriptor: TrackDescrip
 }
 
 /// Forgets what [`set_track_descriptor`] registered for `track`. What traces already hold stays.
+#[cfg(feature = "unstable-proto")]
 pub fn erase_track_descriptor(track: &impl TrackLike) {
     registry::erase(track.uuid());
 }

@@ -1,9 +1,10 @@
 //! How debug annotations read in upstream's trace processor.
 #![allow(clippy::unwrap_used)]
 
+mod trace_processor;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use ferretto::DebugAnnotation;
@@ -12,27 +13,12 @@ use ferretto_proto::messages::track_event::Type;
 use ferretto_proto::write::{TracePacket, TrackEvent};
 use ferretto_wire::Writer;
 
-/// Upstream's trace processor, or a line that says that the test is skipped.
-fn trace_processor() -> Option<PathBuf> {
-    let program = std::env::var_os("FERRETTO_TPQ").map(PathBuf::from);
-    let found = program.filter(|path| path.exists());
-    if found.is_none() {
-        println!("skipped: no trace processor; name the program tpq in FERRETTO_TPQ");
-    }
-    found
-}
-
-/// The arguments of the one event of a trace, as `key value`; of long values the length.
-fn arguments(program: &Path, trace: &Path) -> Vec<String> {
+/// The arguments of the one event of a trace, as `key value`; of long values the length. `None` without a trace processor.
+fn arguments(trace: &Path) -> Option<Vec<String>> {
     let query = "select key || ' ' || iif(length(display_value) < 1000, display_value, length(display_value)) from slice join args using (arg_set_id) \
                  where key like 'debug.%' order by args.id";
-    let output = Command::new(program).arg(trace).arg(query).output().unwrap();
-    let (said, read) = (
-        String::from_utf8(output.stderr).unwrap(),
-        String::from_utf8(output.stdout).unwrap(),
-    );
-    assert!(output.status.success() && said.is_empty(), "{said}");
-    read.lines().skip(1).map(str::to_owned).collect()
+    let rows = trace_processor::ask(trace, query)?;
+    Some(rows.into_iter().map(|columns| columns.join("\t")).collect())
 }
 
 /// A trace with one event that has these annotations.
@@ -87,9 +73,6 @@ enum Method {
 
 #[test]
 fn annotations_read_as_documented() {
-    let Some(program) = trace_processor() else {
-        return;
-    };
     let request = |retries, method| Request {
         url: "/",
         retries,
@@ -152,5 +135,7 @@ fn annotations_read_as_documented() {
         "debug.pairs[1][1] two",
         "debug.long 100000",
     ];
-    assert_eq!(arguments(&program, file.path()), expected);
+    if let Some(arguments) = arguments(file.path()) {
+        assert_eq!(arguments, expected);
+    }
 }

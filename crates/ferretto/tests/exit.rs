@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,13 +22,28 @@ const SLOWLY: &str = "FERRETTO_TEST_TRACE_SLOWLY";
 /// More than a pipe holds.
 const MANY_EVENTS: usize = 50_000;
 
+/// Streams track events, and writes them when the session ends.
+fn config(buffer_kb: u32) -> TraceConfig {
+    TraceConfig::new()
+        .buffer_kb(buffer_kb)
+        .data_source(DataSource::track_event())
+        .write_into_file(Duration::from_secs(3600))
+}
+
+/// Runs this program again for a test of it, with this variable; it has to end well.
+fn run(test: &str, variable: &str, trace: &Path) {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(variable, trace)
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
 fn program(trace: &OsStr, events: usize) -> ! {
     ferretto::initialize(Options::in_process());
     let session = Session::in_process();
-    let config = TraceConfig::new()
-        .buffer_kb(4096)
-        .data_source(DataSource::track_event())
-        .write_into_file(Duration::from_secs(3600));
+    let config = config(4096);
     session
         .setup_with_file(&config, File::create(trace).unwrap())
         .unwrap();
@@ -45,13 +61,67 @@ fn a_file_has_everything_when_the_program_ends() {
     }
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_file_has_everything_when_the_program_ends"])
-        .env(TRACE, &trace)
-        .status()
-        .unwrap();
-    assert!(status.success());
+    run("a_file_has_everything_when_the_program_ends", TRACE, &trace);
     assert_eq!(events(&std::fs::read(trace).unwrap()), EVENTS);
+}
+
+/// Has a session begin just before the end.
+const AT_THE_END: &str = "FERRETTO_TEST_TRACE_AT_THE_END";
+
+#[test]
+fn a_session_that_begins_just_before_the_end_still_has_its_file() {
+    if let Some(trace) = std::env::var_os(AT_THE_END) {
+        ferretto::initialize(Options::in_process());
+        let session = Session::in_process();
+        let config = config(256).output_path(trace.to_str().unwrap());
+        session.setup(&config).unwrap();
+        // Neither waits for the service.
+        session.start();
+        session.stop();
+        std::process::exit(0);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    run(
+        "a_session_that_begins_just_before_the_end_still_has_its_file",
+        AT_THE_END,
+        &trace,
+    );
+    let trace = std::fs::read(trace).unwrap();
+    assert!(!trace.is_empty());
+    assert_eq!(events(&trace), 0);
+}
+
+/// Has the SDK's thread be busy when the program ends.
+const BUSY: &str = "FERRETTO_TEST_TRACE_BUSY";
+
+#[test]
+fn a_file_has_everything_though_the_sdks_thread_is_late() {
+    if let Some(trace) = std::env::var_os(BUSY) {
+        ferretto::initialize(Options::in_process());
+        let session = Session::in_process();
+        let config = config(64 * 1024);
+        session
+            .setup_with_file(&config, File::create(trace).unwrap())
+            .unwrap();
+        session.start_blocking().unwrap();
+        for number in 0..MANY_EVENTS {
+            trace_event_instant!("program", "Event", "number" => number);
+        }
+        session.flush_blocking(Duration::from_secs(60)).unwrap();
+        // Longer than the end of a process usually waits.
+        session.trace_stats_with(|_| std::thread::sleep(Duration::from_millis(300)));
+        std::thread::sleep(Duration::from_millis(50));
+        std::process::exit(0);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    run(
+        "a_file_has_everything_though_the_sdks_thread_is_late",
+        BUSY,
+        &trace,
+    );
+    assert_eq!(events(&std::fs::read(trace).unwrap()), MANY_EVENTS);
 }
 
 /// How many events a trace has.

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use ferretto::Options;
 use ferretto::session::Session;
-use stress::account::{self, Found};
+use stress::account::{self, Found, NeverHeardOf};
 use stress::crowd::Crowd;
 use stress::leaks::{self, Resources};
 use stress::recording::Service;
@@ -52,7 +52,11 @@ fn every_event_is_accounted_for() {
                     let mut found = Found::default();
                     while Instant::now() < round_ends {
                         for recording in record(&mut chance) {
-                            found += account::check_or_keep(&recording, &journal::read(journals));
+                            found += account::check_or_keep(
+                                &recording,
+                                &journal::read(journals),
+                                NeverHeardOf::Counted,
+                            );
                         }
                     }
                     found

@@ -32,18 +32,6 @@ pub struct ServiceHandle(usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(u64);
 
-impl CallId {
-    /// The call of this number, for ends that answer without a connection: numbers are theirs to keep apart.
-    pub const fn new(number: u64) -> CallId {
-        CallId(number)
-    }
-
-    /// Its number.
-    pub const fn number(self) -> u64 {
-        self.0
-    }
-}
-
 /// A method call to be made.
 #[derive(Debug)]
 pub struct Call {
@@ -141,9 +129,9 @@ pub enum CallError {
         /// The method's name.
         method: &'static str,
     },
-    /// The service made the call fail.
+    /// The service made the call fail, and did not say why.
     Rejected,
-    /// The host could not make sense of the call.
+    /// Why the service made the call fail, or that the host could not make sense of it.
     Host(String),
     /// The connection ended before the reply came.
     ConnectionLost,
@@ -375,7 +363,7 @@ impl ClientConnection {
                     return Err(violation);
                 }
             };
-            if let Some(reply) = self.handle(message) {
+            if let Some(reply) = self.handle(message, &frame) {
                 let fd = frame.fd.take().map(PassedFd::into_inner);
                 let payload = &self.decoder.body(&frame)[reply.payload];
                 return Ok(Some(ClientEvent::Reply {
@@ -398,7 +386,7 @@ impl ClientConnection {
 
     /// Handles a frame; gives back a successful reply, turns all else into local events. What answers no request of
     /// ours is ignored, as upstream's client does.
-    fn handle(&mut self, message: Message) -> Option<ReplyAt> {
+    fn handle(&mut self, message: Message, frame: &Frame) -> Option<ReplyAt> {
         let pending = self.pending.remove(&message.request_id)?;
         match (pending, message.body) {
             (
@@ -430,7 +418,13 @@ impl ClientConnection {
                     more,
                 });
             }
-            (Pending::Call(call), Body::InvokeMethodReply { .. }) => self.fail(call, CallError::Rejected),
+            (Pending::Call(call), Body::InvokeMethodReply { reply, .. }) => {
+                let error = match &*String::from_utf8_lossy(&self.decoder.body(frame)[reply]) {
+                    "" => CallError::Rejected,
+                    reason => CallError::Host(reason.to_owned()),
+                };
+                self.fail(call, error);
+            }
             (Pending::Call(call), Body::RequestError { error }) => self.fail(call, CallError::Host(error)),
             (Pending::Call(call), _) => {
                 self.fail(call, CallError::Host("a reply of the wrong kind".to_owned()));

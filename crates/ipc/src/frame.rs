@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use ferretto_wire::WireError;
+use ferretto_wire::{MAX_VARINT_LEN, WireError, WireType, encode_varint, tag};
 
 use crate::passed_fd::PassedFd;
 
@@ -300,9 +300,7 @@ impl Head {
 
     /// Appends the fields of another head.
     pub(crate) fn append(&mut self, other: &Head) {
-        for &byte in &other.bytes[HEADER..other.len] {
-            self.push(byte);
-        }
+        self.push(&other.bytes[HEADER..other.len]);
     }
 
     /// Bytes of fields, without the header.
@@ -312,26 +310,23 @@ impl Head {
 
     /// A field of an integer type.
     pub(crate) fn varint_field(&mut self, number: u32, value: u64) {
-        self.varint(u64::from(number) << 3);
+        self.varint(tag(number, WireType::Varint).into());
         self.varint(value);
     }
 
     /// Tag and length of a field whose `length` bytes follow.
     pub(crate) fn length_delimited(&mut self, number: u32, length: usize) {
-        self.varint(u64::from(number) << 3 | 2);
+        self.varint(tag(number, WireType::Bytes).into());
         self.varint(length as u64);
     }
 
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.push(value as u8);
+    fn varint(&mut self, value: u64) {
+        self.push(encode_varint(value, &mut [0; MAX_VARINT_LEN]));
     }
 
-    fn push(&mut self, byte: u8) {
-        self.bytes[self.len] = byte;
-        self.len += 1;
+    fn push(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        self.bytes[self.len..end].copy_from_slice(bytes);
+        self.len = end;
     }
 }

@@ -1,6 +1,6 @@
 //! The service's end of one connection, without I/O.
 //!
-//! Called by daemon shells, one [`HostConnection`] for each accepted socket: bytes go in with
+//! Called by `ferretto-host`, one [`HostConnection`] for each accepted socket: bytes go in with
 //! [`receive`](Connection::receive), requests come out of [`next_request`](HostConnection::next_request),
 //! replies are queued with [`reply`](HostConnection::reply) and leave through
 //! [`outgoing`](HostConnection::outgoing). Binding, method lists, and rejections of what does not exist are
@@ -139,7 +139,8 @@ pub struct Request<'a> {
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Reply {
-    payload: Option<Vec<u8>>,
+    /// Or why the call failed.
+    payload: Result<Vec<u8>, String>,
     has_more: bool,
     fd: Option<OwnedFd>,
 }
@@ -148,7 +149,7 @@ impl Reply {
     /// The only or the last reply: an encoded reply message.
     pub fn last(payload: Vec<u8>) -> Reply {
         Reply {
-            payload: Some(payload),
+            payload: Ok(payload),
             has_more: false,
             fd: None,
         }
@@ -157,7 +158,7 @@ impl Reply {
     /// One reply of a stream, to be followed by others.
     pub fn more(payload: Vec<u8>) -> Reply {
         Reply {
-            payload: Some(payload),
+            payload: Ok(payload),
             has_more: true,
             fd: None,
         }
@@ -165,16 +166,24 @@ impl Reply {
 
     /// The call failed. Ends a stream too.
     pub fn rejected() -> Reply {
+        Reply::rejected_for(String::new())
+    }
+
+    /// The call failed for this reason, which clients of ours tell. Upstream's do not look for one.
+    pub fn rejected_for(reason: String) -> Reply {
         Reply {
-            payload: None,
+            payload: Err(reason),
             has_more: false,
             fd: None,
         }
     }
 
-    /// Bytes of the encoded reply message.
+    /// Bytes of the encoded reply message, or of the reason.
     pub fn size(&self) -> usize {
-        self.payload.as_ref().map_or(0, Vec::len)
+        match &self.payload {
+            Ok(message) => message.len(),
+            Err(reason) => reason.len(),
+        }
     }
 
     /// Whether others follow it.
@@ -282,8 +291,12 @@ impl HostConnection {
         if to.wanted == ReplyWanted::No {
             return Ok(());
         }
-        let frame =
-            wire_protocol::invoke_method_reply(to.request_id, reply.has_more, reply.payload, reply.fd)?;
+        let frame = match reply.payload {
+            Ok(message) => {
+                wire_protocol::invoke_method_reply(to.request_id, reply.has_more, message, reply.fd)?
+            }
+            Err(reason) => wire_protocol::rejection(to.request_id, reason)?,
+        };
         Ok(self.outgoing.push(frame)?)
     }
 
@@ -319,7 +332,7 @@ impl HostConnection {
                 drop_reply,
             } => {
                 let Some((service, method)) = self.method(service_id, method_id) else {
-                    self.answer(wire_protocol::invoke_method_reply(request_id, false, None, None));
+                    self.answer(wire_protocol::rejection(request_id, String::new()));
                     return Ok(None);
                 };
                 let wanted = if drop_reply {

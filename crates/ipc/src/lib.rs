@@ -10,7 +10,8 @@
 //! - [`passed_fd`]: descriptors that came along, which take as long to close as a peer likes;
 //! - [`frame`], [`outgoing`]: bytes to frames and back, both bounded;
 //! - [`host`], [`client`]: the two ends of a connection as state machines without I/O;
-//! - [`reactor`]: the one event loop that daemons, command line and SDK run on.
+//! - [`reactor`]: the one event loop that daemons, command line and SDK run on;
+//! - [`channel`]: values from thread to thread.
 //!
 //! A service's loop, for one client:
 //!
@@ -54,23 +55,43 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod channel;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod client;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod frame;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod host;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod outgoing;
 #[cfg(test)]
 mod pair;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod passed_fd;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod ports;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod reactor;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod socket_names;
+#[cfg_attr(
+    not(all(target_endian = "little", any(target_os = "linux", target_os = "android"))),
+    path = "std_time.rs"
+)]
 pub mod time;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod transport;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 mod wire_protocol;
 
 pub use address::Address;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub use client::ClientConnection;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub use host::HostConnection;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub use passed_fd::PassedFd;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub use reactor::Reactor;
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub use transport::{Listener, Stream};

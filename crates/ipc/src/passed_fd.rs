@@ -9,7 +9,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,6 +61,41 @@ impl Drop for PassedFd {
             CLOSING.hand_over(fd);
         }
     }
+}
+
+/// What a descriptor was opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenedFor {
+    /// It can be read from.
+    Reading,
+    /// It can be written to.
+    Writing,
+    /// Both.
+    Both,
+    /// Neither: it stands for a place in the file system (`O_PATH`).
+    Naming,
+}
+
+/// What a descriptor was opened for.
+///
+/// # Errors
+/// If the kernel does not tell.
+#[allow(
+    unsafe_code,
+    reason = "the crate for system calls takes twice as long to compile with this one"
+)]
+pub fn opened_for(file: impl AsFd) -> io::Result<OpenedFor> {
+    // SAFETY: takes no pointers.
+    let flags = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(match flags & libc::O_ACCMODE {
+        _ if flags & libc::O_PATH != 0 => OpenedFor::Naming,
+        libc::O_RDONLY => OpenedFor::Reading,
+        libc::O_WRONLY => OpenedFor::Writing,
+        _ => OpenedFor::Both,
+    })
 }
 
 /// What is to be dropped, and the threads that do it.

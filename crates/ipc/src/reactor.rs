@@ -11,27 +11,27 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
-use signal_hook::iterator::backend::SignalDelivery;
-use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
 use crate::time::{self, Clock, Timer};
+pub use watch::Watch;
+
+#[cfg(feature = "signals")]
+mod signals;
+mod watch;
 
 #[cfg(test)]
 mod tests;
 
 /// Events taken from the kernel at once.
 const BATCH: usize = 64;
-
-/// `si_code` of signals that the kernel sends (`asm-generic/siginfo.h`).
-const SI_KERNEL: i32 = 0x80;
 
 const WAKER: u64 = u64::MAX;
 const SIGNALS: u64 = u64::MAX - 1;
@@ -110,27 +110,16 @@ pub enum Signal {
 }
 
 impl Signal {
-    const ALL: [Signal; 7] = [
-        Signal::Interrupt,
-        Signal::Terminate,
-        Signal::HangUp,
-        Signal::Child,
-        Signal::User1,
-        Signal::User2,
-        Signal::WindowChange,
-    ];
-
     /// Its number, as the kernel and `kill` know it.
     pub fn number(self) -> i32 {
-        use signal_hook::consts::signal;
         match self {
-            Signal::Interrupt => signal::SIGINT,
-            Signal::Terminate => signal::SIGTERM,
-            Signal::HangUp => signal::SIGHUP,
-            Signal::Child => signal::SIGCHLD,
-            Signal::User1 => signal::SIGUSR1,
-            Signal::User2 => signal::SIGUSR2,
-            Signal::WindowChange => signal::SIGWINCH,
+            Signal::Interrupt => libc::SIGINT,
+            Signal::Terminate => libc::SIGTERM,
+            Signal::HangUp => libc::SIGHUP,
+            Signal::Child => libc::SIGCHLD,
+            Signal::User1 => libc::SIGUSR1,
+            Signal::User2 => libc::SIGUSR2,
+            Signal::WindowChange => libc::SIGWINCH,
         }
     }
 }
@@ -316,12 +305,17 @@ impl Waker {
     }
 }
 
+/// A source of signals. A trait, so that the reactor compiles without the feature `signals`.
+trait TakeSignals: Send {
+    /// Adds those that have arrived.
+    fn take(&mut self, events: &mut Events);
+}
+
 /// An event loop over epoll, see the [module](self).
 pub struct Reactor {
     epoll: OwnedFd,
     eventfd: Arc<OwnedFd>,
-    buffer: Vec<epoll::Event>,
-    signals: Option<SignalDelivery<UnixStream, WithRawSiginfo>>,
+    signals: Option<Box<dyn TakeSignals>>,
     monotonic: Alarm,
     boot: Alarm,
     /// The monotonic deadline of the last wait.
@@ -401,6 +395,13 @@ impl fmt::Debug for Reactor {
     }
 }
 
+impl AsFd for Reactor {
+    /// Readable while there is something that a wait would tell of at once, but for deadlines: so that another loop can watch this one.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
 impl Reactor {
     /// A loop that watches nothing yet.
     pub fn new() -> Result<Reactor, ReactorError> {
@@ -421,7 +422,6 @@ impl Reactor {
         Ok(Reactor {
             epoll,
             eventfd: Arc::new(eventfd),
-            buffer: Vec::with_capacity(BATCH),
             signals: None,
             monotonic,
             boot: Alarm::new(Clock::Boot, BOOT_ALARM),
@@ -456,26 +456,6 @@ impl Reactor {
         }
     }
 
-    /// From now on delivers `signals` as events instead of their default action. To be called once; the handlers stay for
-    /// the life of the process, as those of `signal-hook` do.
-    pub fn watch_signals(&mut self, signals: &[Signal]) -> Result<(), ReactorError> {
-        let (read, write) = UnixStream::pair().map_err(ReactorError::Signals)?;
-        read.set_nonblocking(true).map_err(ReactorError::Signals)?;
-        write.set_nonblocking(true).map_err(ReactorError::Signals)?;
-        let numbers = signals.iter().map(|signal| signal.number());
-        let delivery =
-            SignalDelivery::with_pipe(read, write, WithRawSiginfo, numbers).map_err(ReactorError::Signals)?;
-        epoll::add(
-            &self.epoll,
-            delivery.get_read(),
-            EventData::new_u64(SIGNALS),
-            EventFlags::IN,
-        )
-        .map_err(|source| ReactorError::Signals(source.into()))?;
-        self.signals = Some(delivery);
-        Ok(())
-    }
-
     /// Sleeps until something happens or one of the deadlines has passed, and says in `events` what did: nothing, when
     /// it was a deadline.
     pub fn wait(&mut self, events: &mut Events, deadlines: impl Into<Deadlines>) -> Result<(), ReactorError> {
@@ -484,21 +464,17 @@ impl Reactor {
         let limits = [self.await_monotonic(monotonic)?, self.await_boot(boot)?];
         let timeout = limits.into_iter().flatten().min();
         events.deadline_passed = timeout == Some(0);
-        self.buffer.clear();
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut self.buffer),
-            timeout.map(timespec).as_ref(),
-        ) {
-            Ok(_) => {}
+        let mut buffer = [const { MaybeUninit::uninit() }; BATCH];
+        let batch = match epoll::wait(&self.epoll, &mut buffer, timeout.map(timespec).as_ref()) {
+            Ok((batch, _)) => batch,
             // A signal that is not watched; the caller sees no events and looks at its deadlines.
             Err(Errno::INTR) => return Ok(()),
             Err(source) => return Err(ReactorError::Wait(source)),
-        }
-        if self.buffer.is_empty() {
+        };
+        if batch.is_empty() {
             events.deadline_passed = true;
         }
-        for raw in &self.buffer {
+        for raw in batch {
             let (data, flags) = (raw.data, raw.flags);
             match data.u64() {
                 WAKER => {
@@ -506,17 +482,8 @@ impl Reactor {
                     let _ = rustix::io::read(&*self.eventfd, &mut [0u8; 8]);
                 }
                 SIGNALS => {
-                    if let Some(delivery) = &mut self.signals {
-                        for info in delivery.pending() {
-                            let mut all = Signal::ALL.into_iter();
-                            let Some(signal) = all.find(|signal| signal.number() == info.si_signo) else {
-                                continue;
-                            };
-                            events.signals.push(signal);
-                            if info.si_code == SI_KERNEL {
-                                events.of_kernel.push(signal);
-                            }
-                        }
+                    if let Some(signals) = &mut self.signals {
+                        signals.take(events);
                     }
                 }
                 MONOTONIC_ALARM => {

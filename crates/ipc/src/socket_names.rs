@@ -1,8 +1,8 @@
-//! The names under which producers and consumers find the tracing service on Linux.
+//! The names under which producers and consumers find the tracing service.
 //!
 //! Called by the daemons when they listen and by every client when it connects. The rules are those of
 //! upstream's `default_socket.cc`: an environment variable wins; otherwise `/run/perfetto/` when that
-//! directory may be entered, and `/tmp` when not.
+//! directory may be entered, and `/tmp` when not; on Android the sockets that its `init` makes.
 
 use std::env::{self, VarError};
 use std::fmt;
@@ -40,16 +40,19 @@ impl fmt::Display for SocketNameError {
 
 impl std::error::Error for SocketNameError {}
 
-/// Whether the well-known directory for sockets can be used.
+/// Where sockets are unless the environment says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RunDirectory {
-    Usable,
-    Absent,
+enum Place {
+    /// The well-known directory.
+    Run,
+    /// In its place where it cannot be used.
+    Tmp,
+    Android,
 }
 
 /// Every address on which a service awaits producers, in order; never empty.
 pub fn producer_addresses() -> Result<Vec<Address>, SocketNameError> {
-    resolve_producers(variable(PRODUCER_SOCK_NAME)?, run_directory)
+    resolve_producers(variable(PRODUCER_SOCK_NAME)?, place)
 }
 
 /// The address at which a producer looks for the service: the first of [`producer_addresses`].
@@ -60,7 +63,7 @@ pub fn producer_address() -> Result<Address, SocketNameError> {
 
 /// The address on which a service awaits consumers and where they look for it.
 pub fn consumer_address() -> Result<Address, SocketNameError> {
-    resolve_consumer(variable(CONSUMER_SOCK_NAME)?, run_directory)
+    resolve_consumer(variable(CONSUMER_SOCK_NAME)?, place)
 }
 
 /// The relay address, when one is configured.
@@ -82,23 +85,27 @@ fn variable(variable: &'static str) -> Result<Option<String>, SocketNameError> {
     }
 }
 
-fn run_directory() -> RunDirectory {
+fn place() -> Place {
+    if cfg!(target_os = "android") {
+        return Place::Android;
+    }
     // Only whoever may search a folder finds the dot in it.
     match Path::new(RUN_DIRECTORY).join(".").metadata() {
-        Ok(_) => RunDirectory::Usable,
-        Err(_) => RunDirectory::Absent,
+        Ok(_) => Place::Run,
+        Err(_) => Place::Tmp,
     }
 }
 
 fn resolve_producers(
     from_environment: Option<String>,
-    run_directory: impl Fn() -> RunDirectory,
+    place: impl Fn() -> Place,
 ) -> Result<Vec<Address>, SocketNameError> {
     let Some(list) = from_environment else {
         return Ok(vec![Address::Unix(
-            match run_directory() {
-                RunDirectory::Usable => "/run/perfetto/traced-producer.sock",
-                RunDirectory::Absent => "/tmp/perfetto-producer",
+            match place() {
+                Place::Run => "/run/perfetto/traced-producer.sock",
+                Place::Tmp => "/tmp/perfetto-producer",
+                Place::Android => "/dev/socket/traced_producer",
             }
             .into(),
         )]);
@@ -119,14 +126,15 @@ fn resolve_producers(
 
 fn resolve_consumer(
     from_environment: Option<String>,
-    run_directory: impl Fn() -> RunDirectory,
+    place: impl Fn() -> Place,
 ) -> Result<Address, SocketNameError> {
     match from_environment {
         Some(name) => parse(CONSUMER_SOCK_NAME, &name),
         None => Ok(Address::Unix(
-            match run_directory() {
-                RunDirectory::Usable => "/run/perfetto/traced-consumer.sock",
-                RunDirectory::Absent => "/tmp/perfetto-consumer",
+            match place() {
+                Place::Run => "/run/perfetto/traced-consumer.sock",
+                Place::Tmp => "/tmp/perfetto-consumer",
+                Place::Android => "/dev/socket/traced_consumer",
             }
             .into(),
         )),
@@ -148,8 +156,8 @@ mod tests {
 
     #[test]
     fn without_a_variable_the_run_directory_is_preferred_to_tmp() {
-        let usable = || RunDirectory::Usable;
-        let absent = || RunDirectory::Absent;
+        let usable = || Place::Run;
+        let absent = || Place::Tmp;
         assert_eq!(
             resolve_producers(None, usable),
             Ok(vec![unix("/run/perfetto/traced-producer.sock")])
@@ -163,6 +171,19 @@ mod tests {
             Ok(unix("/run/perfetto/traced-consumer.sock"))
         );
         assert_eq!(resolve_consumer(None, absent), Ok(unix("/tmp/perfetto-consumer")));
+    }
+
+    #[test]
+    fn on_android_the_sockets_are_those_of_init() {
+        let android = || Place::Android;
+        assert_eq!(
+            resolve_producers(None, android),
+            Ok(vec![unix("/dev/socket/traced_producer")])
+        );
+        assert_eq!(
+            resolve_consumer(None, android),
+            Ok(unix("/dev/socket/traced_consumer"))
+        );
     }
 
     #[test]
@@ -184,9 +205,9 @@ mod tests {
 
     #[test]
     fn an_unusable_variable_is_named() {
-        let error = resolve_producers(Some(",".into()), run_directory).unwrap_err();
+        let error = resolve_producers(Some(",".into()), place).unwrap_err();
         assert!(error.to_string().contains(PRODUCER_SOCK_NAME), "{error}");
-        let error = resolve_consumer(Some("vsock://x".into()), run_directory).unwrap_err();
+        let error = resolve_consumer(Some("vsock://x".into()), place).unwrap_err();
         assert!(error.to_string().contains(CONSUMER_SOCK_NAME), "{error}");
     }
 }

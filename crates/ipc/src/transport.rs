@@ -105,6 +105,8 @@ pub enum TransportError {
     Credentials(Errno),
     /// A descriptor handed in could not be made non-blocking.
     Adopt(Errno),
+    /// There is no pair of sockets to be had.
+    Pair(Errno),
 }
 
 impl fmt::Display for TransportError {
@@ -156,6 +158,7 @@ impl fmt::Display for TransportError {
             TransportError::Adopt(source) => {
                 write!(f, "cannot use the given descriptor as a socket: {source}")
             }
+            TransportError::Pair(source) => write!(f, "cannot make a pair of sockets: {source}"),
         }
     }
 }
@@ -419,7 +422,7 @@ impl Stream {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )
-        .map_err(TransportError::Adopt)?;
+        .map_err(TransportError::Pair)?;
         let stream = |fd| Stream {
             fd,
             kind: Kind::Unix,

@@ -270,25 +270,35 @@ pub(crate) fn invoke_method(
     frame(request_id, field::INVOKE_METHOD, inner, arguments, fd)
 }
 
-/// The answer to a call; `reply` is `None` when it was rejected.
+/// The answer to a call.
 pub(crate) fn invoke_method_reply(
     request_id: u64,
     has_more: bool,
-    reply: Option<Vec<u8>>,
+    reply: Vec<u8>,
     fd: Option<OwnedFd>,
 ) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Head::new();
-    inner.varint_field(1, u64::from(reply.is_some()));
+    inner.varint_field(1, 1);
     inner.varint_field(2, u64::from(has_more));
-    if let Some(reply) = &reply {
-        inner.length_delimited(3, reply.len());
+    inner.length_delimited(3, reply.len());
+    frame(request_id, field::INVOKE_METHOD_REPLY, inner, reply, fd)
+}
+
+/// The answer to a call that failed. The reason, unless it is empty, stands in the place of the reply, which upstream's clients do not look
+/// at then.
+pub(crate) fn rejection(request_id: u64, reason: String) -> Result<OutgoingFrame, PayloadTooLarge> {
+    let mut inner = Head::new();
+    inner.varint_field(1, 0);
+    inner.varint_field(2, 0);
+    if !reason.is_empty() {
+        inner.length_delimited(3, reason.len());
     }
     frame(
         request_id,
         field::INVOKE_METHOD_REPLY,
         inner,
-        reply.unwrap_or_default(),
-        fd,
+        reason.into_bytes(),
+        None,
     )
 }
 

@@ -1,10 +1,15 @@
-//! `#[trace_function]`: a statement at the top of a function's body that begins its slice.
+//! `#[trace_function]`: a statement at the top of a function's body that begins its slice. What is asynchronous, or has its output recorded,
+//! has its body in a block of its own, within the slice.
 
-use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
+use proc_macro::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 
-use crate::cursor::{Cursor, name_of};
+use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::template::fill;
+
+mod options;
+
+use options::Options;
 
 /// The function with its slice; with an error, the function as it was beside the error, lest its callers be reported as well.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
@@ -21,35 +26,60 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
 fn trace(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Error> {
     let function = Function::parse(item)?;
     let options = Options::parse(arguments)?;
-    let name = match options.name {
-        Some(name) => name,
-        None => TokenTree::from(Literal::string(&name_of(&function.name))).into(),
-    };
-    let recorded = options.recorded.arguments(&function.parameters)?;
-    let begin = match function.kind {
-        Kind::Sync => "::ferretto::trace_event!($category, $name $passed_on $recorded);",
-        Kind::Async | Kind::BoxedAsync => {
-            "let _slice = ::ferretto::trace_async!($category, $name $passed_on $recorded);"
-        }
-    };
-    let begin = fill(
-        begin,
-        &[
-            ("category", &options.category),
-            ("name", &name),
-            ("passed_on", &options.passed_on),
-            ("recorded", &recorded),
-        ],
-    );
+    let event = options.event(&function)?;
+    let output = options.output();
     let body = match function.kind {
-        Kind::Sync | Kind::Async => insert(&function.body, begin),
+        Kind::Sync => recorded(&function.body, |body| match &output {
+            None => fill(
+                "::ferretto::trace_event!($event); $body",
+                &[("event", &event), ("body", &body.stream())],
+            ),
+            Some(output) => fill(
+                "let slice = ::ferretto::trace_slice!($event);
+                let output = ::ferretto::private::call(move || $returned $body);
+                ::ferretto::Slice::end_with(slice, |event| { let output = &output; $output });
+                output",
+                &[
+                    ("event", &event),
+                    ("returned", &function.returned.of_closure()),
+                    ("body", &TokenTree::from(body).into()),
+                    ("output", output),
+                ],
+            ),
+        }),
+        Kind::Async => in_slice(
+            &function.body,
+            &event,
+            &function.returned.told_inside(),
+            output.as_ref(),
+        ),
         Kind::BoxedAsync => in_last_group(&function.body, |arguments| {
-            in_last_group(arguments, |block| insert(block, begin))
+            in_last_group(arguments, |block| {
+                in_slice(block, &event, &TokenStream::new(), output.as_ref())
+            })
         }),
     };
     let mut function = function.declaration;
     function.extend([TokenTree::from(body)]);
     Ok(function)
+}
+
+/// The body of something asynchronous: a future, which is polled in the slice.
+fn in_slice(body: &Group, event: &TokenStream, told: &TokenStream, output: Option<&TokenStream>) -> Group {
+    recorded(body, |body| {
+        let with_output =
+            output.map(|output| fill(".with_output(|output, event| { $output })", &[("output", output)]));
+        fill(
+            "let slice = ::ferretto::trace_async!($event);
+            ::ferretto::future::in_slice(slice, async move { $told $body }) $with_output .await",
+            &[
+                ("event", event),
+                ("told", told),
+                ("body", &body.stream()),
+                ("with_output", &with_output.unwrap_or_default()),
+            ],
+        )
+    })
 }
 
 /// A function, of which only the body is changed.
@@ -59,8 +89,53 @@ struct Function {
     name: Ident,
     /// Those that have a name. `self` is not among them.
     parameters: Vec<Ident>,
+    returned: Returned,
     kind: Kind,
     body: Group,
+}
+
+/// The type behind the arrow, if it is one that can be written elsewhere too: not with `impl Trait` in it.
+struct Returned(Option<TokenStream>);
+
+impl Returned {
+    fn parse(cursor: &mut Cursor) -> Self {
+        if !(cursor.take_punct('-') && cursor.take_punct('>')) {
+            return Self(None);
+        }
+        let returned = cursor.take_type(|token| match token {
+            TokenTree::Ident(ident) => ident.to_string() == "where",
+            TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+            _ => false,
+        });
+        Self(Some(returned).filter(|returned| !mentions(returned.clone(), "impl")))
+    }
+
+    /// `-> Type`
+    fn of_closure(&self) -> TokenStream {
+        let arrow = |returned| fill("-> $returned", &[("returned", returned)]);
+        self.0.as_ref().map(arrow).unwrap_or_default()
+    }
+
+    /// A statement by which the compiler knows the type that an `async` block is to have: there is no syntax for it.
+    fn told_inside(&self) -> TokenStream {
+        let is_never = |returned: &&TokenStream| returned.to_string() != "!";
+        let told = |returned| {
+            fill(
+                "#[allow(unknown_lints, unreachable_code, clippy::all, clippy::pedantic)]
+                if false { let output: $returned = loop {}; return output; }",
+                &[("returned", returned)],
+            )
+        };
+        self.0.as_ref().filter(is_never).map(told).unwrap_or_default()
+    }
+}
+
+fn mentions(tokens: TokenStream, word: &str) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident.to_string() == word,
+        TokenTree::Group(group) => mentions(group.stream(), word),
+        _ => false,
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +174,7 @@ impl Function {
                 "expected the parameters of the function",
             ));
         };
+        let returned = Returned::parse(&mut cursor);
         let Some(TokenTree::Group(body)) = last else {
             let message = "a function without a body cannot be recorded: put this on its implementations";
             return Err(Error::new(name.span(), message));
@@ -115,6 +191,7 @@ impl Function {
             declaration: tokens.into_iter().collect(),
             name,
             parameters,
+            returned,
             kind,
             body,
         })
@@ -157,12 +234,11 @@ fn in_last_group(group: &Group, change: impl FnOnce(&Group) -> Group) -> Group {
     with_stream(group, tokens.into_iter().collect())
 }
 
-/// `block` with `statement` in front, but behind attributes of the block itself.
-fn insert(block: &Group, statement: TokenStream) -> Group {
+/// `block` as `record` has it, which gets it without the attributes in it: those stay in front.
+fn recorded(block: &Group, record: impl FnOnce(Group) -> TokenStream) -> Group {
     let mut cursor = Cursor::inside(block);
     let mut stream = cursor.take_inner_attributes();
-    stream.extend(statement);
-    stream.extend(cursor.rest());
+    stream.extend(record(with_stream(block, cursor.rest())));
     with_stream(block, stream)
 }
 
@@ -170,173 +246,4 @@ fn with_stream(group: &Group, stream: TokenStream) -> Group {
     let mut changed = Group::new(group.delimiter(), stream);
     changed.set_span(group.span());
     changed
-}
-
-/// What stands in the parentheses of the attribute.
-struct Options {
-    category: TokenStream,
-    name: Option<TokenStream>,
-    /// `, option = expression` for each option that is of the macro that records.
-    passed_on: TokenStream,
-    recorded: Recorded,
-}
-
-/// The arguments of the slice.
-enum Recorded {
-    Nothing,
-    /// All parameters but these.
-    Parameters {
-        skipped: Vec<Ident>,
-    },
-    /// `, "name" => expression` for each.
-    Expressions(TokenStream),
-}
-
-impl Options {
-    fn parse(arguments: TokenStream) -> Result<Self, Error> {
-        let mut cursor = Cursor::new(arguments, Span::call_site());
-        let category = cursor.take_expression();
-        if category.is_empty() {
-            return Err(Error::new(
-                cursor.span(),
-                "expected a category: `#[trace_function(\"category\")]`",
-            ));
-        }
-        cursor.expect_comma()?;
-        let mut options = Self {
-            category,
-            name: None,
-            passed_on: TokenStream::new(),
-            recorded: Recorded::Nothing,
-        };
-        while !cursor.at_end() {
-            options.parse_option(&mut cursor)?;
-            cursor.expect_comma()?;
-        }
-        Ok(options)
-    }
-
-    fn parse_option(&mut self, cursor: &mut Cursor) -> Result<(), Error> {
-        const OPTIONS: &str =
-            "`name = \"...\"`, `args`, `args(...)`, `skip(...)` or an option of `trace_event!`";
-        let option = cursor.expect_ident(OPTIONS)?;
-        let (keyword, span) = (option.to_string(), option.span());
-        if cursor.take_punct('=') {
-            let value = cursor.take_expression();
-            if value.is_empty() {
-                return Err(Error::new(span, format!("`{keyword}` has no value")));
-            }
-            if keyword != "name" {
-                let option = TokenStream::from(TokenTree::from(option));
-                self.passed_on.extend(fill(
-                    ", $option = $value",
-                    &[("option", &option), ("value", &value)],
-                ));
-            } else if self.name.replace(value).is_some() {
-                return Err(Error::new(span, "the slice has a name already"));
-            }
-            return Ok(());
-        }
-        let list = cursor.take_group(Delimiter::Parenthesis);
-        let recorded = match (keyword.as_str(), list) {
-            ("args", None) => Recorded::Parameters { skipped: Vec::new() },
-            ("args", Some(list)) => Recorded::Expressions(parse_arguments(&list)?),
-            ("skip", Some(list)) => Recorded::Parameters {
-                skipped: parse_names(&list)?,
-            },
-            _ => return Err(Error::new(span, format!("expected {OPTIONS}"))),
-        };
-        if !matches!(self.recorded, Recorded::Nothing) {
-            return Err(Error::new(
-                span,
-                "what is recorded was said before: it is one of `args` and `skip`",
-            ));
-        }
-        self.recorded = recorded;
-        Ok(())
-    }
-}
-
-impl Recorded {
-    /// `, "name" => expression` for each argument.
-    fn arguments(self, parameters: &[Ident]) -> Result<TokenStream, Error> {
-        let skipped = match self {
-            Recorded::Nothing => return Ok(TokenStream::new()),
-            Recorded::Expressions(arguments) => return Ok(arguments),
-            Recorded::Parameters { skipped } => skipped,
-        };
-        let is = |one: &Ident, other: &Ident| one.to_string() == other.to_string();
-        for name in &skipped {
-            if !parameters.iter().any(|parameter| is(parameter, name)) {
-                return Err(Error::new(name.span(), format!("there is no parameter `{name}`")));
-            }
-        }
-        Ok(parameters
-            .iter()
-            .filter(|parameter| !skipped.iter().any(|name| is(name, parameter)))
-            .map(|parameter| argument(parameter, TokenTree::from(parameter.clone()).into()))
-            .collect())
-    }
-}
-
-fn argument(name: &Ident, value: TokenStream) -> TokenStream {
-    labelled(&TokenTree::from(Literal::string(&name_of(name))).into(), &value)
-}
-
-/// `, "name" => value`. The macros take a reference to the value by themselves.
-fn labelled(label: &TokenStream, value: &TokenStream) -> TokenStream {
-    fill(", $label => $value", &[("label", label), ("value", value)])
-}
-
-/// Parses `a, self.b, "c" => expression`.
-fn parse_arguments(list: &Group) -> Result<TokenStream, Error> {
-    let mut cursor = Cursor::inside(list);
-    let mut arguments = TokenStream::new();
-    while !cursor.at_end() {
-        let span = cursor.span();
-        if let Some(label) = cursor.take_literal() {
-            if !cursor.take_fat_arrow() {
-                return Err(Error::new(cursor.span(), "expected `=>` and a value"));
-            }
-            let label = TokenTree::from(label).into();
-            let value = cursor.take_expression();
-            arguments.extend(fill(
-                ", $label => $value",
-                &[("label", &label), ("value", &value)],
-            ));
-        } else {
-            let place = cursor.take_expression();
-            let Some(name) = last_field(place.clone()) else {
-                return Err(Error::new(span, "give this a name: `\"name\" => expression`"));
-            };
-            arguments.extend(argument(&name, place));
-        }
-        cursor.expect_comma()?;
-    }
-    Ok(arguments)
-}
-
-/// The `c` of `a.b.c` or of `c`.
-fn last_field(place: TokenStream) -> Option<Ident> {
-    let mut cursor = Cursor::new(place, Span::call_site());
-    let mut last = cursor.take_ident();
-    while cursor.take_punct('.') {
-        last = cursor.take_ident();
-        // Tuples have fields whose names are numbers, but an argument called `0` says nothing.
-        if last.is_none() {
-            cursor.take_literal()?;
-        }
-    }
-    last.filter(|_| cursor.at_end())
-}
-
-/// Parses `a, b`.
-fn parse_names(list: &Group) -> Result<Vec<Ident>, Error> {
-    let mut cursor = Cursor::inside(list);
-    let mut names = Vec::new();
-    while !cursor.at_end() {
-        names.push(cursor.expect_ident("the name of a parameter")?);
-        cursor.expect_comma()?;
-    }
-    Ok(names)
 }

@@ -5,8 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-use proc_macro::TokenStream;
+use proc_macro::{TokenStream, TokenTree};
 
+mod constant;
 mod cursor;
 mod derive;
 mod error;
@@ -44,12 +45,42 @@ pub fn derive_debug_annotation(item: TokenStream) -> TokenStream {
 /// the future is done or dropped, whatever threads run it meanwhile. An `async fn` behind `#[async_trait]` is taken for
 /// what it was written as.
 ///
-/// Behind the category:
-/// - `name = "..."` is the name of the slice; else it is that of the function.
-/// - `args` records all parameters as arguments (not `self`), and `skip(a, b)` all but those.
-/// - `args(a, self.b, "c" => expression)` records these: `a`, `b` and `c`.
-/// - `option = expression` passes on what else `trace_event!` takes.
+/// Slices of functions that are called in it are within that of an `async fn`: see `ferretto::future`.
+///
+/// Behind the category, in any order:
+///
+/// | option | |
+/// |---|---|
+/// | `name = "..."` | is the name of the slice; else it is that of the function |
+/// | `args` | records all parameters as arguments, but `self` |
+/// | `skip(a, b)` | records all parameters but these |
+/// | `skip_all` | records no parameter, as if nothing was said |
+/// | `args(a, self.b, "c" => expression)` | records these: `a`, `b` and `c`; with `skip(...)`, besides the parameters |
+/// | `ret` | records what the function returns, as argument `return` of the slice's end |
+/// | `err` | records the error that the function returns, as argument `error`, and in the trace's log; with `ret`, that is what `Ok` holds |
+/// | `option = expression` | passes on what else `trace_event!` takes |
+///
+/// What is returned is written as arguments are, and an error as it displays. `ret(Debug)`, `ret(Display)` and `err(Debug)` write it so. With either, the
+/// body of a function that is not `async` becomes that of a closure.
 #[proc_macro_attribute]
 pub fn trace_function(arguments: TokenStream, item: TokenStream) -> TokenStream {
     function::expand(arguments, item)
+}
+
+/// `if_constant!(NAME { tokens } { other tokens })` is the first tokens if the name is written as those of constants are, in capitals. For the
+/// macros of events: `macro_rules` can neither look at a name nor ask what it stands for.
+#[doc(hidden)]
+#[proc_macro]
+pub fn if_constant(input: TokenStream) -> TokenStream {
+    let mut input = input.into_iter();
+    let is_constant = input
+        .next()
+        .is_some_and(|name| constant::is_written_as_one(&name.to_string()));
+    match (is_constant, input.next(), input.next()) {
+        (true, Some(TokenTree::Group(chosen)), _) | (false, _, Some(TokenTree::Group(chosen))) => {
+            chosen.stream()
+        }
+        // The macros of events always give both.
+        _ => TokenStream::new(),
+    }
 }

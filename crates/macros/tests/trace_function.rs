@@ -45,9 +45,115 @@ impl Drop for Slice {
     }
 }
 
+impl Slice {
+    /// Ends it, with what `fill` adds.
+    pub fn end_with(self, fill: impl Fn(&mut Event)) {
+        let mut event = Event(String::new());
+        fill(&mut event);
+        log(format!("with{}", event.0));
+    }
+}
+
+/// What is added to the end of a slice.
+#[derive(Debug)]
+pub struct Event(String);
+
+impl Event {
+    pub fn annotation(&mut self, name: &str, value: impl Debug) {
+        self.0 += &format!(" {name}:{value:?}");
+    }
+}
+
+pub mod debug_annotation {
+    use std::fmt::{self, Debug, Display, Formatter};
+
+    pub struct Formatted(String);
+
+    impl Debug for Formatted {
+        fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+            f.write_str(&self.0)
+        }
+    }
+
+    pub fn debug(value: impl Debug) -> Formatted {
+        Formatted(format!("debug {value:?}"))
+    }
+
+    pub fn display(value: impl Display) -> Formatted {
+        Formatted(format!("display {value}"))
+    }
+}
+
+pub mod private {
+    pub fn call<T>(body: impl FnOnce() -> T) -> T {
+        body()
+    }
+
+    pub fn mark_error(event: &mut super::Event, error: std::fmt::Arguments<'_>) {
+        event.0 += &format!(" error:{error}");
+    }
+}
+
+pub mod future {
+    use super::{Event, Slice};
+
+    pub fn in_slice<F: Future>(slice: Slice, future: F) -> InSlice<F> {
+        InSlice(future, slice)
+    }
+
+    pub struct InSlice<F>(F, Slice);
+
+    impl<F: Future> InSlice<F> {
+        pub async fn with_output(self, fill: impl Fn(&F::Output, &mut Event)) -> F::Output {
+            let Self(future, slice) = self;
+            let output = future.await;
+            slice.end_with(|event| fill(&output, event));
+            output
+        }
+    }
+
+    impl<F: Future> IntoFuture for InSlice<F> {
+        type Output = F::Output;
+        type IntoFuture = Polled<F>;
+
+        fn into_future(self) -> Polled<F> {
+            Polled {
+                future: Box::pin(self.0),
+                slice: Some(self.1),
+            }
+        }
+    }
+
+    /// A future that ends its slice when it is ready.
+    pub struct Polled<F> {
+        future: std::pin::Pin<Box<F>>,
+        slice: Option<Slice>,
+    }
+
+    impl<F: Future> Future for Polled<F> {
+        type Output = F::Output;
+
+        fn poll(
+            mut self: std::pin::Pin<&mut Self>,
+            context: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<F::Output> {
+            let polled = self.future.as_mut().poll(context);
+            if polled.is_ready() {
+                self.slice = None;
+            }
+            polled
+        }
+    }
+}
+
 #[macro_export]
 macro_rules! trace_event {
     ($($event:tt)*) => { let _slice = $crate::begin!("slice", $($event)*); };
+}
+
+#[macro_export]
+macro_rules! trace_slice {
+    ($($event:tt)*) => { $crate::begin!("slice", $($event)*) };
 }
 
 #[macro_export]
@@ -312,4 +418,153 @@ fn macros_can_make_the_functions() {
     }
     make!(pub(crate) made, "c", x: u8, "two" => 1 + 1);
     assert_eq!(logged(|| assert_eq!(made(1), 1))[0], "slice c made x:1 two:2");
+}
+
+#[test]
+fn listed_arguments_come_beside_parameters_that_are_not_skipped() {
+    #[trace_function("c", args("twice" => 2 * a, "c" => "other"), skip(b))]
+    fn beside(a: u8, b: u8, c: u8) -> u8 {
+        a + b + c
+    }
+    #[trace_function("c", skip(b), args)]
+    fn all_but(a: u8, b: u8) -> u8 {
+        a + b
+    }
+    #[trace_function("c", skip_all, args("sum" => a + b))]
+    fn none(a: u8, b: u8) -> u8 {
+        a + b
+    }
+    assert_eq!(
+        logged(|| assert_eq!(beside(1, 2, 3), 6))[0],
+        "slice c beside a:1 twice:2 c:\"other\""
+    );
+    assert_eq!(logged(|| assert_eq!(all_but(1, 2), 3))[0], "slice c all_but a:1");
+    assert_eq!(logged(|| assert_eq!(none(1, 2), 3))[0], "slice c none sum:3");
+}
+
+#[test]
+fn what_is_returned_is_recorded_where_the_slice_ends() {
+    #[trace_function("c", ret)]
+    fn plain(a: u8) -> u8 {
+        if a == 0 {
+            return 7;
+        }
+        a
+    }
+    #[trace_function("c", ret(Debug), err, args)]
+    fn parse(text: &str) -> Result<u8, std::num::ParseIntError> {
+        let number = text.parse()?;
+        Ok(number)
+    }
+    #[trace_function("c", err(Debug))]
+    fn fail() -> Result<(), &'static str> {
+        Err("no")
+    }
+    #[trace_function("c", ret(Display))]
+    fn generic<T: Display + Clone>(value: &T) -> impl Display {
+        value.clone()
+    }
+    struct Tree {
+        leaf: String,
+    }
+    impl Tree {
+        #[trace_function("c", ret)]
+        fn leaf_mut(&mut self) -> &mut String {
+            &mut self.leaf
+        }
+        #[trace_function("c", ret)]
+        fn into_leaf(self) -> String
+        where
+            Self: Sized,
+        {
+            self.leaf
+        }
+    }
+    assert_eq!(
+        logged(|| assert_eq!(plain(0), 7)),
+        ["slice c plain", "with return:7", "end plain"]
+    );
+    let lines = logged(|| {
+        parse("1").unwrap();
+        parse("x").unwrap_err();
+        fail().unwrap_err();
+        let _ = generic(&5);
+        let mut tree = Tree { leaf: "l".into() };
+        tree.leaf_mut().push('m');
+        tree.into_leaf();
+    });
+    let ends: Vec<_> = lines.iter().filter(|line| line.starts_with("with")).collect();
+    assert_eq!(
+        ends,
+        [
+            "with return:debug 1",
+            "with error:invalid digit found in string",
+            "with error:\"no\"",
+            "with return:display 5",
+            "with return:\"l\"",
+            "with return:\"lm\"",
+        ]
+    );
+}
+
+#[test]
+fn what_a_future_gives_is_recorded_where_its_slice_ends() {
+    trait Shape {
+        fn area(&self) -> u8;
+    }
+    impl Shape for u8 {
+        fn area(&self) -> u8 {
+            *self
+        }
+    }
+    // It has to be known inside what is returned, for a coercion.
+    #[trace_function("c", name = "shape")]
+    async fn shape(side: u8) -> Box<dyn Shape> {
+        if side == 0 {
+            return Box::new(1u8);
+        }
+        pause().await;
+        Box::new(side)
+    }
+    #[trace_function("c", ret, err)]
+    async fn parse(text: &str) -> Result<u8, Box<dyn std::error::Error>> {
+        pause().await;
+        Ok(text.parse()?)
+    }
+    #[trace_function("c", ret)]
+    async fn opaque(x: u8) -> impl Debug + Copy {
+        x
+    }
+    #[trace_function("c")]
+    async fn for_ever() -> ! {
+        loop {
+            pause().await;
+        }
+    }
+    let run = |text: &'static str| {
+        let mut future = pin!(parse(text));
+        assert!(poll(future.as_mut()).is_pending());
+        assert!(poll(future).is_ready());
+    };
+    let lines = logged(|| {
+        run("1");
+        run("x");
+        assert!(poll(pin!(opaque(5))).is_ready());
+        let mut future = pin!(shape(3));
+        assert!(poll(future.as_mut()).is_pending());
+        let Poll::Ready(shape) = poll(future) else {
+            panic!("it is ready")
+        };
+        assert_eq!(shape.area(), 3);
+        assert!(poll(pin!(for_ever())).is_pending());
+    });
+    let ends: Vec<_> = lines.iter().filter(|line| line.starts_with("with")).collect();
+    assert_eq!(
+        ends,
+        [
+            "with return:1",
+            "with error:invalid digit found in string",
+            "with return:5"
+        ]
+    );
 }

@@ -6,7 +6,7 @@
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
-use ferretto_probes::data_source::PacketSink;
+use ferretto_client::runtime::probe::PacketSink;
 use ferretto_probes::ftrace::bundle::{BundleWriter, CpuRead};
 use ferretto_probes::ftrace::format::PageLayout;
 use ferretto_probes::ftrace::printk_formats::PrintkFormats;

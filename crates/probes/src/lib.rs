@@ -1,7 +1,6 @@
 //! Data sources for Linux: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
 #![forbid(unsafe_code)]
 
-pub mod data_source;
 pub mod ftrace;
 pub mod kernel_files;
 mod kernel_text;

@@ -1,13 +1,4 @@
-//! The clock of every probe's timestamps, and when those who poll wake up.
-
-/// The boot-time clock, in nanoseconds: it goes on while the machine is suspended.
-pub(crate) fn boot_time() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    u64::try_from(now.tv_sec)
-        .unwrap_or(0)
-        .saturating_mul(1_000_000_000)
-        + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
+//! When those who poll wake up, and the ticks that the kernel counts in.
 
 /// The next multiple of `period` after `now`. Whoever polls does so on multiples, so that pollers of the same period
 /// share a wake-up of the machine, and one that is late skips what it missed.
@@ -30,11 +21,5 @@ mod tests {
         assert_eq!(next_multiple(9, 10), 10);
         assert_eq!(next_multiple(10, 10), 20);
         assert_eq!(next_multiple(1234, 10), 1240);
-    }
-
-    #[test]
-    fn boot_time_goes_forward() {
-        let before = boot_time();
-        assert!(before > 0 && boot_time() >= before);
     }
 }

@@ -13,7 +13,7 @@ use buffa_codegen::generated::descriptor::{
 
 use crate::names::{camel_case, field as field_name, module, rust_path};
 use crate::prune::full_name;
-use crate::selection::{MESSAGES, ONLY_IN_TRACES, WRITERS};
+use crate::selection::{MESSAGES, NUMBERED, ONLY_IN_TRACES, WRITERS};
 use crate::{Error, Output, prune};
 
 // Field numbers in descriptor.proto: the steps of a `SourceCodeInfo.Location.path`.
@@ -35,17 +35,18 @@ const ROOT: &str = "crate::messages";
 /// If the selection does not match the schema or a field is of a kind that no message has had so far.
 pub fn generate(files: &[FileDescriptorProto]) -> Result<Output, Error> {
     let always = compiled_always(files)?;
+    let numbered = numbered(files)?;
     let mut types = BTreeMap::new();
     for file in &prune::prune(files, &MESSAGES)? {
         let scope = format!(".{}", file.package.as_deref().unwrap_or_default());
         let comments = Comments::of(file);
         for (at, message) in file.message_type.iter().enumerate() {
-            let mut code = Code::new(&always);
+            let mut code = Code::new(&always, &numbered);
             code.message(message, &scope, &comments, &[FILE_MESSAGE, at as i32])?;
             types.insert(full_name(&scope, message.name.as_deref()), code.text);
         }
         for (at, value) in file.enum_type.iter().enumerate() {
-            let mut code = Code::new(&always);
+            let mut code = Code::new(&always, &numbered);
             code.enumeration(value, &scope, &comments, &[FILE_ENUM, at as i32]);
             types.insert(full_name(&scope, value.name.as_deref()), code.text);
         }
@@ -92,6 +93,16 @@ fn compiled_always(files: &[FileDescriptorProto]) -> Result<BTreeSet<String>, Er
         }
     }
     Ok(names)
+}
+
+/// The messages of [`NUMBERED`] by their full names, with all of their fields: those too that the structs leave out.
+fn numbered(files: &[FileDescriptorProto]) -> Result<HashMap<&'static str, &DescriptorProto>, Error> {
+    let index = prune::Index::new(files);
+    let of = |name: &&'static str| match index.messages.get(*name) {
+        Some(message) => Ok((*name, *message)),
+        None => Err(Error::UnknownName((*name).to_owned())),
+    };
+    NUMBERED.iter().map(of).collect()
 }
 
 /// What stands above declarations in a file, by their place.
@@ -323,14 +334,19 @@ struct Code<'a> {
     depth: usize,
     /// The full names of types that need no feature.
     always: &'a BTreeSet<String>,
+    numbered: &'a HashMap<&'static str, &'a DescriptorProto>,
 }
 
 impl<'a> Code<'a> {
-    fn new(always: &'a BTreeSet<String>) -> Code<'a> {
+    fn new(
+        always: &'a BTreeSet<String>,
+        numbered: &'a HashMap<&'static str, &'a DescriptorProto>,
+    ) -> Code<'a> {
         Code {
             text: String::new(),
             depth: 0,
             always,
+            numbered,
         }
     }
 
@@ -495,6 +511,12 @@ impl<'a> Code<'a> {
         self.line("unknown_fields: codec::UnknownFields::new(),");
         self.depth -= 1;
         self.line("};");
+        let numbered = self.numbered.get(full);
+        for field in numbered.into_iter().flat_map(|message| &message.field) {
+            let name = field.name.as_deref().unwrap_or_default().to_uppercase();
+            let number = field.number.unwrap_or_default();
+            self.line(&format!("pub const {name}: u32 = {number};"));
+        }
         self.close();
         self.gate(full);
         self.line(&format!(

@@ -108,13 +108,13 @@ pub fn names(
 
 /// Every message by its full name (`.package.Outer.Inner`), and the enums' names.
 #[derive(Default)]
-struct Index<'a> {
-    messages: HashMap<String, &'a DescriptorProto>,
+pub(crate) struct Index<'a> {
+    pub(crate) messages: HashMap<String, &'a DescriptorProto>,
     enums: BTreeSet<String>,
 }
 
 impl<'a> Index<'a> {
-    fn new(files: &'a [FileDescriptorProto]) -> Self {
+    pub(crate) fn new(files: &'a [FileDescriptorProto]) -> Self {
         let mut index = Self::default();
         for file in files {
             let package = format!(".{}", file.package.as_deref().unwrap_or_default());

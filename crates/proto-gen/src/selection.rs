@@ -23,6 +23,7 @@ pub const MESSAGES: Selection = Selection {
     roots: &[
         // The socket protocol.
         ".perfetto.protos.IPCFrame",
+        ".perfetto.protos.InitRelayRequest",
         ".perfetto.protos.InitializeConnectionRequest",
         ".perfetto.protos.InitializeConnectionResponse",
         ".perfetto.protos.RegisterDataSourceRequest",
@@ -70,7 +71,10 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.ObserveEventsRequest",
         ".perfetto.protos.ObserveEventsResponse",
         ".perfetto.protos.QueryServiceStateRequest",
+        ".perfetto.protos.ActivateTriggersRequest",
         ".perfetto.protos.QueryServiceStateResponse",
+        ".perfetto.protos.RegisterDataSourceRequest",
+        ".perfetto.protos.UnregisterDataSourceRequest",
         ".perfetto.protos.QueryCapabilitiesRequest",
         ".perfetto.protos.QueryCapabilitiesResponse",
         ".perfetto.protos.SaveTraceForBugreportRequest",
@@ -138,6 +142,46 @@ pub const MESSAGES: Selection = Selection {
 /// feature `trace` of `ferretto-proto` alone.
 pub const ONLY_IN_TRACES: &[&str] = &[".perfetto.protos.Trace"];
 
+/// Those of [`MESSAGES`] whose structs have the numbers of their fields as constants, because code reads or writes them field by field as
+/// well. Messages with a typed writer have the numbers there.
+pub const NUMBERED: &[&str] = &[
+    // Configs.
+    ".perfetto.protos.TraceConfig",
+    ".perfetto.protos.TraceConfig.BufferConfig",
+    ".perfetto.protos.TraceConfig.CompressionConfig",
+    ".perfetto.protos.TraceConfig.DataSource",
+    ".perfetto.protos.TraceConfig.IncrementalStateConfig",
+    ".perfetto.protos.TraceConfig.TraceFilter.StringFilterRule",
+    ".perfetto.protos.TraceConfig.TriggerConfig",
+    ".perfetto.protos.TraceConfig.TriggerConfig.Trigger",
+    ".perfetto.protos.DataSourceConfig",
+    ".perfetto.protos.FtraceConfig",
+    ".perfetto.protos.TrackEventConfig",
+    ".perfetto.protos.VmInstruction",
+    ".perfetto.protos.VmOpRegLoad",
+    ".perfetto.protos.VmOpSelect",
+    // What the service and its clients say to each other.
+    ".perfetto.protos.AttachResponse",
+    ".perfetto.protos.ChangeTraceConfigRequest",
+    ".perfetto.protos.DataSourceDescriptor",
+    ".perfetto.protos.EnableTracingRequest",
+    ".perfetto.protos.GetAsyncCommandResponse",
+    ".perfetto.protos.GetAsyncCommandResponse.ClearIncrementalState",
+    ".perfetto.protos.GetAsyncCommandResponse.Flush",
+    ".perfetto.protos.GetAsyncCommandResponse.SetupDataSource",
+    ".perfetto.protos.GetAsyncCommandResponse.SetupTracing",
+    ".perfetto.protos.GetAsyncCommandResponse.StartDataSource",
+    ".perfetto.protos.GetAsyncCommandResponse.StopDataSource",
+    ".perfetto.protos.InitRelayRequest",
+    ".perfetto.protos.InitializeConnectionRequest",
+    ".perfetto.protos.ActivateTriggersRequest",
+    ".perfetto.protos.QueryServiceStateResponse",
+    ".perfetto.protos.RegisterDataSourceRequest",
+    ".perfetto.protos.UnregisterDataSourceRequest",
+    ".perfetto.protos.TracingServiceState",
+    ".perfetto.protos.TracingServiceState.DataSource",
+];
+
 /// What text configs may name, and what traces are printed with: a trace has its config in it.
 pub const TEXT: Selection = Selection {
     roots: &[".perfetto.protos.Trace"],
@@ -147,7 +191,7 @@ pub const TEXT: Selection = Selection {
 /// Typed writers for packets on their way into a trace, and for the frames that are sent most.
 pub const WRITERS: Selection = Selection {
     roots: &[
-        ".perfetto.protos.TracePacket",
+        ".perfetto.protos.Trace",
         ".perfetto.protos.IPCFrame",
         ".perfetto.protos.CommitDataRequest",
         ".perfetto.protos.ReadBuffersResponse",
@@ -155,7 +199,8 @@ pub const WRITERS: Selection = Selection {
     without: &[
         // Passed on as bytes that somebody else encoded.
         ".perfetto.protos.TracePacket.trace_config",
-        ".perfetto.protos.TracePacket.protovms",
+        ".perfetto.protos.TracePacket.ProtoVms.Instance.program",
+        ".perfetto.protos.TracePacket.ProtoVms.Instance.state",
         ".perfetto.protos.TracePacket.module_symbols",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
     ],

@@ -8,13 +8,8 @@ use ferretto_wire::{Reader, Value, Writer};
 
 use crate::messages::{
     DataSourceDescriptor, DecodeError, FtraceDescriptor, Message, TracingServiceState, TrackEventDescriptor,
+    tracing_service_state,
 };
-
-/// Field numbers in `DataSourceDescriptor`. Our schema has no `gpu_counter_descriptor`: it stays an unknown field and cannot fail to
-/// decode.
-const GPU_COUNTER_DESCRIPTOR: u32 = 5;
-const TRACK_EVENT_DESCRIPTOR: u32 = 6;
-const FTRACE_DESCRIPTOR: u32 = 8;
 
 /// Decodes a `DataSourceDescriptor` without its opaque fields.
 ///
@@ -29,15 +24,13 @@ pub fn essence(descriptor: &[u8]) -> Result<DataSourceDescriptor, DecodeError> {
 /// # Errors
 /// If anything else does not decode.
 pub fn decode_state(encoded: &[u8]) -> Result<TracingServiceState, DecodeError> {
-    /// In `TracingServiceState`.
-    const DATA_SOURCES: u32 = 2;
-    /// In `TracingServiceState.DataSource`.
-    const DS_DESCRIPTOR: u32 = 1;
     TracingServiceState::decode_from_slice(encoded).or_else(|_| {
-        let legible = rewritten(encoded, DATA_SOURCES, |source| {
-            rewritten(source, DS_DESCRIPTOR, |descriptor| {
-                without(descriptor, is_illegible)
-            })
+        let legible = rewritten(encoded, TracingServiceState::DATA_SOURCES, |source| {
+            rewritten(
+                source,
+                tracing_service_state::DataSource::DS_DESCRIPTOR,
+                |descriptor| without(descriptor, is_illegible),
+            )
         })?;
         TracingServiceState::decode_from_slice(&legible)
     })
@@ -46,7 +39,9 @@ pub fn decode_state(encoded: &[u8]) -> Result<TracingServiceState, DecodeError> 
 fn is_opaque(number: u32) -> bool {
     matches!(
         number,
-        GPU_COUNTER_DESCRIPTOR | TRACK_EVENT_DESCRIPTOR | FTRACE_DESCRIPTOR
+        DataSourceDescriptor::GPU_COUNTER_DESCRIPTOR
+            | DataSourceDescriptor::TRACK_EVENT_DESCRIPTOR
+            | DataSourceDescriptor::FTRACE_DESCRIPTOR
     )
 }
 
@@ -56,8 +51,11 @@ fn is_illegible(number: u32, value: Value<'_>) -> bool {
         return is_opaque(number);
     };
     match number {
-        TRACK_EVENT_DESCRIPTOR => TrackEventDescriptor::decode_from_slice(bytes).is_err(),
-        FTRACE_DESCRIPTOR => FtraceDescriptor::decode_from_slice(bytes).is_err(),
+        DataSourceDescriptor::TRACK_EVENT_DESCRIPTOR => {
+            TrackEventDescriptor::decode_from_slice(bytes).is_err()
+        }
+        DataSourceDescriptor::FTRACE_DESCRIPTOR => FtraceDescriptor::decode_from_slice(bytes).is_err(),
+        // `gpu_counter_descriptor` is left out of our structs: it stays an unknown field and cannot fail to decode.
         _ => false,
     }
 }
@@ -98,7 +96,10 @@ mod tests {
 
     fn descriptor(name: &str, track_event_descriptor: &[u8]) -> Vec<u8> {
         let mut descriptor = Writer::new();
-        descriptor.bytes_field(TRACK_EVENT_DESCRIPTOR, track_event_descriptor);
+        descriptor.bytes_field(
+            DataSourceDescriptor::TRACK_EVENT_DESCRIPTOR,
+            track_event_descriptor,
+        );
         descriptor.bytes_field(1, name.as_bytes());
         descriptor.varint_field(9, 1);
         descriptor.into_vec()

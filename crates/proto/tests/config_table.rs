@@ -1,12 +1,11 @@
-//! The table in ARCHITECTURE.md that says what becomes of each field of a trace config, against the schema: every field
-//! is in exactly one row, and every row is about fields that there are.
+//! Compares the table in docs/trace-config.md with the schema: every field of a trace config is in exactly one row, and every row names
+//! fields that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferretto_proto::{descriptors, text};
 use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
 
-const HEADING: &str = "## The trace config, field by field";
 /// What a row may say of its fields.
 const VERDICTS: [&str; 5] = ["works", "refused", "perfetto", "Android", "producer"];
 
@@ -52,11 +51,10 @@ fn collect(message: &MessageDescriptor, prefix: &str, paths: &mut BTreeSet<Strin
 
 /// The rows of the table: fields as they are written, and what becomes of them.
 fn rows() -> Vec<(Vec<String>, String)> {
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../ARCHITECTURE.md"))
-        .expect("ARCHITECTURE.md");
-    let section = document.split(HEADING).nth(1).expect("the heading of the table");
-    let section = section.split("\n## ").next().unwrap_or_default();
-    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let document =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/trace-config.md"))
+            .expect("docs/trace-config.md");
+    let rows = document.lines().filter(|line| line.starts_with("| `"));
     rows.map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let fields = cells[1].split('`').skip(1).step_by(2).flat_map(expand).collect();
@@ -96,7 +94,7 @@ fn every_field_of_the_trace_config_is_in_one_row_and_no_row_is_about_nothing() {
                     .is_some_and(|prefix| field.starts_with(prefix))
             })
         });
-        let row = row.unwrap_or_else(|| panic!("{field} is missing in the table of ARCHITECTURE.md"));
+        let row = row.unwrap_or_else(|| panic!("{field} is missing in docs/trace-config.md"));
         *uses.entry(row).or_default() += 1;
     }
     for (row, uses) in uses {

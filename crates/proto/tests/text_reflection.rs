@@ -1,16 +1,13 @@
 //! The text front and the printer against an independent implementation, `prost-reflect`: what that prints, ours reads, and the
 //! other way round.
 
-#[path = "support/dice.rs"]
-mod dice;
-
 use ferretto_proto::{descriptors, text};
 use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
 use prost_reflect::text_format::FormatOptions;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use dice::{Dice, config};
+use crate::dice::{Dice, config};
 
 fn trace_config() -> MessageDescriptor {
     DescriptorPool::decode(descriptors::TRACE)

@@ -1,11 +1,5 @@
 //! The printer against upstream's `traceconv text`: packets of every type that the schema has, with every field, at random.
 
-#[allow(dead_code)] // Other programs use the rest of it.
-#[path = "support/dice.rs"]
-mod dice;
-#[path = "support/traceconv.rs"]
-mod traceconv;
-
 use std::collections::BTreeSet;
 
 use ferretto_proto::{descriptors, text};
@@ -13,8 +7,8 @@ use ferretto_wire::Writer;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, Value};
 
-use dice::Dice;
-use traceconv::{Traceconv, compare};
+use crate::dice::Dice;
+use crate::traceconv::{Traceconv, compare};
 
 /// So many packets with each of the fields.
 const ROUNDS: u64 = 20;

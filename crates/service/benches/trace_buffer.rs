@@ -10,6 +10,7 @@ use ferretto_service::trace_buffer::{
     ChunkInfo, ChunkState, CopyOutcome, FillPolicy, ProducerIdentity, TraceBuffer,
 };
 use ferretto_service::{ChunkId, ProducerId, WriterId};
+use ferretto_wire::put_padded_varint;
 
 const BUFFER_SIZE: u64 = 64 << 20;
 const CHUNK_PAYLOAD: usize = 4096 - 16;
@@ -20,11 +21,8 @@ const PACKET_SIZES: [usize; 4] = [4000, 400, 100, 20];
 /// What stands in front of a packet: its length, in four bytes as upstream's writers put it, or in two as ours do for packets of
 /// this size.
 fn length(packet_size: usize) -> Vec<u8> {
-    let mut length = vec![packet_size as u8 | 0x80, (packet_size >> 7) as u8];
-    if packet_size != 400 {
-        length[1] |= 0x80;
-        length.extend([0x80, 0]);
-    }
+    let mut length = vec![0; if packet_size == 400 { 2 } else { 4 }];
+    put_padded_varint(&mut length, packet_size as u64);
     length
 }
 
@@ -46,12 +44,9 @@ impl Payload {
         while bytes.len() + 4 + packet_size <= CHUNK_PAYLOAD {
             bytes.extend(length(packet_size));
             // One length-delimited field, so that the packet is valid.
-            bytes.extend([
-                0xa2,
-                0x38,
-                (packet_size - 4) as u8 | 0x80,
-                ((packet_size - 4) >> 7) as u8,
-            ]);
+            let start = bytes.len() + 2;
+            bytes.extend([0xa2, 0x38, 0, 0]);
+            put_padded_varint(&mut bytes[start..], (packet_size - 4) as u64);
             bytes.extend(std::iter::repeat_n(7, packet_size - 4));
             packets += 1;
         }
@@ -78,13 +73,11 @@ impl Payload {
                     break;
                 }
                 let size = (50 + random(451)).min(CHUNK_PAYLOAD - payload.bytes.len());
-                if size <= 0x80 {
-                    payload.bytes.push(size as u8 - 1);
-                } else {
-                    let body = size - 2;
-                    payload.bytes.extend([body as u8 | 0x80, (body >> 7) as u8]);
-                }
-                let body = if size <= 0x80 { size - 1 } else { size - 2 };
+                let prefix = if size <= 0x80 { 1 } else { 2 };
+                let body = size - prefix;
+                let start = payload.bytes.len();
+                payload.bytes.resize(start + prefix, 0);
+                put_padded_varint(&mut payload.bytes[start..], body as u64);
                 payload.bytes.extend(std::iter::repeat_n(7, body));
                 payload.packets += 1;
             }

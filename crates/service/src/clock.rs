@@ -1,6 +1,6 @@
 //! The time as the service is told it.
 //!
-//! The service never reads a clock: whoever drives it (daemon, in-process backend, simulator) reads all of them once
+//! The service never reads a clock: whoever drives it (host, simulator) reads all of them once
 //! per turn and passes the reading along with each input. So a whole system replays from recorded inputs.
 
 use std::time::Duration;

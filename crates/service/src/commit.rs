@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use ferretto_proto::messages::commit_data_request::{ChunkToPatch, ChunksToMove};
 use ferretto_proto::messages::{CommitDataRequest, DecodeError, Message};
+use ferretto_proto::write;
 use ferretto_smb::ChunkHeader;
 use ferretto_wire::{Field, Reader};
 
@@ -229,11 +230,11 @@ fn read_request(request: &[u8], moves: &mut Moves) -> Result<Rest, DecodeError> 
     for field in Reader::new(request) {
         let field = field?;
         match field.number {
-            1 => moves.0.push(read_move(request, bytes(&field)?)?),
-            2 => rest
+            write::CommitDataRequest::CHUNKS_TO_MOVE => moves.0.push(read_move(request, bytes(&field)?)?),
+            write::CommitDataRequest::CHUNKS_TO_PATCH => rest
                 .patches
                 .push(ChunkToPatch::decode_from_slice(bytes(&field)?)?),
-            3 => rest.flush = Some(varint(&field)?),
+            write::CommitDataRequest::FLUSH_REQUEST_ID => rest.flush = Some(varint(&field)?),
             _ => {}
         }
     }
@@ -242,19 +243,20 @@ fn read_request(request: &[u8], moves: &mut Moves) -> Result<Rest, DecodeError> 
 
 /// Reads a `ChunksToMove`, which lies in `request`; the bytes of a chunk that came along are a range of that.
 fn read_move(request: &[u8], entry: &[u8]) -> Result<(Move, Option<Range<usize>>), DecodeError> {
+    use write::commit_data_request::ChunksToMove;
     let (mut read, mut data) = (Move::default(), None);
     for field in Reader::new(entry) {
         let field = field?;
         match field.number {
-            1 => read.page = varint(&field)? as u32,
-            2 => read.chunk = varint(&field)? as u32,
-            3 => read.target_buffer = varint(&field)? as u32,
-            4 => {
+            ChunksToMove::PAGE => read.page = varint(&field)? as u32,
+            ChunksToMove::CHUNK => read.chunk = varint(&field)? as u32,
+            ChunksToMove::TARGET_BUFFER => read.target_buffer = varint(&field)? as u32,
+            ChunksToMove::DATA => {
                 let bytes = bytes(&field)?;
                 let start = bytes.as_ptr().addr() - request.as_ptr().addr();
                 data = Some(start..start + bytes.len());
             }
-            5 => read.incomplete = varint(&field)? != 0,
+            ChunksToMove::CHUNK_INCOMPLETE => read.incomplete = varint(&field)? != 0,
             _ => {}
         }
     }

@@ -13,16 +13,10 @@ use std::fmt;
 use std::io::{self, Read};
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
+use ferretto_proto::write::{TRACE_PACKET, TracePacket};
 use ferretto_wire::{Reader, Value, Writer};
 
 use codecs::Engine;
-
-/// Tag of `Trace.packet`, which stands before each packet of a trace file.
-const PACKET_TAG: u64 = 1 << 3 | 2;
-/// `TracePacket.compressed_packets`: a zlib stream.
-const COMPRESSED_PACKETS: u32 = 50;
-/// `TracePacket.zstd_compressed_packets`: a zstd frame.
-const ZSTD_COMPRESSED_PACKETS: u32 = 133;
 
 mod codecs;
 
@@ -68,8 +62,8 @@ impl Codec {
     /// The field that holds what it made.
     fn field(self) -> u32 {
         match self {
-            Codec::Deflate => COMPRESSED_PACKETS,
-            Codec::Zstd { .. } => ZSTD_COMPRESSED_PACKETS,
+            Codec::Deflate => TracePacket::COMPRESSED_PACKETS,
+            Codec::Zstd { .. } => TracePacket::ZSTD_COMPRESSED_PACKETS,
         }
     }
 }
@@ -213,8 +207,7 @@ impl Compressor {
 /// Adds a packet as it stands in a trace file.
 fn push_framed(out: &mut Vec<u8>, packet: &[u8]) {
     let mut preamble = Writer::new();
-    preamble.varint(PACKET_TAG);
-    preamble.varint(packet.len() as u64);
+    preamble.bytes_field_head(TRACE_PACKET, packet.len());
     out.extend_from_slice(preamble.as_slice());
     out.extend_from_slice(packet);
 }
@@ -294,8 +287,8 @@ impl Read for Expander<'_> {
 pub fn expander(packet: &[u8]) -> Result<Option<Expander<'_>>, ExpandError> {
     let compressed = Reader::new(packet).map_while(Result::ok).find_map(|field| {
         let kind = match field.number {
-            COMPRESSED_PACKETS => Codec::Deflate,
-            ZSTD_COMPRESSED_PACKETS => Codec::Zstd { level: 0 },
+            TracePacket::COMPRESSED_PACKETS => Codec::Deflate,
+            TracePacket::ZSTD_COMPRESSED_PACKETS => Codec::Zstd { level: 0 },
             _ => return None,
         };
         match field.value {

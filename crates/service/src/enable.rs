@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_proto::messages::{DataSourceDescriptor, Message, TraceConfig, trace_config};
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config};
 use ferretto_wire::{Reader, Value, Writer};
 
 use crate::admission;
@@ -48,8 +48,6 @@ pub enum OutputFile {
     Passed,
     /// The driver made the file that `output_path` names.
     Created,
-    /// The consumer passed a descriptor and the config has an `output_path`: the driver made no file.
-    Both,
     /// The driver could not make it, or cannot write into it, for this reason.
     Unusable(String),
 }
@@ -589,12 +587,6 @@ fn file_sink(config: &TraceConfig, file: &OutputFile) -> Result<Option<FileSink>
                 "write_into_file needs either a file descriptor or an output_path, and has neither".into(),
             );
         }
-        OutputFile::Both => {
-            return Err(
-                "write_into_file needs either a file descriptor or an output_path, and has both: drop one"
-                    .into(),
-            );
-        }
         OutputFile::Unusable(error) => return Err(error.clone()),
     }
     Ok(Some(FileSink {
@@ -660,8 +652,6 @@ fn make_buffers(config: &TraceConfig) -> Result<Vec<TraceBuffer>, String> {
 /// `TraceConfig.data_sources[i].config` as it was sent. Where the field comes more than once its parts follow each
 /// other, which means the same to every decoder.
 fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
-    const DATA_SOURCES: u32 = 2;
-    const CONFIG: u32 = 1;
     let bytes_of = |message, number| {
         Reader::new(message)
             .filter_map(Result::ok)
@@ -670,8 +660,13 @@ fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
                 _ => None,
             })
     };
-    bytes_of(trace_config, DATA_SOURCES)
-        .map(|source| bytes_of(source, CONFIG).flatten().copied().collect())
+    bytes_of(trace_config, TraceConfig::DATA_SOURCES)
+        .map(|source| {
+            bytes_of(source, trace_config::DataSource::CONFIG)
+                .flatten()
+                .copied()
+                .collect()
+        })
         .collect()
 }
 
@@ -725,36 +720,32 @@ fn size_of_instance(session: &Session, index: usize) -> usize {
 /// The config that a producer gets: the consumer's bytes untouched, then what the service sets. A field that comes
 /// again replaces the earlier one, so the consumer cannot set these.
 fn instance_config(session: &Session, index: usize, buffer: BufferId) -> Vec<u8> {
-    const TARGET_BUFFER: u32 = 2;
-    const TRACE_DURATION_MS: u32 = 3;
-    const TRACING_SESSION_ID: u32 = 4;
-    const ENABLE_EXTRA_GUARDRAILS: u32 = 6;
-    const STOP_TIMEOUT_MS: u32 = 7;
-    const SESSION_INITIATOR: u32 = 8;
-    const PREFER_SUSPEND_CLOCK: u32 = 122;
     let mut config = Writer::new();
     if let Some(bytes) = session.data_source_configs.get(index) {
         config.raw(bytes);
     }
-    config.varint_field(TARGET_BUFFER, buffer.0.into());
+    config.varint_field(DataSourceConfig::TARGET_BUFFER, buffer.0.into());
     config.varint_field(
-        TRACE_DURATION_MS,
+        DataSourceConfig::TRACE_DURATION_MS,
         session.config.duration_ms.unwrap_or_default().into(),
     );
-    config.varint_field(TRACING_SESSION_ID, session.id.0);
-    config.varint_field(STOP_TIMEOUT_MS, session.stop_timeout().as_millis() as u64);
+    config.varint_field(DataSourceConfig::TRACING_SESSION_ID, session.id.0);
     config.varint_field(
-        ENABLE_EXTRA_GUARDRAILS,
+        DataSourceConfig::STOP_TIMEOUT_MS,
+        session.stop_timeout().as_millis() as u64,
+    );
+    config.varint_field(
+        DataSourceConfig::ENABLE_EXTRA_GUARDRAILS,
         session.config.enable_extra_guardrails.unwrap_or_default().into(),
     );
-    config.varint_field(SESSION_INITIATOR, 0);
+    config.varint_field(DataSourceConfig::SESSION_INITIATOR, 0);
     // Only if set: older clients compare hashes of the config and do not know this field.
     if session
         .config
         .prefer_suspend_clock_for_duration
         .unwrap_or_default()
     {
-        config.varint_field(PREFER_SUSPEND_CLOCK, 1);
+        config.varint_field(DataSourceConfig::PREFER_SUSPEND_CLOCK_FOR_DURATION, 1);
     }
     config.as_slice().to_vec()
 }
@@ -767,24 +758,25 @@ pub(crate) fn only_filters_differ(old: &TraceConfig, new: &TraceConfig) -> bool 
 
 /// The encoded config without the producer filters of its data sources.
 fn without_filters(config: &TraceConfig) -> Vec<u8> {
-    /// `data_sources` in `TraceConfig`.
-    const DATA_SOURCES: u32 = 2;
-    const DURATION_MS: u32 = 3;
-    /// `producer_name_filter` and `producer_name_regex_filter` in `TraceConfig.DataSource`.
-    const FILTERS: [u32; 2] = [2, 3];
+    const FILTERS: [u32; 2] = [
+        trace_config::DataSource::PRODUCER_NAME_FILTER,
+        trace_config::DataSource::PRODUCER_NAME_REGEX_FILTER,
+    ];
     let encoded = config.encode_to_vec();
     let mut rest = Writer::new();
     for field in Reader::new(&encoded).map_while(Result::ok) {
         match (field.number, field.value) {
-            (DATA_SOURCES, Value::Bytes(source)) => rest.nested(DATA_SOURCES, |rest| {
-                for field in Reader::new(source).map_while(Result::ok) {
-                    if !FILTERS.contains(&field.number) {
-                        rest.raw(field.raw);
+            (TraceConfig::DATA_SOURCES, Value::Bytes(source)) => {
+                rest.nested(TraceConfig::DATA_SOURCES, |rest| {
+                    for field in Reader::new(source).map_while(Result::ok) {
+                        if !FILTERS.contains(&field.number) {
+                            rest.raw(field.raw);
+                        }
                     }
-                }
-            }),
+                })
+            }
             // Triggers set the duration of a session, whose config has none.
-            (DURATION_MS, _) if config.trigger_config.is_set() => {}
+            (TraceConfig::DURATION_MS, _) if config.trigger_config.is_set() => {}
             _ => rest.raw(field.raw),
         }
     }

@@ -3,7 +3,7 @@
 //! [`Service`] takes what happened and when, as method calls with ids and plain values, and says what to do next:
 //! [`Service::poll`] hands out messages and file operations, [`Service::next_deadline`] when to call
 //! [`Service::handle_timeout`]. Trace data is pulled with [`Service::read_buffers`] and [`Service::read_for_file`].
-//! The daemon, an in-process backend and a simulator are drivers of this one machine.
+//! The host (`ferretto-host`) and a simulator drive it.
 #![forbid(unsafe_code)]
 
 mod absences;

@@ -97,7 +97,7 @@ pub const DEFAULT_SMB_SIZE: usize = 256 * 1024;
 pub const MIN_SHARED_MEMORY_PER_UID: usize = 512 * 1024 * 1024;
 /// Bytes of their shared memory that are scraped for one flush: what producers hold usually is a chunk for each thread (upstream: no limit).
 pub const MAX_SCRAPED_PER_UID: usize = 64 * 1024 * 1024;
-/// Pages of it that are looked at for one flush: 1 GB, of the smallest (upstream: no limit).
+/// Pages of it that are looked at, twice each, for one flush: 1 GB, of the smallest (upstream: no limit).
 pub const MAX_PAGES_SCRAPED_PER_UID: usize = 1 << 18;
 /// Page size of a producer that states no wish.
 pub const DEFAULT_SMB_PAGE_SIZE: usize = 4096;
@@ -256,10 +256,10 @@ pub const MAX_PROTOVM_WORK_AT_ONCE: u64 = 1 << 25;
 pub const MAX_CONNECTIONS: usize = 16 * 1024;
 /// Connections at once of one user, and never more than half of all: one user cannot keep the others out.
 pub const MAX_CONNECTIONS_PER_UID: usize = 8 * 1024;
-/// Bytes that the connections of one user may leave in the daemon: parts of requests, and replies that are not read. Beyond that, the
+/// Bytes that the connections of one user may leave in the host: parts of requests, and replies that are not read. Beyond that, the
 /// one that leaves the most is closed (upstream: no limit).
 pub const MAX_HELD_BYTES_PER_UID: usize = 256 * 1024 * 1024;
 /// Descriptors that a connection may come to cost: its socket, its shared memory, and two that it passes.
 pub const DESCRIPTORS_PER_CONNECTION: usize = 4;
-/// Descriptors that are left for listeners, trace files and the daemon itself; half of all if that is less.
+/// Descriptors that are left for listeners, trace files and the program itself; half of all if that is less.
 pub const RESERVED_DESCRIPTORS: usize = 128;

@@ -8,21 +8,24 @@
 
 use std::fmt;
 
+use ferretto_proto::write::TracePacket;
+use ferretto_wire::{MAX_FIELD_NUMBER, WireType, field_number, load_varint, wire_type};
+
 /// Fields of `TracePacket` that only the service writes: a producer that sets one could pass for another, or
 /// smuggle packets past this check inside a packet.
 const RESERVED_FIELDS: [u32; 12] = [
-    3,   // trusted_uid
-    10,  // trusted_packet_sequence_id
-    33,  // trace_config
-    35,  // trace_stats
-    36,  // synchronization_marker
-    50,  // compressed_packets
-    69,  // service_event
-    79,  // trusted_pid
-    98,  // machine_id
-    124, // trace_provenance
-    125, // protovms
-    133, // zstd_compressed_packets
+    TracePacket::TRUSTED_UID,
+    TracePacket::TRUSTED_PACKET_SEQUENCE_ID,
+    TracePacket::TRACE_CONFIG,
+    TracePacket::TRACE_STATS,
+    TracePacket::SYNCHRONIZATION_MARKER,
+    TracePacket::COMPRESSED_PACKETS,
+    TracePacket::SERVICE_EVENT,
+    TracePacket::TRUSTED_PID,
+    TracePacket::MACHINE_ID,
+    TracePacket::TRACE_PROVENANCE,
+    TracePacket::PROTOVMS,
+    TracePacket::ZSTD_COMPRESSED_PACKETS,
 ];
 
 /// [`RESERVED_FIELDS`] as a bit set.
@@ -174,7 +177,8 @@ impl PacketValidator {
         }
     }
 
-    /// Takes a varint off `bytes`, or the part of it that is there.
+    /// Takes a varint off `bytes`, or the part of it that is there: the only decoder that has to wait for bytes. Of a value or a length,
+    /// bits beyond the 64th are cut off, as by `decode_varint_wrapping`.
     fn varint(&mut self, bytes: &mut &[u8]) -> Result<Option<u64>, InvalidPacket> {
         while let Some((&byte, rest)) = bytes.split_first() {
             *bytes = rest;
@@ -210,7 +214,7 @@ fn whole_fields(mut bytes: &[u8]) -> Result<Fields<'_>, InvalidPacket> {
     while let [first, body @ ..] = bytes {
         let (field, body) = match ONE_BYTE_TAGS[usize::from(*first)] {
             Some(field) => (field, body),
-            None => match short_varint(bytes) {
+            None => match load_varint(bytes) {
                 Some((tag, size)) => (field_type(tag)?, &bytes[size..]),
                 None => return Ok(Fields::Before(bytes)),
             },
@@ -221,7 +225,7 @@ fn whole_fields(mut bytes: &[u8]) -> Result<Fields<'_>, InvalidPacket> {
                 Some(size) => size,
                 None => return Ok(Fields::Before(bytes)),
             },
-            FieldType::Length => match short_varint(body) {
+            FieldType::Length => match load_varint(body) {
                 Some((length, size)) => size + field_length(length)? as usize,
                 None => return Ok(Fields::Before(bytes)),
             },
@@ -264,20 +268,21 @@ static ONE_BYTE_TAGS: [Option<FieldType>; 256] = {
 /// Checks a tag.
 #[inline]
 const fn field_type(tag: u64) -> Result<FieldType, InvalidPacket> {
-    if tag > u32::MAX as u64 || tag >> 3 == 0 {
+    let number = field_number(tag);
+    if number == 0 || number > MAX_FIELD_NUMBER as u64 {
         return Err(InvalidPacket::BadFieldNumber);
     }
-    let field = (tag >> 3) as u32;
+    let field = number as u32;
     let set = (field / 64) as usize;
     if set < RESERVED_SET.len() && RESERVED_SET[set] >> (field % 64) & 1 != 0 {
         return Err(InvalidPacket::ReservedField(field));
     }
-    match tag & 7 {
-        0 => Ok(FieldType::Varint),
-        1 => Ok(FieldType::Fixed(8)),
-        2 => Ok(FieldType::Length),
-        5 => Ok(FieldType::Fixed(4)),
-        wire_type => Err(InvalidPacket::BadWireType(wire_type as u8)),
+    match wire_type(tag) {
+        Ok(WireType::Varint) => Ok(FieldType::Varint),
+        Ok(WireType::Fixed64) => Ok(FieldType::Fixed(8)),
+        Ok(WireType::Bytes) => Ok(FieldType::Length),
+        Ok(WireType::Fixed32) => Ok(FieldType::Fixed(4)),
+        Err(bits) => Err(InvalidPacket::BadWireType(bits)),
     }
 }
 
@@ -291,11 +296,11 @@ fn field_length(length: u64) -> Result<u64, InvalidPacket> {
     }
 }
 
-/// The size of the varint at the start of `bytes`, under the conditions of [`short_varint`] or when it has nine bytes, as times of
+/// The size of the varint at the start of `bytes`, under the conditions of [`load_varint`] or when it has nine bytes, as times of
 /// day have, or ten, as negative numbers do.
 #[inline]
 fn varint_size(bytes: &[u8]) -> Option<usize> {
-    if let Some((_, size)) = short_varint(bytes) {
+    if let Some((_, size)) = load_varint(bytes) {
         return Some(size);
     }
     match bytes {
@@ -305,31 +310,10 @@ fn varint_size(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The varint at the start of `bytes` and its size, when it has one byte, or at most eight and as many bytes are
-/// there to be loaded at once.
-#[inline]
-fn short_varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let first = *bytes.first()?;
-    if first < 0x80 {
-        return Some((u64::from(first), 1));
-    }
-    let word = u64::from_le_bytes(*bytes.first_chunk()?);
-    let last_bytes = !word & 0x8080_8080_8080_8080;
-    if last_bytes == 0 {
-        return None;
-    }
-    let bits = last_bytes.trailing_zeros() + 1;
-    let mut value = word & 0x7f7f_7f7f_7f7f_7f7f & (u64::MAX >> (64 - bits));
-    // Close the gaps: 7 bits in 8 become 14 in 16, then 28 in 32, then 56.
-    value = value & 0x007f_007f_007f_007f | (value & 0x7f00_7f00_7f00_7f00) >> 1;
-    value = value & 0x0000_3fff_0000_3fff | (value & 0x3fff_0000_3fff_0000) >> 2;
-    value = value & 0x0fff_ffff | (value & 0x0fff_ffff_0000_0000) >> 4;
-    Some((value, bits as usize / 8))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferretto_wire::{push_varint, tag};
 
     /// `TracePacket { timestamp: 150, for_testing.str: "hello", fixed64 9, fixed32 8, field 2000: bytes }`.
     const GOOD: &[u8] = b"\x40\x96\x01\xa2\x38\x07\x0a\x05hello\x49abcdefgh\x45abcd\x82\x7d\x03xyz";
@@ -366,14 +350,14 @@ mod tests {
     #[test]
     fn fields_of_the_service_are_refused_whatever_their_value_and_type() {
         for field in RESERVED_FIELDS {
-            for wire_type in [0, 1, 2, 5] {
-                let mut tag = u64::from(field << 3 | wire_type);
+            for wire_type in [
+                WireType::Varint,
+                WireType::Fixed64,
+                WireType::Bytes,
+                WireType::Fixed32,
+            ] {
                 let mut packet = GOOD.to_vec();
-                while tag >= 0x80 {
-                    packet.push(tag as u8 | 0x80);
-                    tag >>= 7;
-                }
-                packet.push(tag as u8);
+                push_varint(&mut packet, tag(field, wire_type).into());
                 packet.extend([0; 8]);
                 assert_eq!(check(&packet), Err(InvalidPacket::ReservedField(field)));
                 for cut in 0..packet.len() {
@@ -484,30 +468,6 @@ mod tests {
     }
 
     #[test]
-    fn varints_of_every_size_have_the_value_they_should() {
-        for bits in 0..64 {
-            for value in [
-                1u64 << bits,
-                (1 << bits) - 1,
-                u64::MAX >> bits,
-                0x1234_5678_9abc_def0 >> bits,
-            ] {
-                let mut encoded = Vec::new();
-                let mut rest = value;
-                while rest >= 0x80 {
-                    encoded.push(rest as u8 | 0x80);
-                    rest >>= 7;
-                }
-                encoded.push(rest as u8);
-                let size = encoded.len();
-                encoded.extend([0xff; 8]);
-                let expected = (size <= 8).then_some((value, size));
-                assert_eq!(short_varint(&encoded), expected, "{value:#x}");
-            }
-        }
-    }
-
-    #[test]
     fn random_packets_cut_at_random_agree_with_a_naive_reading() {
         let mut state = 0x1234_5678_9abc_def1u64;
         let mut random = |limit: u64| {
@@ -522,12 +482,8 @@ mod tests {
             for _ in 0..random(5) {
                 let field = [1, 2, 8, 11, 58, 900, 5_000, 3, 133, 200, 1 << 28][random(11) as usize];
                 let wire_type = [0, 0, 1, 2, 2, 5, 3][random(7) as usize];
-                let mut tag = field << 3 | wire_type;
-                while tag >= 0x80 {
-                    packet.push(tag as u8 | 0x80);
-                    tag >>= 7;
-                }
-                packet.push(tag as u8);
+                // By hand, for some are no tags.
+                push_varint(&mut packet, field << 3 | wire_type);
                 packet.extend((0..random(12)).map(|_| [0, 1, 2, 5, 0x80, 0xff][random(6) as usize]));
             }
             let expected = check_naively(&packet).is_some();

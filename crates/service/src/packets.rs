@@ -106,7 +106,7 @@ fn write_protovms(
         .peekable();
     while instances.peek().is_some() {
         out.own_packet(|packet| {
-            packet.nested(PROTOVMS, |message| {
+            packet.nested(write::TracePacket::PROTOVMS, |message| {
                 protovm::write_instances(&mut instances, limits::PROTOVMS_PACKET, message);
             });
             service_header(&mut write::TracePacket::new(packet), author);
@@ -117,7 +117,7 @@ fn write_protovms(
 fn write_trace_config(session: &Session, author: Author, out: &mut Readout) {
     out.own_packet(|packet| {
         service_header(&mut write::TracePacket::new(packet), author);
-        packet.bytes_field(TRACE_CONFIG, &session.config_bytes);
+        packet.bytes_field(write::TracePacket::TRACE_CONFIG, &session.config_bytes);
     });
 }
 
@@ -314,11 +314,6 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out:
     }
 }
 
-/// Field numbers in `TracePacket` of messages that are written from bytes.
-const TRACE_CONFIG: u32 = 33;
-const TRACE_STATS: u32 = 35;
-const PROTOVMS: u32 = 125;
-
 impl Service {
     /// Writes the statistics of a session as a packet.
     pub(crate) fn write_stats(&mut self, session: crate::ids::SessionId, out: &mut Readout) {
@@ -331,7 +326,7 @@ impl Service {
         let author = self.identity.author();
         out.unfiltered_packet(|packet| {
             service_header(&mut write::TracePacket::new(packet), author);
-            packet.bytes_field(TRACE_STATS, &stats.encode_to_vec());
+            packet.bytes_field(write::TracePacket::TRACE_STATS, &stats.encode_to_vec());
         });
     }
 }

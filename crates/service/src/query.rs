@@ -284,14 +284,12 @@ fn producer_part(id: ProducerId, producer: &Producer) -> Vec<u8> {
 
 /// A data source as a part of the service's state.
 fn data_source_part(producer: ProducerId, source: &Registration, max: usize) -> Vec<u8> {
-    const DATA_SOURCES: u32 = 2;
-    const DS_DESCRIPTOR: u32 = 1;
-    const PRODUCER_ID: u32 = 2;
+    use tracing_service_state::DataSource;
     let encode = |descriptor: &[u8]| {
         let mut state = Writer::new();
-        state.nested(DATA_SOURCES, |entry| {
-            entry.bytes_field(DS_DESCRIPTOR, descriptor);
-            entry.varint_field(PRODUCER_ID, producer.0.into());
+        state.nested(TracingServiceState::DATA_SOURCES, |entry| {
+            entry.bytes_field(DataSource::DS_DESCRIPTOR, descriptor);
+            entry.varint_field(DataSource::PRODUCER_ID, producer.0.into());
         });
         state.as_slice().to_vec()
     };

@@ -9,6 +9,7 @@ use std::iter;
 use std::ops::{Deref, Range};
 use std::time::Duration;
 
+use ferretto_proto::write::TRACE_PACKET;
 use ferretto_wire::Writer;
 
 use crate::clock::Now;
@@ -27,9 +28,6 @@ use crate::session::{BatchEnd, Drain, FlushStrategy, LifecycleEvent, State};
 use crate::timers::Timer;
 use crate::trace_buffer::{Span, TraceBuffer};
 use crate::trace_filter::{Origin, SessionFilter};
-
-/// Tag of `Trace.packet`.
-const PACKET_TAG: u64 = 1 << 3 | 2;
 
 /// A stretch of a packet.
 #[derive(Clone, Debug)]
@@ -163,8 +161,7 @@ impl Readout {
     fn frame(&mut self, size: usize) {
         if self.framing == Framing::Trace {
             let start = self.own.len();
-            self.own.varint(PACKET_TAG);
-            self.own.varint(size as u64);
+            self.own.bytes_field_head(TRACE_PACKET, size);
             self.push_own(start..self.own.len());
         }
     }
@@ -339,8 +336,7 @@ impl Service {
             let mut trace = Writer::with_capacity(batch.len() + batch.len() / 8);
             for packet in batch.packets() {
                 let slices: Vec<&[u8]> = packet.collect();
-                trace.varint(PACKET_TAG);
-                trace.varint(slices.iter().map(|slice| slice.len() as u64).sum());
+                trace.bytes_field_head(TRACE_PACKET, slices.iter().map(|slice| slice.len()).sum());
                 slices.iter().for_each(|slice| trace.raw(slice));
             }
             let compressor = match &mut session.compressor {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferretto_proto::messages::{TraceConfig, trace_config, trace_stats};
+use ferretto_proto::write::TracingServiceEvent;
 use ferretto_wire::Writer;
 
 use crate::absences::{Absence, Absent, slow_to_start};
@@ -115,16 +116,17 @@ pub(crate) struct PendingFlush {
 /// Kinds of events in the life of a session that are written into its trace; the values are field numbers of
 /// `TracingServiceEvent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub(crate) enum LifecycleEvent {
-    AllDataSourcesStarted = 1,
-    TracingStarted = 2,
-    AllDataSourcesFlushed = 3,
-    ReadTracingBuffersCompleted = 4,
-    TracingDisabled = 5,
-    FlushStarted = 9,
-    CloneStarted = 10,
+    AllDataSourcesStarted = TracingServiceEvent::ALL_DATA_SOURCES_STARTED,
+    TracingStarted = TracingServiceEvent::TRACING_STARTED,
+    AllDataSourcesFlushed = TracingServiceEvent::ALL_DATA_SOURCES_FLUSHED,
+    ReadTracingBuffersCompleted = TracingServiceEvent::READ_TRACING_BUFFERS_COMPLETED,
+    TracingDisabled = TracingServiceEvent::TRACING_DISABLED,
+    FlushStarted = TracingServiceEvent::FLUSH_STARTED,
+    CloneStarted = TracingServiceEvent::CLONE_STARTED,
     /// Ours, see the schema.
-    ServiceEnded = 9903,
+    ServiceEnded = TracingServiceEvent::SERVICE_ENDED,
 }
 
 impl LifecycleEvent {
@@ -342,12 +344,11 @@ impl Session {
 
     /// Changes `duration_ms`, for producers that come from now on and in the config that the trace holds.
     pub(crate) fn set_duration(&mut self, ms: u32) {
-        const DURATION_MS: u32 = 3;
         self.config.duration_ms = Some(ms);
         let mut config = Writer::new();
         config.raw(&self.config_bytes);
         // A field that comes again replaces the earlier one.
-        config.varint_field(DURATION_MS, ms.into());
+        config.varint_field(TraceConfig::DURATION_MS, ms.into());
         self.config_bytes = config.as_slice().into();
     }
 

@@ -22,11 +22,15 @@
 //! copies alone: no reference to such memory is ever made, each number in it is read once into private memory and only
 //! then judged, and every position is computed from private geometry. Whatever the peer writes, and whenever, both
 //! sides stay in bounds and never panic; a peer that breaks the rules can lose nothing but its own data.
-
-#[cfg(not(target_endian = "little"))]
-compile_error!("the shared memory buffer's ABI is defined for little-endian machines only");
+//!
+//! The layout is that of little-endian machines. On others, and where the system is neither Linux nor Android, the crate compiles, and there
+//! is no value of [`SharedMemory`]: who depends on it compiles everywhere.
 
 mod chunk;
+#[cfg_attr(
+    not(all(target_endian = "little", any(target_os = "linux", target_os = "android"))),
+    path = "no_memory.rs"
+)]
 mod memory;
 mod page;
 mod pages;
@@ -38,7 +42,9 @@ mod state;
 pub use chunk::{
     ChunkFlags, ChunkHeader, ChunkId, DROPPED_PACKET_SIZE, MAX_PACKETS_PER_CHUNK, MAX_WRITER_ID, WriterId,
 };
-pub use memory::{Peer, SharedMemory, SharedMemoryError};
+#[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
+pub use memory::Peer;
+pub use memory::{SharedMemory, SharedMemoryError};
 pub use page::{ChunkState, MAX_CHUNKS_PER_PAGE, PageHeader, PageLayout, PageSize};
 pub use pages::PagesError;
 pub use prefetch::{prefetch_for_reading, prefetch_for_writing};

@@ -43,6 +43,8 @@ pub struct ProducerSmb {
     cursor: AtomicUsize,
     /// How often the cutting of a page has begun, and has ended: in between its chunks cannot be had yet.
     cuts: [AtomicUsize; 2],
+    /// Bytes of the chunks that were won and not completed.
+    open: AtomicUsize,
 }
 
 /// How often the pages are looked through again because one of them was just being cut.
@@ -55,6 +57,7 @@ impl ProducerSmb {
             pages: Pages::new(memory, page_size)?,
             cursor: AtomicUsize::new(0),
             cuts: Default::default(),
+            open: AtomicUsize::new(0),
         })
     }
 
@@ -71,6 +74,12 @@ impl ProducerSmb {
     /// How many pages there are.
     pub fn page_count(&self) -> usize {
         self.pages.count()
+    }
+
+    /// Bytes of the chunks that are being written.
+    #[inline]
+    pub fn open_bytes(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Looks for free chunks from the first page on again. To be called when the service is told of chunks, for it will soon have freed
@@ -142,6 +151,7 @@ impl ProducerSmb {
             flags,
         };
         self.pages.store_header(&place, header);
+        self.open.fetch_add(place.size(), Ordering::Relaxed);
         let memory = self.pages.memory();
         WriteChunk {
             payload: memory.at(place.payload_offset(), place.payload_len()),
@@ -277,7 +287,7 @@ impl WriteChunk {
     ///
     /// # Panics
     /// If `count` is above [`MAX_PACKETS_PER_CHUNK`].
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self, count: u16) {
         assert!(
             count <= MAX_PACKETS_PER_CHUNK,
@@ -296,6 +306,7 @@ impl WriteChunk {
 
     /// Hands the chunk over to the service, which reads it when it is told of it by `CommitData`, or when it scrapes.
     pub fn complete(self) {
+        self.smb.open.fetch_sub(self.place.size(), Ordering::Relaxed);
         state::complete(self.smb.pages.word(self.place.page), self.place.won.chunk);
     }
 

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crate::chunk::{CHUNK_HEADER_SIZE, ChunkHeader};
+use crate::chunk::{CHUNK_HEADER_SIZE, ChunkHeader, ChunkId, WriterId};
 use crate::memory::SharedMemory;
 use crate::page::{ChunkState, PageHeader, PageSize};
 use crate::pages::{ChunkPlace, Pages, PagesError};
@@ -130,6 +130,9 @@ impl ServiceSmb {
 
     /// Shows `visit` every chunk that holds data which was not moved out yet, and leaves them all as they are. Chunks
     /// that are being written are shown when they hold at least one finished packet.
+    ///
+    /// Writers go on meanwhile. Of each writer the scrape shows what it had written at one moment: no chunk without all of its earlier chunks
+    /// that were not moved out. (Ids wrap, so that chunks more than half the number space apart are in no order.)
     pub fn scrape(&self, mut visit: impl FnMut(&ScrapableChunk<'_>)) {
         let mut pages = usize::MAX;
         let _ = self.scrape_until(&mut pages, |chunk| {
@@ -138,8 +141,48 @@ impl ServiceSmb {
         });
     }
 
-    /// The same, until `visit` has had enough, or so many `pages` were looked at; then that is how many still may be.
+    /// The same, until `visit` has had enough, or until so many `pages` were looked at, each of them twice. `pages` is counted down. If it is cut short, chunks
+    /// on later pages are missing, whichever chunks of their writers were shown.
     pub fn scrape_until(
+        &self,
+        pages: &mut usize,
+        mut visit: impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        // In one pass a writer could fill a page that the scrape has passed, and go on in one that it has not reached: the later chunk would be
+        // shown without the earlier. So the first pass finds each writer's newest chunk, and the second shows all that the first found, and
+        // what is older than the newest.
+        let mut seen = Vec::new();
+        let mut newest: Vec<Option<ChunkId>> = Vec::new();
+        let mut pages_of_first_pass = *pages;
+        let _ = self.look(&mut pages_of_first_pass, |found| {
+            let identity = found.identity();
+            let (_, WriterId(writer), chunk) = identity;
+            let writer = usize::from(writer);
+            if newest.len() <= writer {
+                newest.resize(writer + 1, None);
+            }
+            if newest[writer].is_none_or(|newest| chunk.distance_from(newest) > 0) {
+                newest[writer] = Some(chunk);
+            }
+            seen.push(identity);
+            ControlFlow::Continue(())
+        });
+        let mut seen = seen.into_iter().peekable();
+        self.look(pages, |found| {
+            let identity = found.identity();
+            let (place, WriterId(writer), chunk) = identity;
+            while seen.next_if(|(earlier, ..)| *earlier < place).is_some() {}
+            let newest = newest.get(usize::from(writer)).copied().flatten();
+            let is_older = newest.is_some_and(|newest| chunk.distance_from(newest) < 0);
+            match is_older || seen.peek() == Some(&identity) {
+                true => visit(found),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    }
+
+    /// Shows `visit` each chunk that is there when its page's turn comes.
+    fn look(
         &self,
         pages: &mut usize,
         mut visit: impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>,
@@ -155,12 +198,12 @@ impl ServiceSmb {
                 return ControlFlow::Break(());
             };
             *pages = rest;
-            self.scrape_page(page, &mut visit)?;
+            self.look_at_page(page, &mut visit)?;
         }
         ControlFlow::Continue(())
     }
 
-    fn scrape_page(
+    fn look_at_page(
         &self,
         page: usize,
         visit: &mut impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>,
@@ -203,6 +246,11 @@ pub struct ScrapableChunk<'a> {
 }
 
 impl ScrapableChunk<'_> {
+    /// Where it is, which grows from page to page and in each page, and which it is.
+    fn identity(&self) -> (usize, WriterId, ChunkId) {
+        (self.place.payload_offset(), self.header.writer, self.header.chunk)
+    }
+
     /// Its header. The counted packets, but for the last one of a chunk that is being written, are in the payload.
     pub fn header(&self) -> ChunkHeader {
         self.header

@@ -233,11 +233,71 @@ fn memory_must_divide_into_pages() {
     assert_eq!(error.size, 12 << 10);
 }
 
+/// Scrapes, and checks that of each writer the scraped chunks begin with `next`, the first that was not moved out, and have no gaps.
+fn check_that_nothing_is_left_out(service: &ServiceSmb, next: &[u32]) {
+    let mut scraped = vec![Vec::new(); next.len()];
+    service.scrape(|chunk| {
+        let header = chunk.header();
+        scraped[usize::from(header.writer.0)].push(header.chunk.0);
+    });
+    for (chunks, next) in scraped.iter_mut().zip(next) {
+        chunks.sort_unstable();
+        let expected: Vec<u32> = (*next..).take(chunks.len()).collect();
+        assert_eq!(*chunks, expected);
+    }
+}
+
+#[test]
+fn a_chunk_is_scraped_with_all_before_it_though_its_writer_goes_on() {
+    let (producer, service) = buffer(3, PageSize::MIN);
+    let fill = |writer, id| {
+        let mut chunk = producer
+            .take_chunk(PageLayout::Div1, new_chunk(writer, id))
+            .unwrap();
+        chunk.publish(1);
+        let page = chunk.page();
+        chunk.complete();
+        page
+    };
+    let empty = |page| service.copy_chunk(page, 0, &mut Vec::new()).unwrap();
+    assert_eq!([fill(1, 0), fill(2, 0)], [0, 1]);
+    empty(0);
+    producer.rewind();
+    let mut scraped = Vec::new();
+    service.scrape(|chunk| {
+        let writer = chunk.header().writer;
+        scraped.push(writer);
+        if writer == WriterId(2) {
+            // Into the page that was looked at already, and into the one that will be.
+            assert_eq!([fill(1, 1), fill(1, 2)], [0, 2]);
+        }
+    });
+    assert_eq!(scraped, [WriterId(2)]);
+    let mut next = [0; 3];
+    next[1] = 1;
+    check_that_nothing_is_left_out(&service, &next);
+}
+
+#[test]
+fn chunks_are_scraped_whatever_their_ids() {
+    let (producer, service) = buffer(1, PageSize::MIN);
+    // Of these each is newer than the one before, and the first newer than the last.
+    let ids = [0, 0x6000_0000, 0xc000_0000];
+    for id in ids {
+        let mut chunk = producer.take_chunk(PageLayout::Div4, new_chunk(1, id)).unwrap();
+        chunk.publish(1);
+        chunk.complete();
+    }
+    let mut scraped = Vec::new();
+    service.scrape(|chunk| scraped.push(chunk.header().chunk.0));
+    assert_eq!(scraped, ids);
+}
+
 #[test]
 fn threads_share_a_buffer_without_losing_or_mixing_chunks() {
     const THREADS: u16 = 3;
-    const CHUNKS: u32 = 400;
-    let (producer, service) = buffer(2, PageSize::MIN);
+    const CHUNKS: u32 = 2000;
+    let (producer, service) = buffer(16, PageSize::MIN);
     let (commits, committed) = mpsc::channel();
     let threads: Vec<_> = (1..=THREADS)
         .map(|writer| {
@@ -263,6 +323,7 @@ fn threads_share_a_buffer_without_losing_or_mixing_chunks() {
     let mut next = [0; THREADS as usize + 1];
     let mut payload = Vec::new();
     for (page, chunk) in committed {
+        check_that_nothing_is_left_out(&service, &next);
         let header = service.copy_chunk(page, chunk, &mut payload).unwrap();
         let next = &mut next[usize::from(header.writer.0)];
         assert_eq!(header.chunk, ChunkId(*next), "chunks of a writer arrive in order");

@@ -117,7 +117,7 @@ impl Counter {
         match number {
             Number::Integer(value) => emit(self.call_site, listeners, parts, &(Sample(value), ())),
             Number::Float(value) => emit(self.call_site, listeners, parts, &(Sample(value), ())),
-        }
+        };
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ferretto::SessionEvent;
 use tracing_core::dispatcher::{Dispatch, WeakDispatch, with_default};
 
 use crate::fork;
@@ -31,7 +32,11 @@ pub(crate) fn register(dispatch: &Dispatch) {
     let mut dispatches = dispatches();
     if !std::mem::replace(&mut dispatches.observing, true) {
         ferretto::private::hold_over_forks(fork::LOCKS);
-        ferretto::private::observe_sessions(ask_again);
+        ferretto::observe_sessions(|event| match event {
+            SessionEvent::Started(_) | SessionEvent::Stopped(_) => ask_again(),
+            _ => {}
+        })
+        .forever();
     }
     dispatches.all.retain(|dispatch| dispatch.upgrade().is_some());
     dispatches.all.push(dispatch.downgrade());

@@ -73,6 +73,7 @@ pub use layer::{TrackEventLayer, layer};
 
 /// How spans are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SpanStyle {
     /// Where they run, and, if they are entered more than once, how long they take.
     ///

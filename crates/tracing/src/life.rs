@@ -14,7 +14,7 @@ pub(crate) struct Life {
     site: &'static Site,
     slice: OpenSlice,
     /// The instances that recorded its beginning.
-    listeners: u32,
+    recorded: u32,
     place: Place,
     /// What marks the slices of what the span does on threads as belonging to this.
     pub(crate) correlation: u64,
@@ -68,6 +68,7 @@ impl Life {
     ) -> Life {
         let listeners = site.call_site.recorded_by();
         let track = place.track();
+        let mut recorded = 0;
         if listeners != 0 {
             let parts = Parts {
                 category: None,
@@ -76,12 +77,12 @@ impl Life {
                 timestamp: Some(Timestamp::TraceTime(time)),
             };
             let fill = Fill::new(|event: &mut EventContext<'_, '_>| beginning.write(site, event));
-            emit(site.call_site, listeners, parts, &(fill, ()));
+            recorded = emit(site.call_site, listeners, parts, &(fill, ()));
         }
         Life {
             site,
-            slice: OpenSlice::begun(site.call_site, listeners, Some(&track)),
-            listeners,
+            slice: OpenSlice::begun(site.call_site, recorded, Some(&track)),
+            recorded,
             place,
             correlation,
             late: KeptAnnotations::default(),
@@ -95,7 +96,7 @@ impl Life {
 
     /// Whether everybody who records the span now has its life.
     pub(crate) fn is_known_to(&self, listeners: u32) -> bool {
-        listeners & !self.listeners == 0
+        listeners & !self.recorded == 0
     }
 
     /// Ends it. Returns the parent that has its place on the lane back, if there is one.

@@ -6,6 +6,7 @@
 use ferretto::private::{EventName, Fill, KeptAnnotations, Parts, emit};
 use ferretto::track::TrackLike;
 use ferretto::{EventContext, Flow, LogPriority, clock};
+use ferretto_proto::write::{SourceLocation, TrackEvent};
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
@@ -402,8 +403,10 @@ impl Recorder {
                 match fields.log.file.as_str() {
                     "" => thread::tell_location(site, event),
                     file => {
-                        event.proto().source_location(|location| {
-                            location.file_name(file).line_number(fields.log.line);
+                        event.message(TrackEvent::SOURCE_LOCATION, |location| {
+                            SourceLocation::new(location)
+                                .file_name(file)
+                                .line_number(fields.log.line);
                         });
                     }
                 }

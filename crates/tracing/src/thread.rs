@@ -189,17 +189,17 @@ pub(crate) fn enter(key: SpanKey, site: &'static Site, kind: Kind, beginning: &B
     if listeners == 0 {
         return;
     }
-    if beginning.is_plain() {
-        emit_plain("", site.call_site, listeners);
+    let recorded = if beginning.is_plain() {
+        emit_plain("", site.call_site, listeners)
     } else {
-        begin_with(site, listeners, beginning);
-    }
+        begin_with(site, listeners, beginning)
+    };
     push(Open {
         key,
         kind,
         location: beginning.location,
         site,
-        begun: Begun::now(listeners),
+        begun: Begun::now(recorded),
         more: beginning.correlation.map(|correlation| {
             Box::new(More {
                 correlation: Some(correlation),
@@ -210,7 +210,7 @@ pub(crate) fn enter(key: SpanKey, site: &'static Site, kind: Kind, beginning: &B
 }
 
 #[inline(never)]
-fn begin_with(site: &'static Site, listeners: u32, beginning: &Beginning<'_>) {
+fn begin_with(site: &'static Site, listeners: u32, beginning: &Beginning<'_>) -> u32 {
     let parts = Parts {
         category: None,
         name: EventName::OfSite,
@@ -218,7 +218,7 @@ fn begin_with(site: &'static Site, listeners: u32, beginning: &Beginning<'_>) {
         timestamp: None,
     };
     let fill = Fill::new(|event: &mut EventContext<'_, '_>| beginning.write(site, event));
-    emit(site.call_site, listeners, parts, &(fill, ()));
+    emit(site.call_site, listeners, parts, &(fill, ()))
 }
 
 #[inline(always)]

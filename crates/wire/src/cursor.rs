@@ -5,15 +5,16 @@
 //! when something does not fit, or a length takes more than a byte, there is no cursor any more, and the caller does it over with
 //! a `Writer`.
 
-use crate::varint::{MAX_FIELD_NUMBER, MAX_VARINT_LEN, put_varint, varint_len};
+use crate::tag::{MAX_TAG_LEN, WireType, put_tag};
+use crate::varint::{MAX_VARINT_LEN, put_short_varint, put_varint_without_loop};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 #[cfg(test)]
 mod tests;
 
-/// The most bytes that a tag takes.
-const MAX_TAG_LEN: usize = 5;
+/// Room that is asked for before each field, whatever it takes: one comparison for all. The longest tag and varint take fifteen bytes.
+const FIELD_ROOM: usize = 16;
 
 /// The longest message that a nested one can be here: its length takes one byte.
 pub const MAX_SHORT_LEN: usize = 0x7f;
@@ -21,15 +22,30 @@ pub const MAX_SHORT_LEN: usize = 0x7f;
 /// A position in a window; see `Cursor::delimited`. The lifetime is that of the window, and no other cursor has it.
 #[derive(Debug)]
 pub struct Cursor<'w> {
-    /// Valid for writing up to `end`.
+    /// Valid for writing [`FIELD_ROOM`] bytes more than there are up to `limit`.
     at: *mut u8,
-    end: *mut u8,
+    limit: *mut u8,
     /// Neither longer nor shorter.
     window: PhantomData<fn(&'w ()) -> &'w ()>,
 }
 
+/// A message that writes itself with a cursor. No closure, for those are not always inlined.
+pub trait ShortMessage {
+    /// Appends its fields; `None` if they do not fit.
+    fn put<'w>(self, cursor: Cursor<'w>) -> Option<Cursor<'w>>;
+}
+
+/// Where the length of a nested message will be: see [`Cursor::nested_with_front`].
+#[derive(Debug)]
+#[must_use = "the length is written by `Cursor::end_nested`"]
+pub struct NestedLength<'w> {
+    /// In the window, and written.
+    at: *mut u8,
+    window: PhantomData<fn(&'w ()) -> &'w ()>,
+}
+
 impl<'w> Cursor<'w> {
-    /// Has `fill` write a message of up to [`MAX_SHORT_LEN`] bytes, behind its length, to the start of the window. Returns how
+    /// Has a message of up to [`MAX_SHORT_LEN`] bytes write itself, behind its length, to the start of the window. Returns how
     /// many bytes that took; `None` if it did not fit, and what the window holds is garbage then.
     ///
     /// # Safety
@@ -39,22 +55,22 @@ impl<'w> Cursor<'w> {
     pub unsafe fn delimited(
         window: NonNull<u8>,
         capacity: usize,
-        fill: impl for<'a> FnOnce(Cursor<'a>) -> Option<Cursor<'a>>,
+        message: impl ShortMessage,
     ) -> Option<usize> {
-        if capacity == 0 {
+        let capacity = capacity.min(1 + MAX_SHORT_LEN);
+        if capacity < 1 + FIELD_ROOM {
             return None;
         }
         let start = window.as_ptr();
-        let capacity = capacity.min(1 + MAX_SHORT_LEN);
-        // SAFETY: the window is valid for `capacity` bytes, which are at least one.
-        let (at, end) = unsafe { (start.add(1), start.add(capacity)) };
-        let filled = fill(Cursor {
+        // SAFETY: the window is valid for `capacity` bytes, which are no fewer than these.
+        let (at, limit) = unsafe { (start.add(1), start.add(capacity - FIELD_ROOM)) };
+        let filled = message.put(Cursor {
             at,
-            end,
+            limit,
             window: PhantomData,
         })?;
-        // SAFETY: only a cursor of this window has its lifetime, and those never pass `end`. A byte was kept for the length, which
-        // fits it because of the capacity.
+        // SAFETY: only a cursor of this window has its lifetime, and those never pass the window's end. A byte was kept for the length,
+        // which fits it because of the capacity.
         unsafe {
             let len = filled.at.offset_from(at) as usize;
             start.write(len as u8);
@@ -62,11 +78,12 @@ impl<'w> Cursor<'w> {
         }
     }
 
-    /// Bytes that still fit.
+    /// Whether [`FIELD_ROOM`] bytes fit, and so many more.
     #[inline(always)]
-    fn room(&self) -> usize {
-        // SAFETY: both lie in the same window, or at its end.
-        unsafe { self.end.offset_from(self.at) as usize }
+    fn has_room(&self, more: usize) -> bool {
+        let has_some = self.at <= self.limit;
+        // SAFETY: both lie in the same window, in this order.
+        has_some && (more == 0 || more <= unsafe { self.limit.offset_from(self.at) as usize })
     }
 
     /// # Safety
@@ -76,20 +93,16 @@ impl<'w> Cursor<'w> {
         Self { at, ..self }
     }
 
-    /// Appends the first `len` bytes of `bytes` by storing all of them: there must be room for that.
-    ///
-    /// # Panics
-    /// If there are not that many.
+    /// Appends the first `len` bytes of `bytes`, or all if there are fewer, by storing all of them: there must be room for that.
     #[inline(always)]
     pub fn front_of<const N: usize>(self, bytes: &[u8; N], len: usize) -> Option<Self> {
-        assert!(len <= N);
-        if self.room() < N {
+        if !self.has_room(N.saturating_sub(FIELD_ROOM)) {
             return None;
         }
         // SAFETY: the window has room for `N` bytes; the write needs no alignment.
         unsafe {
             self.at.cast::<[u8; N]>().write_unaligned(*bytes);
-            let at = self.at.add(len);
+            let at = self.at.add(len.min(N));
             Some(self.moved_to(at))
         }
     }
@@ -98,13 +111,28 @@ impl<'w> Cursor<'w> {
     /// [`Writer::varint_field`](crate::Writer::varint_field) does.
     #[inline(always)]
     pub fn varint_field(self, number: u32, value: u64) -> Option<Self> {
-        if self.room() < MAX_TAG_LEN + MAX_VARINT_LEN {
+        const { assert!(MAX_TAG_LEN + MAX_VARINT_LEN <= FIELD_ROOM) };
+        if !self.has_room(0) {
             return None;
         }
         // SAFETY: the longest tag and the longest varint fit.
         unsafe {
-            let at = put_tag(self.at, number, 0);
+            let at = put_tag(self.at, number, WireType::Varint);
             let at = put_varint_without_loop(at, value);
+            Some(self.moved_to(at))
+        }
+    }
+
+    /// As [`Cursor::varint_field`], for values below [`MAX_SHORT_VARINT`](crate::MAX_SHORT_VARINT), without a branch.
+    #[inline(always)]
+    pub fn short_varint_field(self, number: u32, value: u32) -> Option<Self> {
+        if !self.has_room(0) {
+            return None;
+        }
+        // SAFETY: the longest tag and four bytes fit.
+        unsafe {
+            let at = put_tag(self.at, number, WireType::Varint);
+            let at = put_short_varint(at, value);
             Some(self.moved_to(at))
         }
     }
@@ -112,12 +140,12 @@ impl<'w> Cursor<'w> {
     /// Appends a field of type `fixed64`, `sfixed64` or (as its bits) `double`.
     #[inline(always)]
     pub fn fixed64_field(self, number: u32, value: u64) -> Option<Self> {
-        if self.room() < MAX_TAG_LEN + 8 {
+        if !self.has_room(0) {
             return None;
         }
         // SAFETY: the longest tag and eight bytes fit; the write needs no alignment.
         unsafe {
-            let at = put_tag(self.at, number, 1);
+            let at = put_tag(self.at, number, WireType::Fixed64);
             at.cast::<[u8; 8]>().write_unaligned(value.to_le_bytes());
             let at = at.add(8);
             Some(self.moved_to(at))
@@ -127,103 +155,50 @@ impl<'w> Cursor<'w> {
     /// Appends a field of type `bytes` or `string`.
     #[inline(always)]
     pub fn bytes_field(self, number: u32, bytes: &[u8]) -> Option<Self> {
-        if bytes.len() > MAX_SHORT_LEN || self.room() < MAX_TAG_LEN + 1 + bytes.len() {
+        if !self.has_room(bytes.len()) {
             return None;
         }
-        // SAFETY: tag, length and bytes fit. `bytes` cannot overlap, for no reference is ever made to a window.
+        // SAFETY: tag, length and bytes fit, so that the length fits a byte. `bytes` cannot overlap, for no reference is ever made to a window.
         unsafe {
-            let at = put_tag(self.at, number, 2);
+            let at = put_tag(self.at, number, WireType::Bytes);
             at.write(bytes.len() as u8);
             let at = copy_short(bytes, at.add(1));
             Some(self.moved_to(at))
         }
     }
 
-    /// Appends a message field whose contents `fill` writes.
-    #[inline(always)]
-    pub fn nested(self, number: u32, fill: impl FnOnce(Self) -> Option<Self>) -> Option<Self> {
-        if self.room() < MAX_TAG_LEN + 1 {
-            return None;
-        }
-        // SAFETY: the longest tag and one byte for the length fit.
-        let length = unsafe { put_tag(self.at, number, 2) };
-        // SAFETY: as before; the byte is written below.
-        let filled = fill(unsafe { self.moved_to(length.add(1)) })?;
-        // SAFETY: what `fill` returned is a cursor of this window, for it has its lifetime. Should it be one from before this field,
-        // the length is garbage, but nothing is written outside. All of a window is no longer than fits a byte.
-        unsafe { length.write(filled.at.offset_from(length.add(1)) as u8) };
-        Some(filled)
-    }
-
-    /// Appends a message field that begins like this: `front` is stored as [`Cursor::front_of`] does, its byte at `length_at` is
-    /// replaced by the length of what follows that byte, and `fill` writes the rest.
+    /// Begins a message field, as `front` does: its first `len` bytes are stored as by [`Cursor::front_of`]. The one at `length_at` is to be
+    /// the length of all that follows it, up to [`Cursor::end_nested`].
     ///
     /// # Panics
-    /// If `length_at` does not lie before `len`, or `len` is too long.
+    /// If `front` is no longer than `length_at`.
     #[inline(always)]
     pub fn nested_with_front<const N: usize>(
         self,
         front: &[u8; N],
         len: usize,
         length_at: usize,
-        fill: impl FnOnce(Self) -> Option<Self>,
-    ) -> Option<Self> {
-        assert!(length_at < len);
+    ) -> Option<(Self, NestedLength<'w>)> {
+        assert!(length_at < N);
         let start = self.at;
-        let filled = fill(self.front_of(front, len)?)?;
-        // SAFETY: the byte is one of those that were just written, and lies before the end of what was filled.
-        unsafe {
-            let length = start.add(length_at);
-            length.write(filled.at.offset_from(length.add(1)) as u8);
-        }
-        Some(filled)
+        let cursor = self.front_of(front, len)?;
+        let length = NestedLength {
+            // SAFETY: the byte is one of those that were just written.
+            at: unsafe { start.add(length_at) },
+            window: PhantomData,
+        };
+        Some((cursor, length))
     }
-}
 
-/// # Safety
-/// `at` must be valid for writing [`MAX_TAG_LEN`] bytes.
-#[inline(always)]
-unsafe fn put_tag(at: *mut u8, number: u32, wire_type: u32) -> *mut u8 {
-    debug_assert!((1..=MAX_FIELD_NUMBER).contains(&number));
-    // SAFETY: a 32-bit value takes at most `MAX_TAG_LEN` bytes. Numbers are constants where this is called, and so is the loop's length.
-    unsafe { put_varint(at, u64::from(number << 3 | wire_type)) }
-}
-
-/// As `put_varint`, in a number of steps that does not depend on the value, but for the very large.
-///
-/// # Safety
-/// `at` must be valid for writing [`MAX_VARINT_LEN`] bytes.
-#[inline(always)]
-unsafe fn put_varint_without_loop(at: *mut u8, value: u64) -> *mut u8 {
-    // SAFETY: at most ten bytes are written.
-    unsafe {
-        if value < 0x80 {
-            at.write(value as u8);
-            return at.add(1);
+    /// Ends a message field here.
+    #[inline(always)]
+    pub fn end_nested(self, length: NestedLength<'w>) -> Self {
+        // SAFETY: the byte lies in the window of this cursor, for it has its lifetime, and was written. Should the cursor be one from before
+        // this field, the length is garbage, but nothing is written outside. All of a window is no longer than fits a byte.
+        unsafe {
+            length.at.write(self.at.offset_from(length.at.add(1)) as u8);
         }
-        // Seven bits into each of eight bytes: first into two halves, then those into two each, and again.
-        let halves = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
-        let quarters = halves & 0x0000_3fff_0000_3fff | (halves & 0x0fff_c000_0fff_c000) << 2;
-        let spread = quarters & 0x007f_007f_007f_007f | (quarters & 0x3f80_3f80_3f80_3f80) << 1;
-        if value < 1 << 56 {
-            let len = varint_len(value);
-            // All bytes but the last say that another one follows.
-            let more = 0x8080_8080_8080_8080 & !(u64::MAX << (8 * (len - 1)));
-            at.cast::<[u8; 8]>()
-                .write_unaligned((spread | more).to_le_bytes());
-            return at.add(len);
-        }
-        at.cast::<[u8; 8]>()
-            .write_unaligned((spread | 0x8080_8080_8080_8080).to_le_bytes());
-        let rest = value >> 56;
-        if rest < 0x80 {
-            at.add(8).write(rest as u8);
-            at.add(9)
-        } else {
-            at.add(8).write(rest as u8 | 0x80);
-            at.add(9).write((rest >> 7) as u8);
-            at.add(10)
-        }
+        self
     }
 }
 

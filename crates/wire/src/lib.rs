@@ -9,10 +9,16 @@
 
 mod cursor;
 mod reader;
+mod tag;
 mod varint;
 mod writer;
 
-pub use cursor::{Cursor, MAX_SHORT_LEN};
+pub use cursor::{Cursor, MAX_SHORT_LEN, NestedLength, ShortMessage};
 pub use reader::{Field, Reader, Value, WireError};
-pub use varint::{MAX_FIELD_NUMBER, MAX_VARINT_LEN, take_varint, unzigzag, varint_len, zigzag};
+pub use tag::{MAX_FIELD_NUMBER, WireType, field_number, tag, wire_type};
+pub use varint::{
+    MAX_SHORT_VARINT, MAX_VARINT_LEN, VarintError, decode_varint, decode_varint_wrapping, encode_varint,
+    load_length, load_varint, push_varint, put_padded_varint, short_varint, take_varint, unzigzag,
+    varint_len, zigzag,
+};
 pub use writer::{Finished, Writer};

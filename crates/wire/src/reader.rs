@@ -4,7 +4,8 @@
 //! copying fields byte for byte. It never allocates, never recurses (a nested message is [`Value::Bytes`], to be given
 //! to another reader) and stops at the first error.
 
-use crate::varint::MAX_FIELD_NUMBER;
+use crate::tag::{MAX_FIELD_NUMBER, WireType, field_number, wire_type};
+use crate::varint::{VarintError, decode_varint};
 use std::fmt;
 use std::iter::FusedIterator;
 
@@ -160,19 +161,19 @@ impl<'a> Reader<'a> {
             rest: &self.bytes[position..],
         };
         let tag = cursor.varint()?;
-        let number = tag >> 3;
+        let number = field_number(tag);
         if number == 0 || number > u64::from(MAX_FIELD_NUMBER) {
             return Err(WireError::InvalidFieldNumber { position, number });
         }
-        let value = match tag as u8 & 7 {
-            0 => Value::Varint(cursor.varint()?),
-            1 => Value::Fixed64(u64::from_le_bytes(cursor.array()?)),
-            2 => {
+        let value = match wire_type(tag) {
+            Ok(WireType::Varint) => Value::Varint(cursor.varint()?),
+            Ok(WireType::Fixed64) => Value::Fixed64(u64::from_le_bytes(cursor.array()?)),
+            Ok(WireType::Bytes) => {
                 let len = cursor.varint()?;
                 Value::Bytes(cursor.take(len)?)
             }
-            5 => Value::Fixed32(u32::from_le_bytes(cursor.array()?)),
-            wire_type => return Err(WireError::UnsupportedWireType { position, wire_type }),
+            Ok(WireType::Fixed32) => Value::Fixed32(u32::from_le_bytes(cursor.array()?)),
+            Err(wire_type) => return Err(WireError::UnsupportedWireType { position, wire_type }),
         };
         self.position = self.bytes.len() - cursor.rest.len();
         Ok(Field {
@@ -209,31 +210,13 @@ struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     #[inline(always)]
     fn varint(&mut self) -> Result<u64, WireError> {
-        match self.rest {
-            [byte @ 0..0x80, rest @ ..] => {
-                self.rest = rest;
-                Ok(u64::from(*byte))
-            }
-            _ => self.long_varint(),
-        }
-    }
-
-    #[inline]
-    fn long_varint(&mut self) -> Result<u64, WireError> {
-        let mut value = 0;
-        for (index, byte) in self.rest.iter().enumerate() {
-            let bits = u64::from(byte & 0x7f);
-            // The tenth byte has room for the 64th bit alone.
-            if index == 9 && *byte > 1 {
-                return Err(WireError::OverlongVarint { position: self.field });
-            }
-            value |= bits << (7 * index);
-            if byte & 0x80 == 0 {
-                self.rest = &self.rest[index + 1..];
-                return Ok(value);
-            }
-        }
-        Err(WireError::Truncated { position: self.field })
+        let position = self.field;
+        let (value, len) = decode_varint(self.rest).map_err(|error| match error {
+            VarintError::Truncated => WireError::Truncated { position },
+            VarintError::Overlong => WireError::OverlongVarint { position },
+        })?;
+        self.rest = &self.rest[len..];
+        Ok(value)
     }
 
     #[inline(always)]

@@ -3,26 +3,16 @@
 //! Used by the typed writers that `ferretto-proto` generates, and by hot paths directly. Every field is written after
 //! one capacity check. Lengths of nested messages are patched in afterwards in their shortest encoding.
 
-use crate::varint::{MAX_FIELD_NUMBER, MAX_VARINT_LEN, put_varint, varint_len};
+use crate::tag::{MAX_TAG_LEN, WireType, put_tag};
+use crate::varint::{MAX_VARINT_LEN, put_varint, varint_len};
 use std::fmt;
 use std::ptr::{self, NonNull};
 
 #[cfg(test)]
 mod tests;
 
-/// The most bytes that a tag takes: 29 bits of field number and three of wire type.
-const MAX_TAG_LEN: usize = 5;
-
 /// A length of up to this many bytes fits the one byte that is set aside for it.
 const MAX_ONE_BYTE_LEN: usize = 0x7f;
-
-#[derive(Clone, Copy)]
-enum WireType {
-    Varint = 0,
-    Fixed64 = 1,
-    Bytes = 2,
-    Fixed32 = 5,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -46,7 +36,7 @@ pub enum Finished<'a> {
 /// reference to it is ever made, and nothing read from it decides where the writer writes. When a field does not fit,
 /// what was written so far is copied to the heap and writing goes on there; [`Writer::finish`] tells which it was.
 ///
-/// Field numbers are the schema's, not input: they must lie in 1..=[`MAX_FIELD_NUMBER`], which debug builds check.
+/// Field numbers are the schema's, not input: they must lie in 1..=[`MAX_FIELD_NUMBER`](crate::MAX_FIELD_NUMBER), which debug builds check.
 pub struct Writer {
     /// Start of the memory in use: `heap`'s allocation or the region. Valid for writing `capacity` bytes, the first
     /// `len` of which were written.
@@ -261,6 +251,18 @@ impl Writer {
         }
     }
 
+    /// Appends the tag and the length of a field of type `bytes`, `string` or a message whose `len` bytes are to follow, here or elsewhere.
+    #[inline]
+    pub fn bytes_field_head(&mut self, number: u32, len: usize) {
+        let at = self.reserve(MAX_TAG_LEN + MAX_VARINT_LEN);
+        // SAFETY: the longest tag and the longest varint were reserved.
+        unsafe {
+            let at = put_tag(at, number, WireType::Bytes);
+            let end = put_varint(at, len as u64);
+            self.advance_to(end);
+        }
+    }
+
     /// Appends a message field whose contents `fill` writes. The length in front of it is patched in afterwards, in as
     /// few bytes as it takes: one is set aside, and a message longer than 127 bytes is moved up for the others.
     #[inline]
@@ -407,16 +409,4 @@ impl Writer {
         }
         self.len += shift;
     }
-}
-
-/// # Safety
-/// `at` must be valid for writing [`MAX_TAG_LEN`] bytes.
-#[inline(always)]
-unsafe fn put_tag(at: *mut u8, number: u32, wire_type: WireType) -> *mut u8 {
-    debug_assert!(
-        (1..=MAX_FIELD_NUMBER).contains(&number),
-        "field number {number} is not one"
-    );
-    // SAFETY: a 32-bit value takes at most `MAX_TAG_LEN` bytes.
-    unsafe { put_varint(at, u64::from(number << 3 | wire_type as u32)) }
 }

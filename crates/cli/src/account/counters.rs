@@ -12,14 +12,13 @@ use ferretto_service::limits;
 
 use super::evidence::SourceOf;
 use super::{Account, Baseline, Case, LastFlush, Severity, Wording, listed, roomy};
+use crate::config::advice::LARGE_BUFFER_KB;
 use crate::config::length::Length;
-use crate::perfetto::figures::{Bytes, Counted};
+use crate::figures::{Bytes, Counted};
 
 /// Shared memory of a producer that does not say, and the most that anybody gets.
 const DEFAULT_SHM_KB: u64 = limits::DEFAULT_SMB_SIZE as u64 / 1024;
 const MAX_SHM_KB: u64 = limits::MAX_SMB_SIZE as u64 / 1024;
-/// From here on a buffer is better streamed into a file than made larger.
-pub(crate) const LARGE_BUFFER_KB: u64 = 1 << 20;
 /// How often a file is written unless the config says, and at most.
 const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u32;
 const MIN_FILE_WRITE_PERIOD_MS: u32 = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u32;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ferretto_proto::messages::{FtraceStats, Message, ftrace_stats::Phase};
 
-use crate::perfetto::figures::Counted;
+use crate::figures::Counted;
 
 /// At most so many names are remembered; a config can name any number.
 const MAX_NAMES: usize = 1000;

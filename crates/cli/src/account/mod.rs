@@ -18,7 +18,7 @@ use evidence::Evidence;
 use watch::Watch;
 
 use crate::config::length::Length;
-use crate::perfetto::figures::{Bytes, Elapsed};
+use crate::figures::{Bytes, Elapsed};
 
 #[cfg(test)]
 mod tests;

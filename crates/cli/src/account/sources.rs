@@ -15,7 +15,7 @@ use super::watch::unique;
 use super::{Account, Case, Severity, Wording, listed, producer_name};
 use crate::config::advice::known_sources::{FTRACE, TRACK_EVENT};
 use crate::config::advice::{SCAN_ALL, looks_at_no_process};
-use crate::perfetto::figures::{Counted, Elapsed};
+use crate::figures::{Counted, Elapsed};
 
 /// Sources that `ferretto` adds to what its flags ask for, and `perfetto` in part.
 const OVERVIEW: [&str; 3] = [process_stats::NAME, sys_stats::NAME, system_info::NAME];

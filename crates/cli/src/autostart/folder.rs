@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use ferretto_ipc::address::MAX_UNIX_NAME;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
 
 const PREFIX: &str = "ferretto-";
@@ -19,6 +20,8 @@ const NEW_OWNER: &str = "owner.new";
 /// Where the service listens.
 const CONSUMER: &str = "consumer";
 const PRODUCER: &str = "producer";
+/// What the longest name of a socket adds to that of the folder in which folders are made: `/ferretto-XXXXXX/consumer`.
+const ADDED: usize = 25;
 
 /// A folder, removed with this.
 #[derive(Debug)]
@@ -29,11 +32,13 @@ pub(super) struct SocketFolder {
 }
 
 impl SocketFolder {
-    /// Makes one in the folder for temporary files, from which those are removed that others have left.
+    /// Makes one in the folder for temporary files, or in `/tmp` if the name of the former is too long. Folders that others have left
+    /// there are removed.
     pub(super) fn new() -> io::Result<SocketFolder> {
+        let parent = parent(std::path::absolute(std::env::temp_dir())?);
         // A folder that stays does no harm.
-        let _ = remove_left_behind(&std::env::temp_dir());
-        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let _ = remove_left_behind(&parent);
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
         let new = folder.path().join(NEW_OWNER);
         let owner = File::create_new(&new)?;
         owner.try_lock()?;
@@ -51,6 +56,15 @@ impl SocketFolder {
 
     pub(super) fn producer_socket(&self) -> PathBuf {
         self.folder.path().join(PRODUCER)
+    }
+}
+
+/// Where folders are made, given the folder for temporary files: there, if a socket's address has room for the name.
+pub(crate) fn parent(temporary: PathBuf) -> PathBuf {
+    const LONGEST: usize = MAX_UNIX_NAME - ADDED;
+    match temporary.as_os_str().len() {
+        0..=LONGEST => temporary,
+        _ => PathBuf::from("/tmp"),
     }
 }
 

@@ -1,7 +1,5 @@
-//! `traced` alone; the binary `ferretto` has it too.
-
-use ferretto_cli::applet;
+//! `traced` alone, without any tool; the binary `ferretto` has it too.
 
 fn main() -> std::process::ExitCode {
-    applet::main_of(applet::TRACED)
+    ferretto_daemons::traced::run(std::env::args_os().skip(1).collect()).into()
 }

@@ -1,7 +1,5 @@
-//! `traced_probes` alone; the binary `ferretto` has it too.
-
-use ferretto_cli::applet;
+//! `traced_probes` alone, without any tool; the binary `ferretto` has it too.
 
 fn main() -> std::process::ExitCode {
-    applet::main_of(applet::TRACED_PROBES)
+    ferretto_daemons::traced_probes::run(std::env::args_os().skip(1).collect()).into()
 }

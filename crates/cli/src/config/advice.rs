@@ -21,6 +21,7 @@ use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::text::{Place, Positions};
 
 use super::surroundings::Surroundings;
+pub(crate) use buffers::LARGE_BUFFER_KB;
 pub(crate) use filters::{SCAN_ALL, looks_at_no_process, nearest_event};
 
 /// How a config came to be, and so how a place in it is told.

@@ -14,11 +14,11 @@ use ferretto_proto::messages::{Message, TraceConfig};
 use ferretto_service::{ConfigInput, Identity, Now, OutputFile, Service};
 
 use super::advice::{Advice, Origin, Weight, advise};
+use super::config_source::WrittenConfig;
+use super::refusals::{Refusal, check_config};
 use super::surroundings::{Kernel, Machine, Offers, Surroundings};
 use super::{FAILURE, SUCCESS, parse};
-use crate::perfetto::config_source::WrittenConfig;
-use crate::perfetto::plan::{PlanError, check_config};
-use crate::perfetto::query::ask_within;
+use crate::ask::ask_within;
 
 /// How long a service is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -61,7 +61,7 @@ fn refusal(name: &str, written: &WrittenConfig, machine: &Machine) -> Option<Str
     let config = &written.config;
     match check_config(config, &written.origin) {
         // It knows where in the text it is.
-        Err(PlanError::KernelEvents(malformed)) => return Some(malformed.to_string()),
+        Err(Refusal::KernelEvents(malformed)) => return Some(malformed.to_string()),
         Err(error) => return Some(format!("{name}: error: {error}")),
         Ok(()) => {}
     }

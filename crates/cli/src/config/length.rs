@@ -8,7 +8,7 @@ use std::time::Duration;
 use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
 
-use crate::perfetto::plan::takes_snapshots;
+use super::refusals::takes_snapshots;
 
 /// What ends a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

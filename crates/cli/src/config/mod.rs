@@ -5,10 +5,13 @@
 //! failure; 2 for a command line that is none.
 
 pub(crate) mod advice;
+pub(crate) mod categories;
 mod check;
+pub(crate) mod config_source;
 pub(crate) mod event_names;
 pub(crate) mod length;
 mod new;
+pub(crate) mod refusals;
 pub(crate) mod surroundings;
 
 use std::ffi::{OsStr, OsString};
@@ -19,9 +22,9 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_proto::text::{self, Printer, TRACE_CONFIG};
 
-use crate::manual;
-use crate::perfetto::config_source::{ConfigSyntax, WrittenConfig, detect, parse_config, read_config};
 use crate::private_file;
+use crate::usage;
+use config_source::{ConfigSyntax, WrittenConfig, detect, parse_config, read_config};
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
@@ -81,7 +84,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("config".into()).chain(words)) {
         Ok(matches) => matches,
         Err(message) => {
-            manual::print("ferretto config", &message);
+            usage::print("ferretto config", &message);
             return if message.use_stderr() { USAGE } else { SUCCESS };
         }
     };

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use crate::perfetto::figures::Word;
+use crate::figures::Word;
 use crate::private_file;
 use crate::stdout::{Column, Screen, Table, print};
 

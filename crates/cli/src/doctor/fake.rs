@@ -10,7 +10,7 @@ use ferretto_ipc::transport::PeerCredentials;
 use ferretto_proto::messages::tracing_service_state::{DataSource, Producer};
 use ferretto_proto::messages::{DataSourceDescriptor, TracingServiceState};
 
-use super::machine::{Access, Answer, Machine, Owner};
+use crate::machine::{Access, Answer, Machine, Owner};
 
 pub(super) const TRACEFS: &str = "/sys/kernel/tracing";
 pub(super) const CONSUMER: &str = "/run/perfetto/traced-consumer.sock";

@@ -2,7 +2,7 @@
 
 use super::System;
 use super::finding::Finding;
-use super::identity::{Namespace, user_name};
+use crate::machine::{Namespace, user_name};
 
 /// Kernel, user and container.
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {

@@ -9,12 +9,8 @@
 //! recorded, 2 for a command line that makes no sense.
 
 mod finding;
-mod ftrace_use;
-mod identity;
 mod kernel;
-mod machine;
 mod ports;
-mod processes;
 mod resources;
 mod service;
 mod sources;
@@ -31,15 +27,10 @@ use clap::Command;
 use ferretto_proto::messages::TracingServiceState;
 
 use finding::{Finding, Mark, json, report, worst};
-pub(crate) use ftrace_use::FtraceUse;
-use identity::Identity;
-pub(crate) use identity::user_name;
-pub(crate) use machine::{Answer, Machine, ThisMachine};
-pub(crate) use processes::{Holder, all_processes, process_named};
 
+use crate::machine::{Holder, Identity, Machine, ThisMachine, process_named};
 use crate::stdout::{self, Screen};
-
-use crate::manual;
+use crate::usage;
 
 /// The name it speaks under.
 const NAME: &str = "ferretto doctor";
@@ -68,7 +59,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().bin_name(NAME).try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(message) => {
-            manual::print(NAME, &message);
+            usage::print(NAME, &message);
             return if message.use_stderr() {
                 USAGE
             } else {
@@ -90,11 +81,6 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Mark::Ok | Mark::Note => RECORDING_WORKS,
         Mark::Problem => PROBLEMS,
     }
-}
-
-/// Who listens on this port of 127.0.0.1, if we may know.
-pub(crate) fn port_holder(port: u16) -> Option<Holder> {
-    ports::holder(&ThisMachine, port)
 }
 
 /// The machine, with what the checks have to know of each other.

@@ -1,55 +1,9 @@
 //! The TCP ports that the UI knows: whether they are free, and who has them.
-//!
-//! `/proc/net/tcp` and `tcp6` list sockets as `sl local_address rem_address st … uid timeout inode`, with addresses in hexadecimal
-//! (`Documentation/networking/proc_net_tcp.rst`).
 
 use super::System;
 use super::finding::Finding;
-use super::identity::user_name;
-use super::machine::Machine;
-use super::processes::{Holder, with_socket};
+use crate::machine::{Listening, listening, user_name, with_socket};
 use crate::websocket_bridge::UI_PORT;
-
-/// `TCP_LISTEN` in `net/tcp_states.h`.
-const LISTENING: &str = "0A";
-
-/// A listening socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Listening {
-    uid: u32,
-    inode: u64,
-}
-
-/// Who listens on this port of 127.0.0.1, or of all addresses.
-pub(super) fn listening(machine: &dyn Machine, port: u16) -> Option<Listening> {
-    const LOOPBACK: [&str; 2] = ["0100007F", "7F000001"];
-    let serves_loopback = |address: &str| {
-        // 127.0.0.1 in either byte order, also as an IPv6 address, or any address.
-        address.bytes().all(|digit| digit == b'0')
-            || LOOPBACK.iter().any(|loopback| {
-                address == *loopback
-                    || address.len() == 32 && address.ends_with(loopback) && address.contains("FFFF")
-            })
-    };
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|table| {
-        let table = machine.read(table).ok()?;
-        table.lines().skip(1).find_map(|line| {
-            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-            let (address, at) = fields.get(1)?.split_once(':')?;
-            let here = u16::from_str_radix(at, 16).ok()? == port && serves_loopback(address);
-            (here && *fields.get(3)? == LISTENING).then_some(())?;
-            Some(Listening {
-                uid: fields.get(7)?.parse().ok()?,
-                inode: fields.get(9)?.parse().ok()?,
-            })
-        })
-    })
-}
-
-/// Who has this port of 127.0.0.1, if we may know.
-pub(super) fn holder(machine: &dyn Machine, port: u16) -> Option<Holder> {
-    with_socket(machine, listening(machine, port)?.inode)
-}
 
 /// Both ports.
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::System;
 use super::finding::Finding;
-use super::machine::Access;
-use crate::perfetto::figures::Bytes;
+use crate::autostart::parent_of_socket_folders;
+use crate::figures::Bytes;
+use crate::machine::Access;
 
 /// Below that, the buffers of usual configs do not fit with the shared memory of some producers.
 const LITTLE_MEMORY: u64 = 256 << 20;
@@ -13,8 +14,6 @@ const LITTLE_MEMORY: u64 = 256 << 20;
 const LITTLE_DISK: u64 = 200 << 20;
 /// Descriptors that a service with many producers needs.
 const FEW_DESCRIPTORS: u64 = 1024;
-/// Bytes that `ferretto` adds to the folder for temporary files to name its sockets: `/ferretto-XXXXXX/consumer`.
-const SOCKET_NAME: usize = 25;
 
 /// All of them.
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
@@ -90,7 +89,8 @@ fn disk(system: &System<'_>) -> Vec<Finding> {
             .machine
             .variable("TMPDIR")
             .unwrap_or_else(|| "/tmp".to_owned());
-        findings.extend(socket_folder(system, &temporary));
+        let parent = parent_of_socket_folders(temporary.into());
+        findings.extend(socket_folder(system, &parent.to_string_lossy()));
     }
     findings
 }
@@ -117,18 +117,12 @@ fn output_folder(system: &System<'_>) -> Finding {
     }
 }
 
-fn socket_folder(system: &System<'_>, temporary: &str) -> Option<Finding> {
-    const LONGEST: usize = ferretto_ipc::address::MAX_UNIX_NAME - SOCKET_NAME;
+fn socket_folder(system: &System<'_>, parent: &str) -> Option<Finding> {
     let usable = [Access::Write, Access::Enter]
         .iter()
-        .try_for_each(|access| system.machine.allows(temporary, *access));
-    let what = match usable {
-        Err(error) => format!("no folder for `ferretto` to make its sockets in: {temporary}: {error}"),
-        Ok(()) if temporary.len() > LONGEST => {
-            format!("the name of the folder for temporary files is too long for sockets in it: {temporary}")
-        }
-        Ok(()) => return None,
-    };
+        .try_for_each(|access| system.machine.allows(parent, *access));
+    let error = usable.err()?;
+    let what = format!("no folder for `ferretto` to make its sockets in: {parent}: {error}");
     Some(Finding::problem("sockets", what).mend("export TMPDIR=$(mktemp -d -p /dev/shm)"))
 }
 

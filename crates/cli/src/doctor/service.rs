@@ -6,10 +6,10 @@ use ferretto_ipc::transport::PeerCredentials;
 use ferretto_proto::messages::TracingServiceState;
 
 use super::finding::Finding;
-use super::identity::{Identity, user_name};
-use super::machine::{Access, Answer, Machine, Owner};
-use super::processes::{Holder, all_processes, process_named, with_socket};
-use crate::perfetto::figures::Counted;
+use crate::figures::Counted;
+use crate::machine::{Access, Answer, Machine, Owner};
+use crate::machine::{Holder, all_processes, process_named, with_socket};
+use crate::machine::{Identity, user_name};
 
 /// Where services listen if no variable says otherwise: for consumers and for producers.
 const USUAL: [(&str, &str); 2] = [
@@ -236,7 +236,7 @@ impl Search<'_> {
                 .unwrap_or_default();
             environment
                 .split('\0')
-                .any(|variable| variable.starts_with(crate::autostart::STARTED_BY))
+                .any(|variable| variable.starts_with(ferretto_daemons::starter::STARTED_BY))
         };
         all_processes(self.machine)
             .into_iter()

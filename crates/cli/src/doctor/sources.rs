@@ -1,8 +1,8 @@
 //! What the data sources beside ftrace need: names of kernel functions, other users' processes, the kernel's counters.
 
 use super::finding::Finding;
-use super::machine::Access;
 use super::{System, tracefs};
+use crate::machine::Access;
 
 /// Files of `linux.sys_stats` that every kernel has, and what of its config they are for.
 const COUNTERS: &[(&str, &str)] = &[

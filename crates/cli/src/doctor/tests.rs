@@ -6,8 +6,8 @@ mod tracefs;
 
 use super::fake::{Fake, PROBES};
 use super::finding::{Finding, Mark, worst};
-use super::machine::Answer;
 use super::*;
+use crate::machine::Answer;
 use crate::stdout::Style;
 
 /// The one finding on this topic.

@@ -5,9 +5,9 @@ use ferretto_probes::ftrace::tracefs::MOUNT_POINTS;
 
 use super::System;
 use super::finding::Finding;
-use super::ftrace_use::{FtraceUse, Reader};
-use super::identity::{Namespace, user_name};
-use super::machine::{Access, Owner};
+use crate::machine::{Access, Owner};
+use crate::machine::{FtraceUse, Reader};
+use crate::machine::{Namespace, user_name};
 
 /// What is missing without tracefs.
 const NO_KERNEL_EVENTS: &str = "no kernel events (scheduling, system calls, frequencies); linux.process_stats and linux.sys_stats still work";
@@ -346,7 +346,7 @@ fn listed(names: &[String], noun: &'static str) -> String {
     let more = if names.len() > LISTED { ", …" } else { "" };
     format!(
         "{} ({shown}{more})",
-        crate::perfetto::figures::Counted(names.len() as u64, noun)
+        crate::figures::Counted(names.len() as u64, noun)
     )
 }
 

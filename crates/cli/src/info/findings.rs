@@ -9,7 +9,7 @@ use super::sequences::{GapReason, OTHERS, Sequence};
 use super::summary::Summary;
 use crate::account::{Account, Baseline, Case, FileState, Severity, TraceFile, Wording, listed};
 use crate::config::length::Length;
-use crate::perfetto::figures::{Bytes, Counted};
+use crate::figures::{Bytes, Counted};
 use crate::trace_reader::End;
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use std::ops::ControlFlow;
 
 use clap::{CommandFactory, Parser};
 
-use crate::manual;
 use crate::perfetto::INCOMPLETE;
 use crate::trace_reader::{self, Compression, End, Input, nothing_read};
+use crate::usage;
 use summary::Summary;
 
 const NAME: &str = "ferretto info";
@@ -80,7 +80,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Ok(arguments) => arguments,
         Err(message) => {
             // A reader that is gone is no failure.
-            manual::print(NAME, &message);
+            usage::print(NAME, &message);
             return message.exit_code() as u8;
         }
     };

@@ -14,7 +14,7 @@ use super::sequences::OTHERS;
 use super::summary::Summary;
 use super::{Detail, Trace};
 use crate::account::{Finding, Severity};
-use crate::perfetto::figures::{Bytes, Count, Counted, Elapsed};
+use crate::figures::{Bytes, Count, Counted, Elapsed};
 
 #[cfg(test)]
 mod tests;

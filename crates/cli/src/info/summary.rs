@@ -11,7 +11,11 @@ use ferretto_proto::messages::{
     ClockSnapshot, CpuInfo, Message, SystemInfo, TraceConfig, TraceProvenance, TraceStats, TraceUuid,
     TracingServiceEvent, Trigger, cpu_info,
 };
-use ferretto_proto::write::{FtraceEventBundle, TracePacket};
+use ferretto_proto::write::ftrace_event_bundle::{CompactSched, GenericEventDescriptor};
+use ferretto_proto::write::{
+    FtraceEvent, FtraceEventBundle, ProcessDescriptor, ProcessTree, TracePacket, TrackDescriptor,
+    process_tree,
+};
 use ferretto_wire::{Reader, Value, take_varint};
 
 use super::sequences::{Header, Sequences, Use};
@@ -250,8 +254,7 @@ impl Summary {
             TracePacket::PROCESS_TREE => self.process_tree(content),
             TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content),
             TracePacket::TRACK_DESCRIPTOR => {
-                const PROCESS: u32 = 3;
-                if let Some(process) = bytes(content, PROCESS) {
+                if let Some(process) = bytes(content, TrackDescriptor::PROCESS) {
                     self.process_descriptor(process);
                 }
             }
@@ -276,12 +279,12 @@ impl Summary {
     }
 
     fn process_tree(&mut self, content: &[u8]) {
-        const PROCESSES: u32 = 1;
-        const PID: u32 = 1;
-        const CMDLINE: u32 = 3;
         for field in Reader::new(content).map_while(Result::ok) {
-            if let (PROCESSES, Value::Bytes(process)) = (field.number, field.value)
-                && let (Some(pid), Some(name)) = (varint(process, PID), bytes(process, CMDLINE))
+            if let (ProcessTree::PROCESSES, Value::Bytes(process)) = (field.number, field.value)
+                && let (Some(pid), Some(name)) = (
+                    varint(process, process_tree::Process::PID),
+                    bytes(process, process_tree::Process::CMDLINE),
+                )
             {
                 self.name_process(pid as i32, name);
             }
@@ -290,9 +293,10 @@ impl Summary {
 
     /// A `ProcessDescriptor`.
     fn process_descriptor(&mut self, content: &[u8]) {
-        const PID: u32 = 1;
-        const PROCESS_NAME: u32 = 6;
-        if let (Some(pid), Some(name)) = (varint(content, PID), bytes(content, PROCESS_NAME)) {
+        if let (Some(pid), Some(name)) = (
+            varint(content, ProcessDescriptor::PID),
+            bytes(content, ProcessDescriptor::PROCESS_NAME),
+        ) {
             self.name_process(pid as i32, name);
         }
     }
@@ -343,15 +347,15 @@ impl Summary {
 
     /// Takes the name of a `GenericEventDescriptor`.
     fn describe_event(&mut self, described: &[u8]) {
-        const FIELD_ID: u32 = 1;
-        const EVENT_DESCRIPTOR: u32 = 2;
         /// Of `DescriptorProto`.
         const NAME: u32 = 1;
         let (mut id, mut name) = (0, None);
         for field in Reader::new(described).map_while(Result::ok) {
             match (field.number, field.value) {
-                (FIELD_ID, Value::Varint(number)) => id = u32::try_from(number).unwrap_or(0),
-                (EVENT_DESCRIPTOR, Value::Bytes(descriptor)) => {
+                (GenericEventDescriptor::FIELD_ID, Value::Varint(number)) => {
+                    id = u32::try_from(number).unwrap_or(0)
+                }
+                (GenericEventDescriptor::EVENT_DESCRIPTOR, Value::Bytes(descriptor)) => {
                     name = Reader::new(descriptor)
                         .map_while(Result::ok)
                         .find(|field| field.number == NAME)
@@ -374,14 +378,11 @@ impl Summary {
     }
 
     fn kernel_event(&mut self, event: &[u8], clock: &BundleClock) {
-        const TIMESTAMP: u32 = 1;
-        const PID: u32 = 2;
-        const COMMON_FLAGS: u32 = 5;
         let mut kind = 0;
         for field in Reader::new(event).map_while(Result::ok) {
             match (field.number, field.value) {
-                (TIMESTAMP, Value::Varint(time)) => self.kernel_time(time, clock),
-                (PID | COMMON_FLAGS, _) => {}
+                (FtraceEvent::TIMESTAMP, Value::Varint(time)) => self.kernel_time(time, clock),
+                (FtraceEvent::PID | FtraceEvent::COMMON_FLAGS, _) => {}
                 (number, _) => kind = number,
             }
         }
@@ -390,14 +391,10 @@ impl Summary {
 
     /// `sched_switch` and `sched_waking` in columns.
     fn compact_sched(&mut self, compact: &[u8], clock: &BundleClock) {
-        const SWITCH_TIMESTAMP: u32 = 1;
-        const WAKING_TIMESTAMP: u32 = 7;
-        const SCHED_SWITCH: u32 = 4;
-        const SCHED_WAKING: u32 = 20;
         for field in Reader::new(compact).map_while(Result::ok) {
             let kind = match field.number {
-                SWITCH_TIMESTAMP => SCHED_SWITCH,
-                WAKING_TIMESTAMP => SCHED_WAKING,
+                CompactSched::SWITCH_TIMESTAMP => FtraceEvent::SCHED_SWITCH,
+                CompactSched::WAKING_TIMESTAMP => FtraceEvent::SCHED_WAKING,
                 _ => continue,
             };
             let Value::Bytes(mut deltas) = field.value else {

@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::Listing;
 use super::pattern::Patterns;
-use crate::perfetto::figures::Counted;
-use crate::perfetto::service_state::json::producer as producer_json;
+use crate::figures::Counted;
 use crate::running::ask_service;
+use crate::service_state::json::producer as producer_json;
 use crate::stdout::{Column, Table};
 
 /// More producers of a category are counted in the table.

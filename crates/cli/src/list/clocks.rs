@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Listing;
 use super::pattern::Patterns;
 use crate::stdout::{Column, Table};
-use crate::traced::tsc;
+use ferretto_daemons::traced::tsc;
 
 /// How long clocks are watched to see how fast they go.
 const WATCHED: Duration = Duration::from_millis(200);

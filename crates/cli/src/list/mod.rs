@@ -16,8 +16,8 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use crate::manual;
 use crate::stdout::{Screen, Table, json_flag, print, print_json};
+use crate::usage;
 pub(crate) use pattern::Patterns;
 pub(crate) use sessions::sessions_of;
 
@@ -133,7 +133,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("list".into()).chain(words)) {
         Ok(matches) => matches,
         Err(message) => {
-            manual::print(NAME, &message);
+            usage::print(NAME, &message);
             return if message.use_stderr() { USAGE } else { SUCCESS };
         }
     };

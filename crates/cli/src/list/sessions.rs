@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::Listing;
 use super::pattern::Patterns;
-use crate::doctor::{ThisMachine, user_name};
-use crate::perfetto::figures::{Bytes, Counted, Elapsed};
-use crate::perfetto::service_state::json::session as session_json;
+use crate::figures::{Bytes, Counted, Elapsed};
+use crate::machine::{ThisMachine, user_name};
 use crate::running::ask_service;
+use crate::service_state::json::session as session_json;
 use crate::stdout::{Column, Table};
 
 pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {

@@ -6,10 +6,10 @@ use serde_json::json;
 use super::Listing;
 use super::pattern::Patterns;
 use crate::config::surroundings::Offers;
-use crate::doctor::{ThisMachine, user_name};
-use crate::perfetto::service_state::json::producer as producer_json;
-use crate::perfetto::service_state::other_machine;
+use crate::machine::{ThisMachine, user_name};
 use crate::running::{Asked, Found, Running, ask};
+use crate::service_state::json::producer as producer_json;
+use crate::service_state::other_machine;
 use crate::stdout::{Column, Table};
 
 pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {

@@ -26,9 +26,9 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_ipc::reactor::Signal;
 
-use crate::doctor;
-use crate::manual;
-use crate::perfetto::figures::{Bytes, Elapsed};
+use crate::figures::{Bytes, Elapsed};
+use crate::machine::{Holder, ThisMachine, holder_of};
+use crate::usage;
 use link::{SshLogin, Ui};
 use request::{Audience, Policy, Refusal};
 use server::{BindError, Exhibition, Fetched, Incident, Outcome, Port, Server};
@@ -128,7 +128,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().bin_name(NAME).try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(message) => {
-            manual::print(NAME, &message);
+            usage::print(NAME, &message);
             return if message.use_stderr() { USAGE } else { FETCHED };
         }
     };
@@ -174,10 +174,7 @@ enum OpenError {
         "port {port} is taken{by}: the UI fetches from there, so end that program, or wait until it is done",
         by = holder.as_ref().map_or(String::new(), |holder| format!(" by {holder}"))
     )]
-    PortTaken {
-        port: u16,
-        holder: Option<doctor::Holder>,
-    },
+    PortTaken { port: u16, holder: Option<Holder> },
     #[error("cannot serve on 127.0.0.1:{port}: {source}")]
     Listen { port: u16, source: io::Error },
     #[error("cannot serve the trace: {0}")]
@@ -297,7 +294,7 @@ fn bind(matches: &ArgMatches, copy: Option<&Site>) -> Result<Port, OpenError> {
     bound.map_err(|error| match error {
         BindError::Taken => OpenError::PortTaken {
             port: wanted,
-            holder: doctor::port_holder(wanted),
+            holder: holder_of(&ThisMachine, wanted),
         },
         BindError::Reactor(error) => OpenError::Serve(error.into()),
         BindError::Refused(source) => OpenError::Listen { port: wanted, source },

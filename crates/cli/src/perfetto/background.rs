@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::plan::Process;
-use crate::background::{self, Forked};
+use ferretto_daemons::background::{self, Forked};
 
 /// How long `-D` waits for all data sources to have started. The recorder tells when that is over, since it knows what has not.
 pub(super) const START_WAIT: Duration = Duration::from_secs(30);
@@ -85,7 +85,7 @@ pub(crate) enum DetachError {
 pub(crate) fn notify_report(fd: i32) -> Result<StartReport, DetachError> {
     let taken = match fd {
         0 | 1 => take_standard_stream(fd),
-        _ => crate::inherited::take(fd),
+        _ => ferretto_daemons::inherited::take(fd),
     };
     let taken = taken.map_err(|source| DetachError::NotifyFd { fd, source })?;
     Ok(StartReport {

@@ -16,9 +16,9 @@ use super::plan::{
     TraceFilter,
 };
 use super::query::ask;
-use super::service::running_service;
 use super::signals::Signals;
 use super::{FAILURE, SUCCESS, save_clone};
+use crate::service::running_service;
 
 /// A session to be cloned, and into which file of the folder.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,10 +10,11 @@ use ferretto_proto::text::nearest_within;
 use super::light_config::Wanted;
 use super::workload::is_runnable;
 use crate::config::advice::nearest_event;
+use crate::config::categories::{is_category, nearest_category};
 use crate::config::event_names::names_in;
 use crate::config::surroundings::Kernel;
 use crate::glob::is_glob;
-use crate::manual::{is_category, nearest_category, nearest_subcommand};
+use crate::usage::nearest_subcommand;
 
 /// The prefix of `strace`'s filters.
 const STRACE: &str = "trace=";

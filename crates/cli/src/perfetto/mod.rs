@@ -11,11 +11,9 @@ use std::io::Write;
 mod args;
 mod background;
 mod bugreport;
-pub(crate) mod config_source;
 mod console;
 mod contents;
 mod event_words;
-pub(crate) mod figures;
 mod light_config;
 mod output;
 mod pipe;
@@ -23,8 +21,6 @@ pub(crate) mod plan;
 mod progress;
 pub(crate) mod query;
 mod record;
-mod service;
-pub(crate) mod service_state;
 mod session;
 mod signals;
 mod snapshots;
@@ -40,11 +36,11 @@ use console::{Console, Voice};
 use ferretto_ipc::address::Address;
 use output::Output;
 use plan::Plan;
-pub use service::{FindService, FindServiceError, Service, StartedService, running_service};
 use signals::Signals;
 use workload::CommandLine;
 
-use crate::manual;
+use crate::service::{FindService, Service, running_service};
+use crate::usage;
 
 /// Exit code of a command that was done.
 const SUCCESS: u8 = 0;
@@ -127,7 +123,7 @@ fn explain(program: Program, message: &clap::Error) -> u8 {
             FAILURE
         }
         _ => {
-            tell(&manual::usage_error(program.name(), message));
+            tell(&usage::usage_error(program.name(), message));
             FAILURE
         }
     }

@@ -15,17 +15,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use ferretto_wire::{decode_varint, encode_varint};
+
 use super::pipe::Pipe;
 use super::plan::{ExistingFile, Sink};
 use super::session::Writer;
 use super::signals::Interrupted;
 use crate::private_file;
-use crate::trace_reader::{self, Cut, End, Piece};
+use crate::trace_reader::{self, Cut, End, MAX_PREAMBLE, PACKET_TAG, Piece};
 
-/// The tag of `Trace.packet`: field 1, length-delimited.
-const PACKET_TAG: u8 = 0x0a;
-/// A tag and the longest varint.
-const MAX_PREAMBLE: usize = 1 + 10;
 /// Bytes collected before a write.
 const BUFFER: usize = 256 * 1024;
 
@@ -376,25 +374,16 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 /// The bytes that the first packet takes, with those before it; `None` if there is none.
 fn framed_length(packets: &[u8]) -> Option<usize> {
-    let mut length = packets.get(1..)?;
-    let payload = ferretto_wire::take_varint(&mut length)?;
-    let preamble = packets.len() - length.len();
-    Some(preamble + usize::try_from(payload).ok()?)
+    let (payload, len) = decode_varint(packets.get(1..)?).ok()?;
+    Some(1 + len + usize::try_from(payload).ok()?)
 }
 
 /// The bytes before a packet: its tag and its length as a varint.
-fn packet_preamble(mut length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
-    buffer[0] = PACKET_TAG;
-    let mut end = 1;
-    loop {
-        let more = if length > 0x7f { 0x80 } else { 0 };
-        buffer[end] = (length & 0x7f) as u8 | more;
-        end += 1;
-        length >>= 7;
-        if length == 0 {
-            return &buffer[..end];
-        }
-    }
+fn packet_preamble(length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
+    let [tag, varint @ ..] = buffer;
+    *tag = PACKET_TAG;
+    let len = encode_varint(length, varint).len();
+    &buffer[..1 + len]
 }
 
 #[cfg(test)]

@@ -12,12 +12,12 @@ use ferretto_proto::messages::{TraceAttributes, TraceConfig, trace_attributes, t
 
 use super::Program;
 use super::args::{Arguments, StatsdFlags};
-use super::config_source::{ConfigError, WrittenConfig};
 use super::event_words::WordError;
 use super::light_config::LightFlagError;
 use super::workload::CommandLine;
-use crate::config::advice::Origin;
-use crate::config::event_names::{Malformed, malformed};
+use crate::config::config_source::{ConfigError, WrittenConfig};
+use crate::config::refusals::{Refusal, check_config, takes_snapshots};
+use crate::service_state::QueryFormat;
 use requested::requested_config;
 
 /// The id by which services know the session that a bug report wants: all bits set.
@@ -51,19 +51,6 @@ pub(crate) struct Activation {
     pub(crate) process: Process,
     /// A descriptor that is told when it is done.
     pub(crate) notify_fd: Option<i32>,
-}
-
-/// How the service's state is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum QueryFormat {
-    /// A table, with long cells cut.
-    Table,
-    /// A table, with everything.
-    LongTable,
-    /// The encoded `TracingServiceState`.
-    Raw,
-    /// For scripts.
-    Json,
 }
 
 /// A recording to be made.
@@ -227,18 +214,8 @@ pub(crate) enum PlanError {
     Word(#[from] WordError),
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("{0}")]
-    KernelEvents(Malformed),
-    #[error(
-        "the trace config sets only one of cmd_trace_start_delay.min_delay_ms and max_delay_ms; set both"
-    )]
-    HalfDelay,
-    #[error(
-        "the trace config sets cmd_trace_start_delay.min_delay_ms ({min}) above max_delay_ms ({max}); swap them"
-    )]
-    InvertedDelay { min: u32, max: u32 },
-    #[error("the trace config has {0}, which only works with --upload, on Android")]
-    ReportConfig(&'static str),
+    #[error(transparent)]
+    Refusal(#[from] Refusal),
     #[error(
         "the trace config sets output_path, where the service writes by itself; leave out -o or output_path"
     )]
@@ -547,43 +524,6 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
         strictness: arguments.strictness,
         command: arguments.command,
     })))
-}
-
-/// Whether the triggers of a config have the session cloned.
-pub(crate) fn takes_snapshots(config: &TraceConfig) -> bool {
-    let clone_snapshot = trace_config::trigger_config::TriggerMode::CLONE_SNAPSHOT;
-    let triggers = &config.trigger_config;
-    triggers.trigger_mode == Some(clone_snapshot) || triggers.use_clone_snapshot_if_available == Some(true)
-}
-
-/// Looks for what the command line itself, and not the service, refuses in a config.
-pub(crate) fn check_config(config: &TraceConfig, origin: &Origin) -> Result<(), PlanError> {
-    check_reports(config)?;
-    if let Some(malformed) = malformed(config, origin) {
-        return Err(PlanError::KernelEvents(malformed));
-    }
-    let delay = &config.cmd_trace_start_delay;
-    match (delay.min_delay_ms, delay.max_delay_ms) {
-        (None, None) => Ok(()),
-        (Some(min), Some(max)) if min > max => Err(PlanError::InvertedDelay { min, max }),
-        (Some(_), Some(_)) => Ok(()),
-        _ => Err(PlanError::HalfDelay),
-    }
-}
-
-fn check_reports(config: &TraceConfig) -> Result<(), PlanError> {
-    let named = |package: &Option<String>| package.as_deref().is_some_and(|package| !package.is_empty());
-    if named(&config.incident_report_config.destination_package) {
-        return Err(PlanError::ReportConfig(
-            "incident_report_config.destination_package",
-        ));
-    }
-    if named(&config.android_report_config.reporter_service_package) {
-        return Err(PlanError::ReportConfig(
-            "android_report_config.reporter_service_package",
-        ));
-    }
-    Ok(())
 }
 
 /// Sets what the command line adds to every config: who asked, a name for the trace, the attributes.

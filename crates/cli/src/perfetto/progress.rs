@@ -8,9 +8,9 @@ use std::time::Duration;
 use ferretto_proto::messages::TraceStats;
 
 use super::console::{Line, Tone};
-use super::figures::{Bytes, Counted, Elapsed, Word};
 use crate::account::counters::{bytes_written, fill};
 use crate::account::{Account, Severity};
+use crate::figures::{Bytes, Counted, Elapsed, Word};
 
 /// The rate is that of this time.
 const RATE_WINDOW: Duration = Duration::from_secs(5);

@@ -27,14 +27,11 @@ use ferretto_proto::messages::{
 };
 
 use super::background::{START_WAIT, StartReport, StartStatus};
-use super::config_source::WrittenConfig;
 use super::console::{Console, Kind, Line, Loudness, Tone};
 use super::contents::Contents;
-use super::figures::{Bytes, Elapsed};
 use super::output::Output;
 use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, Strictness, TraceFilter};
 use super::progress::{Activity, Moment, Progress, Summary};
-use super::service::{FindService, Service, unreachable};
 use super::session::{
     Acceptance, CLONE_PATIENCE, Call, Ending, Notice, Observer, Parameters, Purpose, Session, Stage, Step,
     Writer,
@@ -45,6 +42,9 @@ use super::workload::Workload;
 use super::{FAILURE, INCOMPLETE, NOT_ATTACHED, Program, SUCCESS, signals, triggers, warnings};
 use crate::account::LastFlush;
 use crate::account::counters::bytes_written;
+use crate::config::config_source::WrittenConfig;
+use crate::figures::{Bytes, Elapsed};
+use crate::service::{FindService, Service, unreachable};
 use accounting::Knowledge;
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).

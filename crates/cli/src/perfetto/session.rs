@@ -72,8 +72,8 @@ pub(crate) enum Notice {
     Stopping(Signal),
     /// The producers' newest data may be missing.
     FlushFailed,
-    /// A signal came when there was nothing left to stop.
-    AlreadyReadingBack,
+    /// A first signal came when the recording was ending already.
+    AlreadyEnding,
 }
 
 /// How a recording ended.
@@ -221,7 +221,7 @@ enum Phase {
     Detaching,
     Cloning,
     Recording,
-    /// A signal came; the flush is under way.
+    /// A signal or the end of the command ended the recording; the flush is under way.
     Flushing,
     /// Waiting for the service to say that the recording is over.
     Disabling,
@@ -530,8 +530,9 @@ impl Session {
                 self.steps.push_back(Step::Tell(Notice::Stopping(signal)));
                 self.stop(now);
             }
-            (Phase::ReadingBack { .. }, Wish::First) => {
-                self.steps.push_back(Step::Tell(Notice::AlreadyReadingBack))
+            // A terminal's Ctrl-C ends the recorded command too, whose end may be noticed first.
+            (Phase::Flushing | Phase::Disabling | Phase::ReadingBack { .. }, Wish::First) => {
+                self.steps.push_back(Step::Tell(Notice::AlreadyEnding))
             }
             _ => self.give_up(signal),
         }

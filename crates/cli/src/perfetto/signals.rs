@@ -10,7 +10,7 @@ use std::time::Duration;
 use ferretto_ipc::reactor::{Events, Reactor, ReactorError, Signal, Waker};
 use signal_hook::consts::signal::SIGXFSZ;
 
-use crate::inherited;
+use ferretto_daemons::inherited;
 
 /// Signals of one kind that come so close to each other are one: `timeout` signals its child and then the child's process group.
 pub(super) const SAME_INTERRUPT: Duration = Duration::from_millis(300);

@@ -16,10 +16,10 @@ use super::console::{Console, Voice};
 use super::output::Output;
 use super::plan::{
     CloneOf, ExistingFile, HitTrigger, Job, Original, Process, Recording, Sink, Strictness, TraceFilter,
-    takes_snapshots,
 };
 use super::signals::{Relay, Signals};
 use super::{SUCCESS, save_clone};
+use crate::config::refusals::takes_snapshots;
 
 /// How snapshots of a recording are taken.
 pub(super) struct SnapshotPlan {
@@ -221,19 +221,24 @@ fn start(
 }
 
 #[cfg(test)]
+#[path = "../../../ipc/tests/reference/socket_folder.rs"]
+mod socket_folder;
+
+#[cfg(test)]
 mod tests {
     use std::io::Read;
     use std::time::Duration;
 
     use ferretto_ipc::reactor::{Deadline, Events, Reactor};
 
+    use super::socket_folder::socket_folder;
     use super::*;
     use crate::perfetto::Program;
     use crate::perfetto::console::Loudness;
 
     #[test]
     fn snapshots_that_are_given_up_say_so_and_leave_nothing() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = socket_folder("ferretto-test-");
         let socket = folder.path().join("socket");
         // A service that never answers.
         let mute = std::os::unix::net::UnixListener::bind(&socket).unwrap();

@@ -11,10 +11,10 @@ use ferretto_ipc::socket_names::consumer_address;
 use ferretto_proto::messages::TracingServiceState;
 
 use super::Program;
-use super::config_source::WrittenConfig;
 use super::console::Console;
-use super::query::ask_within;
+use crate::ask::ask_within;
 use crate::config::advice::advise;
+use crate::config::config_source::WrittenConfig;
 use crate::config::surroundings::{Kernel, Machine, Offers, Surroundings};
 
 /// How long a service is waited for in front of a fork.

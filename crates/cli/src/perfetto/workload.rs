@@ -19,9 +19,9 @@ use rustix::fs::{Access, AtFlags, CWD};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::console::Console;
-use super::figures::Word;
 use super::signals::{self, SAME_INTERRUPT, Sender};
-use crate::inherited;
+use crate::figures::Word;
+use ferretto_daemons::inherited;
 
 /// How long data sources may take to start before the command does all the same.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -98,9 +98,11 @@ pub(crate) fn is_runnable(program: &OsStr) -> io::Result<()> {
     let mut best = io::Error::from(io::ErrorKind::NotFound);
     let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     for folder in std::env::split_paths(&path) {
-        match is_executable(&folder.join(program)) {
+        let file = folder.join(program);
+        match is_executable(&file) {
             Ok(()) if !program.is_empty() => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => best = error,
+            // A folder that this user may not enter has no command for them. After `su`, PATH often names the first user's folders.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && file.exists() => best = error,
             _ => {}
         }
     }

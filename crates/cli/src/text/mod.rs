@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser};
 use ferretto_proto::text::{Printer, TRACE_PACKET};
 
-use crate::manual;
 use crate::private_file;
 use crate::trace_reader::{self, Damage, End, Input, Piece, nothing_read};
+use crate::usage;
 
 #[cfg(test)]
 mod tests;
@@ -59,7 +59,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Ok(arguments) => arguments,
         Err(message) => {
             // A reader that is gone is no failure.
-            manual::print(NAME, &message);
+            usage::print(NAME, &message);
             return message.exit_code() as u8;
         }
     };

@@ -19,9 +19,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::autostart::{self, InBackground};
-use crate::doctor::{ThisMachine, process_named};
-use crate::manual;
+use crate::machine::{ThisMachine, process_named};
 use crate::running::{self, Found, Running};
+use crate::usage;
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
@@ -53,7 +53,7 @@ pub(super) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(message) => {
-            manual::print(NAME, &message);
+            usage::print(NAME, &message);
             return u8::from(message.use_stderr());
         }
     };

@@ -8,7 +8,7 @@
 mod ctl;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -17,10 +17,11 @@ use clap::{Arg, ArgAction, Command};
 use ferretto_ipc::socket_names;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
 
-use crate::applet::{APPLETS, Applet};
 use crate::autostart::{self, Place, Sockets};
-use crate::perfetto::{self, FindServiceError, Program, Service};
+use crate::perfetto::{self, Program};
 use crate::running::is_there;
+use crate::service::{FindServiceError, Service};
+use crate::usage::PROGRAMS;
 
 /// The name it speaks under.
 const NAME: &str = "tracebox";
@@ -77,21 +78,23 @@ pub(crate) fn command() -> Command {
 /// What else there is.
 fn applets() -> String {
     let mut text = "Applets:\n".to_owned();
-    for applet in APPLETS.iter().filter(|applet| applet.name() != NAME) {
-        let _ = writeln!(text, "  {}", applet.name());
+    for program in PROGRAMS.iter().filter(|program| **program != NAME) {
+        let _ = writeln!(text, "  {program}");
     }
     text + "\nExample:\n  tracebox -t 5s -o trace.pftrace sched/sched_switch sched/sched_waking"
 }
 
-/// Runs with the words after the program's name; gives the exit code.
-pub(crate) fn run(words: Vec<OsString>) -> u8 {
+/// Runs with the words after the program's name; gives the exit code. `program` finds what runs a program by its name.
+pub(crate) fn run(words: Vec<OsString>, program: impl Fn(&OsStr) -> Option<fn(Vec<OsString>) -> u8>) -> u8 {
     let Some(first) = words.first() else {
         // As upstream's: on stdout, and a failure.
         let _ = write!(std::io::stdout(), "{}", command().render_help());
         return FAILURE;
     };
-    if let Some(applet) = applet_called(first) {
-        return applet.run(words.into_iter().skip(1).collect());
+    if first != NAME
+        && let Some(run) = program(first)
+    {
+        return run(words.into_iter().skip(1).collect());
     }
     if first == CTL {
         return ctl::run(words);
@@ -129,11 +132,6 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
 fn fail(problem: &str) -> u8 {
     let _ = writeln!(std::io::stderr(), "{NAME}: {problem}");
     FAILURE
-}
-
-fn applet_called(word: &OsString) -> Option<&'static Applet> {
-    let mut applets = APPLETS.iter().filter(|applet| applet.name() != NAME);
-    applets.find(|applet| word == applet.name())
 }
 
 /// Which service is wanted.

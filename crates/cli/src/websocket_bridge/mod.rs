@@ -26,9 +26,10 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use ferretto_ipc::reactor::Signal;
 use ferretto_ipc::{Address, Listener, Reactor};
 
-use crate::log;
-use crate::manual;
-use crate::perfetto::{FindService, Program, Service};
+use crate::perfetto::Program;
+use crate::service::{FindService, Service};
+use crate::usage;
+use ferretto_daemons::log;
 use request::Origins;
 use server::{Server, Targets};
 
@@ -86,7 +87,7 @@ pub(crate) fn run(program: Program, words: Vec<OsString>, find_service: FindServ
     let args = match args {
         Ok(args) => args,
         Err(message) => {
-            manual::print(NAME, &message);
+            usage::print(NAME, &message);
             return u8::from(message.use_stderr());
         }
     };

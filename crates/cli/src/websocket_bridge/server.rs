@@ -17,7 +17,7 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use super::browser::Browser;
 use super::request::{MAX_REQUEST, Origins, Target, Upgrade, Verdict, judge};
 use super::session::{MAX_CHUNK, Session, Turn};
-use crate::log;
+use ferretto_daemons::log;
 
 /// Connections, whatever their state. More wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 128;

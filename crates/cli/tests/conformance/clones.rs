@@ -16,9 +16,11 @@ use ferretto_proto::messages::{
     trace_packet,
 };
 
-use crate::data::{buffer, chunk, seen};
+use crate::conformance::data::{buffer, chunk, seen};
+use crate::conformance::parties::{
+    Consumer, NO_PERIOD_MS, Producer, Service, alike, config, plain, skeleton, steady,
+};
 use crate::filter_bytecode::{Rule, bytecode};
-use crate::parties::{Consumer, NO_PERIOD_MS, Producer, Service, alike, config, plain, skeleton, steady};
 use crate::support::{Programs, Side};
 
 /// A session with a producer in it, and somebody who wants it cloned.
@@ -604,11 +606,14 @@ fn sessions_tell_of_others_and_of_clones_alike() {
     let events = |who: &str, consumer: &mut Consumer| -> Vec<String> {
         let event = |packet: Vec<u8>| match TracePacket::decode_from_slice(&packet).unwrap().data {
             Some(trace_packet::Data::ConcurrentSessionEvent(event)) => Some(format!(
-                "{who} reads: {:?} {} {} of {:?} with {}",
+                "{who} reads: {:?} {} {} of {} with {}",
                 event.state.unwrap(),
                 event.session_id.unwrap(),
                 event.session_name.unwrap_or_default(),
-                event.consumer_uid.unwrap(),
+                match event.consumer_uid.unwrap().cast_unsigned() == rustix::process::geteuid().as_raw() {
+                    true => "us",
+                    false => "others",
+                },
                 event.num_data_sources.unwrap()
             )),
             _ => None,
@@ -651,24 +656,24 @@ fn sessions_tell_of_others_and_of_clones_alike() {
     // As upstream's service tells since v58.
     let expected = [
         "cloned, uuid new: true, Some(2); into a file: false",
-        "the clone reads: STATE_CONFIGURED 2 b of 0 with 1",
-        "the clone reads: STATE_CONFIGURED 3  of 0 with 1",
-        "the clone reads: STATE_STARTED 3  of 0 with 1",
-        "the clone reads: STATE_DISABLED 3  of 0 with 1",
-        "the clone reads: STATE_CLONED_READ_ONLY 4 a of 0 with 0",
-        "the last reads: STATE_STARTED 1 a of 0 with 1",
-        "the last reads: STATE_CONFIGURED 2 b of 0 with 1",
-        "the last reads: STATE_DISABLED 3  of 0 with 1",
-        "the last reads: STATE_CLONED_READ_ONLY 4 a of 0 with 0",
-        "the first reads: STATE_CONFIGURED 2 b of 0 with 1",
-        "the first reads: STATE_CONFIGURED 3  of 0 with 1",
-        "the first reads: STATE_STARTED 3  of 0 with 1",
-        "the first reads: STATE_DISABLED 3  of 0 with 1",
-        "the first reads: STATE_CLONED_READ_ONLY 4 a of 0 with 0",
-        "the first reads: STATE_CONFIGURED 5 c of 0 with 1",
-        "the first reads: STATE_STARTED 5 c of 0 with 1",
-        "the first reads: STATE_DISABLED 4 a of 0 with 0",
-        "the first reads: STATE_DISABLED 2 b of 0 with 1",
+        "the clone reads: STATE_CONFIGURED 2 b of us with 1",
+        "the clone reads: STATE_CONFIGURED 3  of us with 1",
+        "the clone reads: STATE_STARTED 3  of us with 1",
+        "the clone reads: STATE_DISABLED 3  of us with 1",
+        "the clone reads: STATE_CLONED_READ_ONLY 4 a of us with 0",
+        "the last reads: STATE_STARTED 1 a of us with 1",
+        "the last reads: STATE_CONFIGURED 2 b of us with 1",
+        "the last reads: STATE_DISABLED 3  of us with 1",
+        "the last reads: STATE_CLONED_READ_ONLY 4 a of us with 0",
+        "the first reads: STATE_CONFIGURED 2 b of us with 1",
+        "the first reads: STATE_CONFIGURED 3  of us with 1",
+        "the first reads: STATE_STARTED 3  of us with 1",
+        "the first reads: STATE_DISABLED 3  of us with 1",
+        "the first reads: STATE_CLONED_READ_ONLY 4 a of us with 0",
+        "the first reads: STATE_CONFIGURED 5 c of us with 1",
+        "the first reads: STATE_STARTED 5 c of us with 1",
+        "the first reads: STATE_DISABLED 4 a of us with 0",
+        "the first reads: STATE_DISABLED 2 b of us with 1",
     ];
     assert_eq!(ours, expected);
     let theirs = story(&Service::start(&programs, Side::Upstream));

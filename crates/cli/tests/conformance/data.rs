@@ -12,7 +12,7 @@ use ferretto_proto::messages::{
 };
 use ferretto_wire::{Reader, Writer};
 
-use crate::parties::{Service, config};
+use crate::conformance::parties::{Service, config};
 use crate::support::{Programs, Side};
 
 /// A part of a conversation about data.

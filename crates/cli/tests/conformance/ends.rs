@@ -8,8 +8,8 @@ use ferretto_proto::messages::trace_config::WriteFlushMode;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, Trace, TraceConfig};
 
-use crate::data::{buffer, chunk, seen};
-use crate::parties::{
+use crate::conformance::data::{buffer, chunk, seen};
+use crate::conformance::parties::{
     Consumer, NO_PERIOD_MS, Producer, Service, alike, config, is_ours_alone, plain, skeleton,
     without_later_clocks,
 };

@@ -17,8 +17,8 @@ use ferretto_proto::messages::{
     CloneSessionRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig,
 };
 
-use crate::parties::{Consumer, NO_PERIOD_MS, Producer, Service, config, plain, skeleton};
-use crate::random::Random;
+use crate::conformance::parties::{Consumer, NO_PERIOD_MS, Producer, Service, config, plain, skeleton};
+use crate::conformance::random::Random;
 use crate::support::{PATIENCE, Programs, Side};
 
 const SEEDS: std::ops::Range<u64> = 1..31;

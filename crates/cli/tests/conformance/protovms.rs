@@ -20,9 +20,9 @@ mod input;
 #[path = "../../../service/src/protovm/fuzz/programs.rs"]
 mod programs;
 
-use crate::data::{buffer, chunk};
-use crate::parties::{Service, config, plain};
-use crate::random::Random;
+use crate::conformance::data::{buffer, chunk};
+use crate::conformance::parties::{Service, config, plain};
+use crate::conformance::random::Random;
 use crate::support::{Programs, Side};
 use input::Input;
 

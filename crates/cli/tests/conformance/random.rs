@@ -5,8 +5,8 @@
 
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 
-use crate::data::{Chunk, Outcome, Step, buffer, chunk, counters, packet, what_comes_out};
-use crate::parties::Service;
+use crate::conformance::data::{Chunk, Outcome, Step, buffer, chunk, counters, packet, what_comes_out};
+use crate::conformance::parties::Service;
 use crate::support::{Programs, Side};
 
 const SEEDS: std::ops::Range<u64> = 1..25;

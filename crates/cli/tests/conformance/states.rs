@@ -3,7 +3,7 @@
 use ferretto_proto::messages::observable_events::Type;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, TraceConfig};
 
-use crate::parties::{Producer, Service, config};
+use crate::conformance::parties::{Producer, Service, config};
 use crate::support::{Programs, Side};
 
 /// A data source that acknowledges everything.

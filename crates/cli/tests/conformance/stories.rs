@@ -8,7 +8,9 @@ use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig,
 };
 
-use crate::parties::{Consumer, Service, alike, config, plain, skeleton, steady, without_later_clocks};
+use crate::conformance::parties::{
+    Consumer, Service, alike, config, plain, skeleton, steady, without_later_clocks,
+};
 
 /// Whether the service takes this config.
 pub(crate) fn taken(consumer: &mut Consumer, config: &TraceConfig) -> &'static str {
@@ -409,7 +411,7 @@ fn filters_and_registrations_bring_in_the_same_producers() {
         let mut filtered = config("d");
         filtered.data_sources[0].producer_name_regex_filter = vec!["com\\.[a-z]+".into()];
         consumer.enable(&filtered);
-        let mut look = |what: &str, producers: &mut [crate::parties::Producer]| {
+        let mut look = |what: &str, producers: &mut [crate::conformance::parties::Producer]| {
             for producer in producers {
                 producer.settle();
                 told.push(format!("{what}: {}", producer.log.join(", ")));

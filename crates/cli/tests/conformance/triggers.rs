@@ -6,8 +6,8 @@ use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMod
 use ferretto_proto::messages::trace_config::{BuiltinDataSource, TriggerConfig};
 use ferretto_proto::messages::{CloneSessionRequest, Message, TraceConfig, TracePacket, trace_packet};
 
-use crate::parties::{Consumer, Producer, Service, alike, config, plain, skeleton, steady};
-use crate::stories::taken;
+use crate::conformance::parties::{Consumer, Producer, Service, alike, config, plain, skeleton, steady};
+use crate::conformance::stories::taken;
 
 const WEEK_MS: u32 = 7 * 24 * 3600 * 1000;
 const LONG: u32 = 600_000;

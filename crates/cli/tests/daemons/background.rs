@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use crate::daemons::{Ended, SIDES, daemon, has_probes, is_readable, run, sockets};
 use crate::support::{Program, Programs, Side, System};
-use crate::{Ended, SIDES, daemon, has_probes, is_readable, run, sockets};
 
 /// A process that is not our child, and ends with this.
 struct Background {

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
+use crate::daemons::{daemon, run, unread_pipe};
 use crate::support::{Program, Programs, Side, System};
-use crate::{daemon, run, unread_pipe};
 
 #[test]
 fn nobody_needs_to_listen_to_what_a_daemon_says() {

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::daemons::{SIDES, daemon, has_probes, is_readable, run, sockets};
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
-use crate::{SIDES, daemon, has_probes, is_readable, run, sockets};
 
 #[test]
 fn readiness_can_be_waited_for_in_a_pipeline() {

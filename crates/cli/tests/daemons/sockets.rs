@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
+use crate::daemons::{SIDES, daemon, has_probes, run, sockets};
 use crate::support::address::abandoned_socket;
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
-use crate::{SIDES, daemon, has_probes, run, sockets};
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o7777

@@ -1,7 +1,7 @@
 //! Going on in the background, telling of the start, and signals.
 
-use crate::Case;
-use crate::differences::{CRASH, HANGUP, LEFTOVER, NUMBER, REFUSED, STDERR};
+use crate::flags::Case;
+use crate::flags::differences::{CRASH, HANGUP, LEFTOVER, NUMBER, REFUSED, STDERR};
 
 pub(crate) const CASES: &[Case] = &[
     Case::same(

@@ -1,7 +1,9 @@
 //! The daemons, and triggers.
 
-use crate::Case;
-use crate::differences::{CRASH, DAEMON_END, DAEMON_HELP, DAEMON_START, LEFT_SOCKETS, NEWER, OCCUPIED};
+use crate::flags::Case;
+use crate::flags::differences::{
+    CRASH, DAEMON_END, DAEMON_HELP, DAEMON_START, LEFT_SOCKETS, NEWER, OCCUPIED,
+};
 
 /// The reference comes without it.
 const NO_TRIGGER_PERFETTO: &str = "the reference comes without trigger_perfetto";

@@ -1,7 +1,7 @@
 //! Where a trace goes, and what becomes of that when it cannot.
 
-use crate::Case;
-use crate::differences::{CUT, LEFTOVER, READER, REFUSED};
+use crate::flags::Case;
+use crate::flags::differences::{CUT, LEFTOVER, READER, REFUSED};
 
 pub(crate) const CASES: &[Case] = &[
     Case::same(

@@ -1,7 +1,7 @@
 //! What is recorded: light flags, configs, what is noted in the trace; and what the command line does without recording.
 
-use crate::Case;
-use crate::differences::{CRASH, EARLY, EQUALS, MALFORMED, NEWER, NOTE, NUMBER, REFUSED};
+use crate::flags::Case;
+use crate::flags::differences::{CRASH, EARLY, EQUALS, MALFORMED, NEWER, NOTE, NUMBER, REFUSED};
 
 pub(crate) const CASES: &[Case] = &[
     Case::same(
@@ -202,7 +202,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "attributes by their name up to v56",
         script: "perfetto -t 1ms -o trace --add-note a=b --add-note k=a=b --add-note empty= --add-note none",
         seen: "trace: a trace",
-        upstream: crate::Upstream::OtherConfig(NOTE),
+        upstream: crate::flags::Upstream::OtherConfig(NOTE),
     },
     Case::same(
         "attributes without a key",

@@ -1,7 +1,7 @@
 //! Sessions that were detached, clones, snapshots, and what the service has.
 
-use crate::Case;
-use crate::differences::{BUGREPORT, COLOUR, CRASH, IGNORED, NO_SERVICE, NUMBER, REFUSED, SNAPSHOT};
+use crate::flags::Case;
+use crate::flags::differences::{BUGREPORT, COLOUR, CRASH, IGNORED, NO_SERVICE, NUMBER, REFUSED, SNAPSHOT};
 
 /// Sessions that were detached, and clones.
 pub(crate) const CASES: &[Case] = &[

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ferretto_cli::applet;
 
-use crate::{CASES, Upstream, differences};
+use crate::flags::{CASES, Upstream, differences};
 
 /// Programs that upstream has, too.
 const PROGRAMS: [&str; 6] = [

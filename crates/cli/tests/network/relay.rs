@@ -20,7 +20,7 @@ use ferretto_proto::messages::{InitRelayRequest, Message, SyncClockRequest, Syst
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::ClockId;
 
-use super::support::PATIENCE;
+use crate::support::PATIENCE;
 
 /// `BuiltinClock` numbers of the clocks that the relay compares.
 const CLOCKS: [(u32, ClockId); 3] = [

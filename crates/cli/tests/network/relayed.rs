@@ -14,10 +14,10 @@ use ferretto_wire::Writer;
 use rustix::time::ClockId;
 
 use super::relay::{Client, Guest, Relay, reading};
-use super::support::address::free_address;
-use super::support::peers::{commit, introduction};
-use super::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use super::support::{Program, Programs, Side, System};
+use crate::support::address::free_address;
+use crate::support::peers::{commit, introduction};
+use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
+use crate::support::{Program, Programs, Side, System};
 
 const SECOND: u64 = 1_000_000_000;
 

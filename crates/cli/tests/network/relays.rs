@@ -17,9 +17,9 @@ use ferretto_proto::messages::{
 use ferretto_service::{MachineId, limits};
 
 use super::relay::{Client, Guest};
-use super::support::address::free_address;
-use super::support::peers::introduction;
-use super::support::{Program, Programs, Running, Side, System};
+use crate::support::address::free_address;
+use crate::support::peers::introduction;
+use crate::support::{Program, Programs, Running, Side, System};
 
 fn guest() -> Guest {
     Guest {
@@ -170,7 +170,7 @@ fn what_a_relay_tells_is_in_the_trace_with_its_machine() {
     assert!(boot_times.is_sorted(), "{boot_times:?}");
     // Nobody is left to tell later traces.
     drop(relay);
-    let until = std::time::Instant::now() + super::support::PATIENCE;
+    let until = std::time::Instant::now() + crate::support::PATIENCE;
     while told(&scene.trace()) != [0, 1] {
         assert!(std::time::Instant::now() < until, "the relay has gone");
     }
@@ -277,7 +277,7 @@ fn a_relay_that_overdoes_it_is_rejected_and_the_service_lives_on() {
     let mut relay = guest().introduce(&scene.network);
     let port = relay.bind(RELAY_PORT.name).unwrap();
     let rejected = |outcome: Result<Vec<u8>, CallError>| {
-        assert_eq!(outcome, Err(CallError::Rejected));
+        assert!(matches!(outcome, Err(CallError::Host(_))), "{outcome:?}");
     };
     let wordy = InitRelayRequest {
         system_info: SystemInfo {
@@ -326,7 +326,7 @@ fn a_relay_that_overdoes_it_is_rejected_and_the_service_lives_on() {
     rejected(late.call(late_port, "InitRelay", &guest().system()));
     // Once another one leaves it may try again.
     drop(relays.pop());
-    let until = std::time::Instant::now() + super::support::PATIENCE;
+    let until = std::time::Instant::now() + crate::support::PATIENCE;
     while late.call(late_port, "InitRelay", &guest().system()).is_err() {
         assert!(std::time::Instant::now() < until, "there is room");
     }

@@ -9,9 +9,10 @@ use std::sync::mpsc;
 
 use rustix::process::Signal;
 
-use super::support::ui_port::UiPort;
-use super::support::{PATIENCE, Running};
 use super::{Serving, free_port, trace_with};
+use crate::support::socket_folder::parent_of_socket_folders;
+use crate::support::ui_port::UiPort;
+use crate::support::{PATIENCE, Running};
 
 fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("CHROMIUM").map_or(PathBuf::from("/usr/bin/chromium"), PathBuf::from);
@@ -99,6 +100,7 @@ fn visit(chromium: &Path, profile: &Path, address: &str) -> Running {
         ])
         .arg(format!("--user-data-dir={}", profile.display()))
         .arg(address)
+        .env("TMPDIR", parent_of_socket_folders())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -197,6 +199,8 @@ fn node(script: &str, arguments: &[&OsStr]) -> String {
     let output = Command::new("node")
         .args(["-e", script])
         .args(arguments)
+        // Browsers make sockets there.
+        .env("TMPDIR", parent_of_socket_folders())
         .output()
         .unwrap();
     assert!(

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 
 use super::open::{answer, assert_refused, connect, folder, status, trace};
-use super::support::ui_port::UiPort;
 use super::{SMALL, Serving, ferretto};
+use crate::support::ui_port::UiPort;
 
 const INDEX: &[u8] = b"<!doctype html><body data-perfetto_version='{\"stable\":\"v1\"}'></body>";
 

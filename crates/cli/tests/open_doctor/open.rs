@@ -9,8 +9,8 @@ use std::process::Output;
 
 use rustix::process::Signal;
 
-use super::support::PATIENCE;
 use super::{SMALL, Serving, ferretto, free_port, said_by, trace_with};
+use crate::support::PATIENCE;
 
 pub(super) const UI: &str = "https://ui.perfetto.dev";
 

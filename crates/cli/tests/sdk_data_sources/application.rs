@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ferretto::data_source::{DataSource, DataSourceHandle, PolicySource, SetUp, Start, Stop};
+use ferretto::session::TraceConfig;
 use ferretto::startup::{StartupOptions, StartupSession};
 
-use super::support::{PATIENCE, Running, System};
+use crate::support::{PATIENCE, Running, System};
 
 /// Set where this program is the application.
 const ROLE: &str = "FERRETTO_TEST_APPLICATION";
@@ -225,7 +226,8 @@ pub(crate) fn run() {
             "startup" => {
                 let config =
                     ferretto_proto::text::encode(&line["startup ".len()..], "perfetto.protos.TraceConfig");
-                match ferretto::startup_tracing(&config.unwrap(), StartupOptions::default()) {
+                let config = TraceConfig::from_encoded(config.unwrap()).unwrap();
+                match ferretto::startup_tracing(&config, StartupOptions::default()) {
                     Ok(session) => {
                         startup = Some(session);
                         String::new()
@@ -291,7 +293,7 @@ impl Application {
     pub(crate) fn start(system: &System<'_>) -> Application {
         let mut command = system.command(&std::env::current_exe().unwrap(), "application.log");
         command
-            .args(["--exact", "application", "--nocapture"])
+            .args(["--exact", "sdk_data_sources::application", "--nocapture"])
             .env(ROLE, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());

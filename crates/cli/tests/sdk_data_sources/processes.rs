@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::application::Application;
-use super::support::{Program, Side};
 use super::{CONFIG, assert_numbers, await_registration, events, numbers, registered, with_each_service};
+use crate::support::{Program, Side};
 
 #[test]
 fn an_application_that_comes_first_is_recorded_when_the_service_comes_and_when_it_comes_again() {

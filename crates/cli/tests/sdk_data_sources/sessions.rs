@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::application::Application;
-use super::support::address::free_address;
-use super::support::{Program, Recording, Side};
 use super::{
     CONFIG, STALL, assert_numbers, await_registration, config_with, events, numbers, registered, texts,
     with_each_service,
 };
+use crate::support::address::free_address;
+use crate::support::{Program, Recording, Side};
 
 #[test]
 fn what_threads_wrote_that_have_ended_or_go_on_is_in_the_trace() {

@@ -6,12 +6,12 @@ use ferretto_proto::messages::InitializeConnectionResponse;
 use ferretto_proto::messages::Message;
 
 use super::application::Application;
-use super::support::service::ScriptedService;
-use super::support::{Program, Programs, Side, System};
 use super::{
     CONFIG, STALL, assert_numbers, await_registration, config_with, events, numbers, registered,
     with_each_service,
 };
+use crate::support::service::ScriptedService;
+use crate::support::{Program, Programs, Side, System};
 
 #[test]
 fn startup_tracing_is_taken_over_by_the_session_that_asks_for_the_same() {
@@ -47,6 +47,13 @@ fn startup_tracing_with_a_connected_service_is_kept_apart_from_other_sessions() 
         application.does("write 0 100");
         // Another config is not what was expected.
         assert_eq!(numbers(&other.interrupt()).len(), 100);
+        assert!(!application.does("status").contains("the session that came"));
+        let another = system.record(Side::Ours, &config_with(r#"legacy_config: "other""#));
+        let status = application.does("status");
+        let difference =
+            "for startup (not for the session that came: `legacy_config` is set only by the session)";
+        assert!(status.contains(difference), "{status}");
+        another.interrupt();
         let recording = system.record(Side::Ours, CONFIG);
         assert_eq!(application.does("startup_outcome"), "Adopted");
         application.does("write 100 100");

@@ -8,7 +8,7 @@ use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequence
 use ferretto_proto::messages::track_event::{NameField, Type};
 use ferretto_proto::messages::{Message, Trace};
 
-use super::support::trace::{LOSSES, Rows, TraceProcessor};
+use crate::support::trace::{LOSSES, Rows, TraceProcessor};
 
 /// The lines, by what they are about.
 #[derive(Debug, PartialEq)]

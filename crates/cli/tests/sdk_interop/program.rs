@@ -19,7 +19,7 @@ use ferretto::{
 use ferretto_proto::messages::BuiltinClock;
 use ferretto_proto::messages::track_descriptor::ChildTracksOrdering;
 
-use super::support::PATIENCE;
+use crate::support::PATIENCE;
 
 static COMMON: Category = Category::new("common").description("What every session of the test records");
 static RENDERING: Category = Category::new("rendering").description("What the player sees");
@@ -190,17 +190,17 @@ fn counters() {
 
 fn states() {
     static CONNECTION: StateTrack = StateTrack::new("Connection");
-    trace_state!("common", "connecting", &CONNECTION);
+    trace_state!("common", &CONNECTION, "connecting");
     let retry = format!("retry {}", 3);
-    trace_state!("common", retry, &CONNECTION, "reason" => "timeout");
-    trace_state!("common", "connected", &CONNECTION);
+    trace_state!("common", &CONNECTION, retry, "reason" => "timeout");
+    trace_state!("common", &CONNECTION, "connected");
     trace_state!(
         "common",
-        "on",
-        StateTrack::new("Of the thread").parent(Track::thread())
+        StateTrack::new("Of the thread").parent(Track::thread()),
+        "on"
     );
-    trace_state!("common", "", &CONNECTION);
-    trace_state!("common", "closed", &CONNECTION);
+    trace_state!("common", &CONNECTION, "");
+    trace_state!("common", &CONNECTION, "closed");
 }
 
 fn flows() {

@@ -29,7 +29,10 @@ use std::sync::Mutex;
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::ipc_frame::Msg;
 use ferretto_proto::messages::{IPCFrame, Message};
-use ferretto_wire::{Reader, Writer};
+use ferretto_wire::{
+    MAX_FIELD_NUMBER, Reader, WireType, decode_varint_wrapping, field_number, put_padded_varint, varint_len,
+    wire_type,
+};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -423,24 +426,9 @@ fn finish(steps: &mut [Step], levels: &mut Levels) -> Result<(), String> {
 
 /// A length as a varint of so many bytes, or of as many as it needs.
 fn padded_varint(length: usize, width: usize) -> Vec<u8> {
-    let mut bytes = Writer::new();
-    bytes.varint(length as u64);
-    let mut bytes = bytes.as_slice().to_vec();
-    while bytes.len() < width {
-        *bytes.last_mut().unwrap() |= 0x80;
-        bytes.push(0);
-    }
+    let mut bytes = vec![0; width.max(varint_len(length as u64))];
+    put_padded_varint(&mut bytes, length as u64);
     bytes
-}
-
-/// A varint and the bytes that it takes.
-fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let width = bytes.iter().take(10).position(|byte| byte & 0x80 == 0)? + 1;
-    let value = bytes[..width]
-        .iter()
-        .rev()
-        .fold(0, |value: u64, byte| value << 7 | u64::from(byte & 0x7f));
-    Some((value, width))
 }
 
 /// A field as it was encoded: tag and number, or the tag before bytes whose length takes so many bytes.
@@ -457,17 +445,17 @@ enum Part<'a> {
 fn parts(mut message: &[u8]) -> Option<Vec<Part<'_>>> {
     let mut parts = Vec::new();
     while !message.is_empty() {
-        let (tag, tag_width) = varint(message)?;
+        let (tag, tag_width) = decode_varint_wrapping(message)?;
         let (head, rest) = message.split_at(tag_width);
-        if tag >> 3 == 0 || tag >> 3 > 0x1fff_ffff {
+        if !(1..=MAX_FIELD_NUMBER.into()).contains(&field_number(tag)) {
             return None;
         }
-        let fixed = match tag & 7 {
-            0 => varint(rest)?.1,
-            1 => 8,
-            5 => 4,
-            2 => {
-                let (length, width) = varint(rest)?;
+        let fixed = match wire_type(tag).ok()? {
+            WireType::Varint => decode_varint_wrapping(rest)?.1,
+            WireType::Fixed64 => 8,
+            WireType::Fixed32 => 4,
+            WireType::Bytes => {
+                let (length, width) = decode_varint_wrapping(rest)?;
                 let bytes = rest.get(width..width.checked_add(length as usize)?)?;
                 message = &rest[width + bytes.len()..];
                 let shortest = padded_varint(bytes.len(), 0).len();
@@ -478,7 +466,6 @@ fn parts(mut message: &[u8]) -> Option<Vec<Part<'_>>> {
                 });
                 continue;
             }
-            _ => return None,
         };
         parts.push(Part::Number(message.get(..tag_width + fixed)?));
         message = &message[tag_width + fixed..];

@@ -1,11 +1,16 @@
-//! The SDK's examples, as programs.
+//! Examples, as programs.
 
 use std::path::{Path, PathBuf};
 
-/// The program of an example, or a line that says that the test is skipped.
+/// The program of an example of the SDK, or a line that says that the test is skipped.
 pub(crate) fn example(name: &str) -> Option<PathBuf> {
+    example_of("ferretto", name)
+}
+
+/// As [`example`], of any crate.
+pub(crate) fn example_of(folder: &str, name: &str) -> Option<PathBuf> {
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified());
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../ferretto/examples/{name}.rs"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{folder}/examples/{name}.rs"));
     // Beside the folder of this program.
     let here = std::env::current_exe().unwrap();
     let program = here.ancestors().nth(2).unwrap().join("examples").join(name);

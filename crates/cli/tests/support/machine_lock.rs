@@ -2,8 +2,9 @@
 //!
 //! Used by [`tracefs`](super::tracefs) and [`ui_port`](super::ui_port).
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// Held as long as it is open.
@@ -19,9 +20,14 @@ pub(crate) fn lock(what: &str) -> MachineLock {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             opened => break opened,
         }
-        match File::create_new(&path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            created => break created,
+        // Whatever the umask, everybody may open it as soon as it has its name.
+        let new = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+        new.as_file()
+            .set_permissions(Permissions::from_mode(0o644))
+            .unwrap();
+        match new.persist_noclobber(&path) {
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => {}
+            made => break made.map_err(|error| error.error),
         }
     };
     let lock = opened.unwrap_or_else(|error| panic!("{}: {error}", path.display()));

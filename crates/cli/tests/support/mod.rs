@@ -14,10 +14,11 @@ mod machine_lock;
 pub(crate) mod peers;
 pub(crate) mod process;
 #[path = "../../../ipc/tests/reference/mod.rs"]
-mod reference;
+pub(crate) mod reference;
 pub(crate) mod schema;
 pub(crate) mod service;
 pub(crate) mod signals;
+pub(crate) mod terminal;
 pub(crate) mod trace;
 pub(crate) mod tracefs;
 pub(crate) mod ui_port;
@@ -26,23 +27,20 @@ pub(crate) mod wire;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ferretto_proto::messages::{Message, TracingServiceState};
 use reference::Reference;
+pub(crate) use reference::inherited::inherit;
+pub(crate) use reference::socket_folder;
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// How long a program may take to start, to reach a state, or to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Held while a descriptor that a child is to inherit could be inherited by another one, too.
-static SPAWNING: Mutex<()> = Mutex::new(());
 
 /// Whose programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,13 +123,9 @@ impl<'a> System<'a> {
     /// A system without any program yet.
     pub(crate) fn new(programs: &'a Programs) -> System<'a> {
         signals::as_usual();
-        let folder = tempfile::Builder::new()
-            .prefix("ferretto-test-")
-            .tempdir_in(reference::folder_for_sockets())
-            .unwrap();
         System {
             programs,
-            folder,
+            folder: socket_folder("ferretto-test-"),
             running: Vec::new(),
         }
     }
@@ -496,24 +490,17 @@ pub(crate) fn copy_program(program: &Path, to: &Path) {
     );
 }
 
-/// For who starts a program that is to inherit a descriptor, or that must not inherit another's.
-pub(crate) fn spawning() -> MutexGuard<'static, ()> {
-    SPAWNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 /// Runs `command` with the number of a descriptor that it is to write a byte to when it is ready, which `pass` tells it; gives
 /// that byte.
 fn spawn_and_await(
     command: &mut Command,
     pass: impl FnOnce(&mut Command, i32),
 ) -> Result<(Running, u8), String> {
-    let one_at_a_time = spawning();
     let (ready, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    rustix::io::fcntl_setfd(&write, FdFlags::empty()).unwrap();
-    pass(command, write.as_raw_fd());
+    let number = inherit(command, &write);
+    pass(command, number);
     let running = Running(command.spawn().map_err(|error| error.to_string())?);
     drop(write);
-    drop(one_at_a_time);
     if !is_readable(&ready, PATIENCE) {
         return Err(format!("not ready in {PATIENCE:?}"));
     }

@@ -1,8 +1,6 @@
 //! A terminal with a program in it: what is typed goes in, and a model of the screen shows what the user would see.
 //!
-//! Used by the tests of what people see, with [`support`](crate::support).
-
-#![allow(dead_code)] // Each of them uses a part of it.
+//! Used by the tests of what people see.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -113,7 +111,8 @@ impl Terminal {
         })
     }
 
-    fn await_prompt(&mut self) {
+    /// Waits for the first prompt of a shell. A locale that is not installed has bash complain in front of it.
+    pub(crate) fn await_prompt(&mut self) {
         self.await_screen("a prompt", |rows| rows.last().is_some_and(|row| row == "ready>"));
     }
 

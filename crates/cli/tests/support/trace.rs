@@ -20,7 +20,10 @@ impl TraceProcessor {
 
     /// The rows of each SQL query, as text. One load of the trace for all: that is what takes long.
     pub(crate) fn query<const N: usize>(&self, trace: &Path, queries: [&str; N]) -> [Rows; N] {
-        let output = Command::new(&self.0).arg(trace).args(queries).output().unwrap();
+        let mut program = Command::new(&self.0);
+        // It may be a script, and shells complain of locales that are not installed.
+        program.arg(trace).args(queries).env("LC_ALL", "C");
+        let output = program.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", trace.display());
         assert_eq!(said, "", "{}", trace.display());

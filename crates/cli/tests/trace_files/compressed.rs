@@ -6,8 +6,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use super::support::schema;
 use super::{ferretto, made, run, stderr, stdout, with_little_memory};
+use crate::support::schema;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 
-use super::support::{Running, System};
+use crate::support::{Running, System};
 use ferretto::{Category, Options, trace_event_instant};
 use rustix::process::Signal;
 
@@ -46,7 +46,7 @@ impl Application {
     pub(crate) fn start(system: &System<'_>) -> Application {
         let mut command = system.command(&std::env::current_exe().unwrap(), "application.log");
         command
-            .args(["--exact", "application::application", "--nocapture"])
+            .args(["--exact", "vandal::application::application", "--nocapture"])
             .env(ROLE, "")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -89,12 +89,12 @@ impl Application {
     pub(crate) fn kill(&mut self) {
         self.orders = None;
         self.running.signal(Signal::KILL);
-        assert!(self.running.wait(super::support::PATIENCE).is_some());
+        assert!(self.running.wait(crate::support::PATIENCE).is_some());
     }
 
     /// Has it return from `main`, and waits for that.
     pub(crate) fn returns(&mut self) {
         self.orders = None;
-        assert!(self.running.wait(super::support::PATIENCE).is_some());
+        assert!(self.running.wait(crate::support::PATIENCE).is_some());
     }
 }

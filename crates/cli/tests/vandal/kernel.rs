@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use super::support::PATIENCE;
+use crate::support::PATIENCE;
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 

@@ -8,9 +8,9 @@ use rustix::process::Signal;
 
 use super::application::Application;
 use super::kernel::Instance;
-use super::support::process::Stopped;
-use super::support::{Program, Programs, Recording, Side, System};
 use super::truth::Events;
+use crate::support::process::Stopped;
+use crate::support::{Program, Programs, Recording, Side, System};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 

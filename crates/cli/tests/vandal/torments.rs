@@ -10,9 +10,9 @@ use rustix::time::{ClockId, clock_gettime, clock_settime};
 use super::Chance;
 use super::kernel::Instance;
 use super::scene::{Disk, Scene, Setup, Tells};
-use super::support::process::Stopped;
-use super::support::tracefs::Tracefs;
-use super::support::{Program, Side};
+use crate::support::process::Stopped;
+use crate::support::tracefs::Tracefs;
+use crate::support::{Program, Side};
 
 pub(crate) struct Torment {
     pub(crate) name: &'static str,

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use tungstenite::Message;
 
-use crate::bridge::*;
-use crate::browser::*;
 use crate::support::{Program, Programs, Side, System};
+use crate::websocket_bridge::bridge::*;
+use crate::websocket_bridge::browser::*;
 
 #[test]
 fn pages_of_the_ui_are_let_in_and_others_are_not() {

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Error, Message, WebSocket};
 
-use crate::bridge::STUCK;
+use crate::websocket_bridge::bridge::STUCK;
 
 /// Numbers that look random.
 pub(crate) struct Random(u64);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tungstenite::Message;
 use tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::bridge::*;
-use crate::browser::*;
 use crate::support::{Programs, System};
+use crate::websocket_bridge::bridge::*;
+use crate::websocket_bridge::browser::*;
 
 #[test]
 fn bytes_pass_both_ways_in_whatever_pieces() {

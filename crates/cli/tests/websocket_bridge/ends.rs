@@ -5,9 +5,9 @@ use std::io::{Read, Write};
 use rustix::process::Signal;
 use tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::bridge::*;
-use crate::browser::*;
 use crate::support::{PATIENCE, Programs, System};
+use crate::websocket_bridge::bridge::*;
+use crate::websocket_bridge::browser::*;
 
 #[test]
 fn a_page_that_breaks_the_rules_is_told_and_its_session_ends() {

@@ -14,11 +14,11 @@ use rustix::process::Signal;
 use tungstenite::Message;
 use tungstenite::protocol::frame::coding::CloseCode;
 
-use crate::bridge::*;
-use crate::browser::*;
 use crate::support::peers::{config, enabling, state};
 use crate::support::wire::{self, Client};
 use crate::support::{PATIENCE, Program, Programs, Side, System};
+use crate::websocket_bridge::bridge::*;
+use crate::websocket_bridge::browser::*;
 
 /// A socket for one client, whose bytes go through the bridge in pieces of odd sizes.
 fn tunnel(system: &System<'_>, bridge: &Bridge) -> PathBuf {

@@ -5,11 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::support::example::example;
-use super::support::trace::{LOSSES, Rows, TraceProcessor};
-use super::support::tracefs::Tracefs;
-use super::support::{PATIENCE, Program, Programs, Running, Side, System};
 use super::{ferretto, outcome, program};
+use crate::support::example::example;
+use crate::support::trace::{LOSSES, Rows, TraceProcessor};
+use crate::support::tracefs::Tracefs;
+use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 
 /// Each, with what its trace answers; a number above 0 for each part of what it promises.
 const PROMISES: &[(&str, &[&str])] = &[

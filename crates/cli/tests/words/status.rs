@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
 use serde_json::Value;
 
-use super::support::schema::check;
-use super::support::service::ScriptedService;
-use super::support::tracefs::Tracefs;
-use super::support::{Program, Programs, Side, System};
 use super::{assert_refuses_flags, ferretto, outcome, program, text};
+use crate::support::schema::check;
+use crate::support::service::ScriptedService;
+use crate::support::tracefs::Tracefs;
+use crate::support::{Program, Programs, Side, System};
 
 /// What scripts are told, and the exit code.
 fn status(system: &System<'_>) -> (Value, Option<i32>) {

@@ -8,8 +8,8 @@ use std::process::{Command, Output, Stdio};
 use ferretto_proto::messages::{Message, Trace};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::support::{PATIENCE, Program, Programs, Running, Side, System, copy_program, is_readable};
 use super::{outcome, program, text};
+use crate::support::{PATIENCE, Program, Programs, Running, Side, System, copy_program, is_readable};
 
 /// Needs no rights.
 const CONFIG: &str = "buffers { size_kb: 1024 } data_sources { config { name: \"linux.system_info\" } }";

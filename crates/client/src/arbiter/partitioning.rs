@@ -1,6 +1,6 @@
 //! Into what chunks free pages are cut. Used by the arbiter whenever it hands one out.
 //!
-//! Every writer keeps a chunk as long as it lives, however little it writes. With one chunk to a page, as many threads as there are
+//! Every writer keeps a chunk until it is full or taken back, however little it writes. With one chunk to a page, as many threads as there are
 //! pages (64 of 4 KiB by default) have all of the memory, and what they write next is dropped. So the more writers there are, the
 //! smaller are the chunks: commits are more then, and long packets are cut more often, but nothing is lost.
 

@@ -9,13 +9,15 @@ use ferretto_ipc::client::{CallId, More};
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_proto::messages::enable_tracing_response::State;
 use ferretto_proto::messages::{
-    CloneSessionResponse, DecodeError, EnableTracingResponse, GetTraceStatsResponse, Message,
-    ObservableEvents, ObserveEventsResponse, QueryCapabilitiesResponse, SaveTraceForBugreportResponse,
-    TraceStats, TracingServiceCapabilities, TracingServiceState,
+    AttachResponse, CloneSessionResponse, DecodeError, EnableTracingResponse, GetTraceStatsResponse, Message,
+    ObservableEvents, ObserveEventsResponse, QueryCapabilitiesResponse, QueryServiceStateResponse,
+    SaveTraceForBugreportResponse, TraceStats, TracingServiceCapabilities, TracingServiceState,
 };
 use ferretto_proto::opaque::decode_state;
+use ferretto_proto::write::{ReadBuffersResponse, read_buffers_response::Slice};
 use ferretto_wire::{Reader, Value, WireError};
 
+use super::values::Packets;
 use crate::channel::Disconnect;
 
 /// The most that is put together from parts, in bytes: more than any trace buffer's packet or service's state.
@@ -64,55 +66,6 @@ pub enum ConsumerReply {
     Done,
 }
 
-/// Whole packets, each an encoded `TracePacket`.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Packets {
-    bytes: Vec<u8>,
-    /// Where each packet ends in `bytes`.
-    ends: Vec<usize>,
-}
-
-impl Packets {
-    /// None yet, with room for so many bytes.
-    pub fn with_capacity(bytes: usize) -> Packets {
-        Packets {
-            bytes: Vec::with_capacity(bytes),
-            ends: Vec::new(),
-        }
-    }
-
-    /// Adds a packet, given as the slices that it consists of.
-    pub fn push<'a>(&mut self, slices: impl IntoIterator<Item = &'a [u8]>) {
-        slices
-            .into_iter()
-            .for_each(|slice| self.bytes.extend_from_slice(slice));
-        self.ends.push(self.bytes.len());
-    }
-
-    /// The packets in order.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts
-            .zip(&self.ends)
-            .map(|(start, &end)| &self.bytes[start..end])
-    }
-
-    /// Bytes of all of them.
-    pub fn size(&self) -> usize {
-        self.ends.last().copied().unwrap_or_default()
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-}
-
 /// Parts that wait for others.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
@@ -158,7 +111,7 @@ impl Assembly {
                 ConsumerReply::TraceData { packets, more }
             }
             ConsumerMethod::QueryServiceState => {
-                let part = only_bytes_field(payload)
+                let part = contents(payload, QueryServiceStateResponse::SERVICE_STATE)
                     .map_err(|error| malformed("QueryServiceStateResponse", &error))?;
                 let encoded = self.states.entry(call).or_default();
                 encoded.extend_from_slice(&part);
@@ -175,7 +128,7 @@ impl Assembly {
                 ConsumerReply::ServiceState { state, encoded }
             }
             ConsumerMethod::Attach => ConsumerReply::Attached {
-                trace_config: only_bytes_field(payload)
+                trace_config: contents(payload, AttachResponse::TRACE_CONFIG)
                     .map_err(|error| malformed("AttachResponse", &error))?,
             },
             ConsumerMethod::GetTraceStats => {
@@ -214,11 +167,6 @@ impl Assembly {
 
     /// Takes the slices of a `ReadBuffersResponse`; gives back the packets that are whole by then.
     fn read_slices(&mut self, payload: &[u8]) -> Result<Packets, WireError> {
-        /// Field numbers of `ReadBuffersResponse` and its slices.
-        const SLICES: u32 = 2;
-        const DATA: u32 = 1;
-        const LAST_SLICE_FOR_PACKET: u32 = 2;
-
         let mut packets = Packets {
             bytes: std::mem::take(&mut self.packet),
             ends: Vec::new(),
@@ -226,15 +174,15 @@ impl Assembly {
         packets.bytes.reserve(payload.len());
         for field in Reader::new(payload) {
             let field = field?;
-            let (SLICES, Value::Bytes(slice)) = (field.number, field.value) else {
+            let (ReadBuffersResponse::SLICES, Value::Bytes(slice)) = (field.number, field.value) else {
                 continue;
             };
             let mut ends_packet = false;
             for field in Reader::new(slice) {
                 let field = field?;
                 match (field.number, field.value) {
-                    (DATA, Value::Bytes(data)) => packets.bytes.extend_from_slice(data),
-                    (LAST_SLICE_FOR_PACKET, Value::Varint(last)) => ends_packet = last != 0,
+                    (Slice::DATA, Value::Bytes(data)) => packets.bytes.extend_from_slice(data),
+                    (Slice::LAST_SLICE_FOR_PACKET, Value::Varint(last)) => ends_packet = last != 0,
                     _ => {}
                 }
             }
@@ -262,12 +210,14 @@ fn malformed(message: &'static str, error: &dyn std::fmt::Display) -> Disconnect
     }
 }
 
-/// The contents of field 1, joined if there are several (which merges messages).
-fn only_bytes_field(payload: &[u8]) -> Result<Vec<u8>, WireError> {
+/// The contents of the fields of this number, joined if there are several (which merges messages).
+fn contents(payload: &[u8], number: u32) -> Result<Vec<u8>, WireError> {
     let mut contents = Vec::new();
     for field in Reader::new(payload) {
         let field = field?;
-        if let (1, Value::Bytes(bytes)) = (field.number, field.value) {
+        if let Value::Bytes(bytes) = field.value
+            && field.number == number
+        {
             contents.extend_from_slice(bytes);
         }
     }

@@ -4,11 +4,9 @@
 //! form: a data source of a newer schema finds its fields there.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use ferretto_proto::messages::get_async_command_response::Cmd;
+use ferretto_proto::messages::get_async_command_response::{Cmd, SetupDataSource, StartDataSource};
 use ferretto_proto::messages::{DataSourceConfig, DecodeError, GetAsyncCommandResponse, Message};
-use ferretto_smb::SharedMemory;
 use ferretto_wire::Reader;
 
 use super::{DataSourceInstanceId, FlushRequestId};
@@ -20,13 +18,6 @@ pub enum SharedMemoryOffer {
     FromService {
         /// The memory, of the size that `fstat` tells.
         fd: OwnedFd,
-        /// Bytes of a page in it.
-        page_size: u32,
-    },
-    /// The service made it in this very process, where it is mapped already. Never over a connection.
-    InProcess {
-        /// The memory.
-        memory: Arc<SharedMemory>,
         /// Bytes of a page in it.
         page_size: u32,
     },
@@ -103,12 +94,20 @@ impl Received {
             Cmd::SetupDataSource(setup) => Received::SetupDataSource(DataSourceSetup {
                 instance: DataSourceInstanceId(setup.new_instance_id.unwrap_or(0)),
                 config: Box::new(setup.config.into_option().unwrap_or_default()),
-                encoded_config: encoded_config(payload, SETUP_DATA_SOURCE),
+                encoded_config: encoded_config(
+                    payload,
+                    GetAsyncCommandResponse::SETUP_DATA_SOURCE,
+                    SetupDataSource::CONFIG,
+                ),
             }),
             Cmd::StartDataSource(start) => Received::StartDataSource(DataSourceSetup {
                 instance: DataSourceInstanceId(start.new_instance_id.unwrap_or(0)),
                 config: Box::new(start.config.into_option().unwrap_or_default()),
-                encoded_config: encoded_config(payload, START_DATA_SOURCE),
+                encoded_config: encoded_config(
+                    payload,
+                    GetAsyncCommandResponse::START_DATA_SOURCE,
+                    StartDataSource::CONFIG,
+                ),
             }),
             Cmd::StopDataSource(stop) => {
                 Received::StopDataSource(DataSourceInstanceId(stop.instance_id.unwrap_or(0)))
@@ -133,17 +132,11 @@ impl Received {
     }
 }
 
-/// Field numbers in `GetAsyncCommandResponse`.
-const START_DATA_SOURCE: u32 = 1;
-const SETUP_DATA_SOURCE: u32 = 6;
-/// That of the config in both of them.
-const CONFIG: u32 = 2;
-
-/// The bytes of the config in the command with this field number, of a message that decodes. Were it there twice: two
-/// encodings in a row mean the two merged.
-fn encoded_config(payload: &[u8], command: u32) -> Vec<u8> {
+/// The bytes of the field `config` in the field `command` of a message that decodes. Were it there twice:
+/// two encodings in a row mean the two merged.
+fn encoded_config(payload: &[u8], command: u32, config: u32) -> Vec<u8> {
     fields(payload, command)
-        .flat_map(|command| fields(command, CONFIG))
+        .flat_map(|command| fields(command, config))
         .flatten()
         .copied()
         .collect()

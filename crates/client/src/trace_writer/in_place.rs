@@ -1,11 +1,11 @@
 //! Encoding a packet where it is to be: in the chunk.
 //!
-//! Called by [`TraceWriter::packet`](super::TraceWriter::packet). The one place of this crate with `unsafe`: it lends a chunk's
+//! Called by [`TraceWriter::packet`](super::TraceWriter::packet). It lends a chunk's
 //! memory to the encoder, and takes it back before anything else happens to the chunk.
 #![allow(unsafe_code)]
 
 use super::OpenChunk;
-use ferretto_wire::{Cursor, Finished, MAX_SHORT_LEN, Writer};
+use ferretto_wire::{Cursor, Finished, MAX_SHORT_LEN, ShortMessage, Writer};
 use std::ptr::NonNull;
 
 /// A chunk with less room than this is not encoded into: most packets would spill, and be copied after all.
@@ -26,19 +26,16 @@ impl OpenChunk {
         self.may_count_another() && self.room() >= MIN_ROOM
     }
 
-    /// Has `fill` encode a packet of up to [`MAX_SHORT_LEN`] bytes, and publishes it. False if it does not fit.
+    /// Has a packet of up to [`MAX_SHORT_LEN`] bytes encode itself, and publishes it. False if it does not fit.
     #[inline(always)]
-    pub(super) fn encode_short(
-        &mut self,
-        fill: impl for<'w> FnOnce(Cursor<'w>) -> Option<Cursor<'w>>,
-    ) -> bool {
+    pub(super) fn encode_short(&mut self, packet: impl ShortMessage) -> bool {
         // One byte more than it takes, for the empty packet at the end of a chunk.
         if !self.may_count_another() || self.room() <= 1 + MAX_SHORT_LEN {
             return false;
         }
         let (window, _) = self.chunk.region(self.used);
         // SAFETY: so much room is left, which belongs to the chunk; the chunk is borrowed during the call.
-        let encoded = unsafe { Cursor::delimited(window, 1 + MAX_SHORT_LEN, fill) };
+        let encoded = unsafe { Cursor::delimited(window, 1 + MAX_SHORT_LEN, packet) };
         let Some(total) = encoded else { return false };
         self.used += total;
         self.packets += 1;

@@ -5,6 +5,7 @@
 //! packet.
 
 use super::OpenChunk;
+use ferretto_wire::{MAX_SHORT_VARINT, short_varint};
 
 /// Bytes stored for the packet's front, of which the first is its size.
 const CAPACITY: usize = 24;
@@ -26,7 +27,7 @@ impl PreparedPacket {
     pub const MAX_FRONT: usize = CAPACITY - 1;
 
     /// The number at the end is less than this.
-    pub const MAX_END: u32 = 1 << 28;
+    pub const MAX_END: u32 = MAX_SHORT_VARINT;
 
     /// For packets that begin with `front`; `None` if it has more than [`PreparedPacket::MAX_FRONT`] bytes.
     pub const fn new(front: &[u8]) -> Option<Self> {
@@ -81,32 +82,12 @@ impl OpenChunk {
     }
 }
 
-/// A number below 2^28 as a varint, without branches: its bytes from the lowest on, and how many they are.
-#[inline(always)]
-fn short_varint(value: u32) -> (u32, usize) {
-    let spread = value & 0x7f | (value & 0x3f80) << 1 | (value & 0x1f_c000) << 2 | (value & 0xfe0_0000) << 3;
-    let last = (31 - (spread | 1).leading_zeros()) / 8;
-    // All bytes but the last say that another one follows.
-    let more = 0x8080_8080 & ((1 << (8 * last)) - 1);
-    (spread | more, last as usize + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferretto_wire::Writer;
     use proptest::prelude::*;
 
     proptest! {
-        #[test]
-        fn short_varints_are_those_of_the_writer(value in 0..PreparedPacket::MAX_END, shift in 0u32..28) {
-            let value = value >> shift;
-            let mut writer = Writer::new();
-            writer.varint(u64::from(value));
-            let (bytes, len) = short_varint(value);
-            prop_assert_eq!(&bytes.to_le_bytes()[..len], writer.as_slice());
-        }
-
         #[test]
         fn a_front_is_kept_if_it_is_short(front in proptest::collection::vec(any::<u8>(), 0..40)) {
             match PreparedPacket::new(&front) {

@@ -6,7 +6,7 @@ use ferretto_proto::messages::CommitDataRequest;
 use ferretto_smb::{
     ChunkHeader, Completeness, PageHeader, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory,
 };
-use ferretto_wire::{Reader, Value, Writer};
+use ferretto_wire::{Cursor, Reader, Value, Writer, decode_varint};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 mod partitioning;
 mod stalls;
+mod taking_back;
 
 const TARGET: BufferId = BufferId(4);
 const PREVIOUS_PACKET_DROPPED: u32 = 42;
@@ -92,17 +93,12 @@ enum Packet<'a> {
 fn packets(count: u16, mut payload: &[u8]) -> Vec<Packet<'_>> {
     let mut packets = Vec::new();
     for _ in 0..count {
-        let size_len = payload.iter().position(|byte| *byte < 0x80).unwrap() + 1;
+        let (size, size_len) = decode_varint(payload).unwrap();
         assert!(
             size_len <= 4,
             "upstream's first trace buffer reads no longer sizes"
         );
-        let (size, rest) = payload.split_at(size_len);
-        let size = size
-            .iter()
-            .rev()
-            .fold(0, |size, byte| size << 7 | usize::from(byte & 0x7f));
-        if size == DROPPED_PACKET_SIZE as usize {
+        if size == DROPPED_PACKET_SIZE.into() {
             packets.push(Packet::Dropped);
             assert_eq!(
                 packets.len(),
@@ -111,7 +107,7 @@ fn packets(count: u16, mut payload: &[u8]) -> Vec<Packet<'_>> {
             );
             break;
         }
-        let (packet, rest) = rest.split_at(size);
+        let (packet, rest) = payload[size_len..].split_at(size as usize);
         packets.push(Packet::Bytes(packet));
         payload = rest;
     }
@@ -286,6 +282,19 @@ enum Way {
     Prepared,
 }
 
+/// Bytes that are put eight by eight: whatever they are, they are a front.
+struct Fronts<'a>(&'a [u8]);
+
+impl ShortMessage for Fronts<'_> {
+    fn put<'w>(self, cursor: Cursor<'w>) -> Option<Cursor<'w>> {
+        self.0.chunks(8).try_fold(cursor, |cursor, part| {
+            let mut bytes = [0xee; 8];
+            bytes[..part.len()].copy_from_slice(part);
+            cursor.front_of(&bytes, part.len())
+        })
+    }
+}
+
 impl Way {
     fn any() -> impl Strategy<Value = Way> {
         prop::sample::select(&[Way::Copied, Way::Encoded, Way::Short, Way::Prepared][..])
@@ -296,15 +305,7 @@ impl Way {
             Way::Copied => writer.write_packet(packet),
             Way::Encoded => writer.packet(|encoder| packet.chunks(7).for_each(|part| encoder.raw(part))),
             Way::Short => {
-                // Whatever the bytes are, they are a front.
-                let written = writer.write_short(|cursor| {
-                    packet.chunks(8).try_fold(cursor, |cursor, part| {
-                        let mut bytes = [0xee; 8];
-                        bytes[..part.len()].copy_from_slice(part);
-                        cursor.front_of(&bytes, part.len())
-                    })
-                });
-                if !written {
+                if !writer.write_short(Fronts(packet)) {
                     writer.write_packet(packet);
                 }
             }

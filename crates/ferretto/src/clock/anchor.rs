@@ -28,6 +28,15 @@ impl Anchor {
         limit: 0,
     };
 
+    /// Shows one time for as long as it is there: for moments at which the time is known and nothing can be renewed.
+    pub(crate) fn standing_still(ns: u64) -> Self {
+        Self {
+            ns,
+            limit: u64::MAX,
+            ..Self::EXPIRED
+        }
+    }
+
     /// Trace time now in nanoseconds; `None` when the anchor has to be [renewed](Self::renew) to tell.
     #[inline(always)]
     pub(crate) fn now(&self) -> Option<u64> {

@@ -5,7 +5,8 @@
 //!
 //! How the parts fit together: `counter` reads the time-stamp counter and says whether it can be relied on. `discipline`
 //! is arithmetic alone: from readings of counter and kernel it makes the next piece of the function from ticks to time.
-//! `timeline` keeps the process's current piece in a `seqlock`. `anchor` is a thread's copy of that piece.
+//! `timeline` keeps the process's current piece in a `seqlock`. `anchor` is a thread's copy of that piece. `pairing` converts times of the
+//! standard library's clocks.
 //!
 //! What is guaranteed of times from anchors:
 //! - A thread's times never go backwards, and all threads compute with the same function, which never decreases: what happened before
@@ -18,23 +19,28 @@
 mod anchor;
 mod counter;
 mod discipline;
+mod pairing;
 mod seqlock;
 #[cfg(test)]
 mod tests;
 mod timeline;
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ferretto_ipc::time::{self, Clock};
 
 pub(crate) use anchor::Anchor;
 pub(crate) use counter::finish_earlier_instructions;
+use pairing::{Pairing, Reading};
 
 /// The clock that a process stamps its events with.
 ///
 /// The service knows how these clocks relate, so producers with different ones can be in one trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum TraceClock {
     /// `CLOCK_BOOTTIME`: monotonic, and goes on while the machine is suspended.
     #[default]
@@ -75,6 +81,43 @@ impl TraceClock {
 /// ```
 pub fn now() -> u64 {
     chosen().read()
+}
+
+/// Trace time of a moment by the standard library's monotonic clock. See [`Timestamp`](crate::Timestamp) on how exact that is.
+pub(crate) fn of_instant(instant: Instant) -> u64 {
+    /// What instants are counted from.
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    static PAIRING: Pairing = Pairing::new();
+    let origin = *ORIGIN.get_or_init(Instant::now);
+    let count = |instant: Instant| match instant.checked_duration_since(origin) {
+        Some(after) => nanoseconds(after),
+        None => -nanoseconds(origin.duration_since(instant)),
+    };
+    PAIRING.trace_time(count(instant), || read_with(|| count(Instant::now())))
+}
+
+/// Trace time of a moment by the time of day. See [`Timestamp`](crate::Timestamp) on how exact that is.
+pub(crate) fn of_system_time(time: SystemTime) -> u64 {
+    static PAIRING: Pairing = Pairing::new();
+    let count = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => nanoseconds(after),
+        Err(before) => -nanoseconds(before.duration()),
+    };
+    PAIRING.trace_time(count(time), || read_with(|| count(SystemTime::now())))
+}
+
+/// Reads the trace clock and another one.
+fn read_with(other: impl FnOnce() -> i64) -> Reading {
+    let trace_time = || i64::try_from(now()).unwrap_or(i64::MAX);
+    Reading {
+        before: trace_time(),
+        other: other(),
+        after: trace_time(),
+    }
+}
+
+fn nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// The processor's time-stamp counter in ticks, on processors that call it so: for clock snapshots.

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::atomic_word::AtomicWord;
+use ferretto_client::atomic_word::AtomicWord;
 
 /// `N` words, all zero at first.
 pub(super) struct SeqLock<const N: usize, W = AtomicU64> {

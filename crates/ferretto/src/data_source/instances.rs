@@ -8,7 +8,7 @@ use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 
 use super::{DataSource, DataSourceHandle, Flush, PolicySource, SetUp, Start, Stop, thread_state};
 use crate::muxer;
-use crate::options::{Concurrency, LogLevel};
+use crate::options::{Backend, LogLevel};
 use crate::source::{self, Acknowledge, Instance, Output, Slot, Source};
 
 /// A place for an instance.
@@ -94,22 +94,41 @@ impl<D: DataSource> Drop for End<D> {
 }
 
 impl<D: DataSource> Source for Bridge<D> {
+    fn forget(&self) {
+        self.0.active.store(0, Ordering::Relaxed);
+        for slot in &self.0.slots {
+            match slot.current.try_lock() {
+                // Its destructor might do something, which would be done twice.
+                Ok(mut current) => std::mem::forget(current.take()),
+                Err(_) => slot.stuck.store(true, Ordering::Relaxed),
+            }
+        }
+    }
+}
+
+impl<D: DataSource> source::DataSource for Bridge<D> {
     fn descriptor(&self) -> DataSourceDescriptor {
+        #[cfg(feature = "unstable-proto")]
+        let told = guarded::<D, _>(D::descriptor).unwrap_or_default();
+        #[cfg(not(feature = "unstable-proto"))]
+        let told = DataSourceDescriptor::default();
         DataSourceDescriptor {
             // It is found by this.
             name: Some(D::NAME.to_owned()),
-            ..guarded::<D, _>(D::descriptor).unwrap_or_default()
+            handles_incremental_state_clear: Some(true),
+            ..told
         }
     }
 
-    fn set_up(&self, instance: &Instance) {
+    fn set_up(&self, instance: &Instance) -> Result<(), String> {
         let set_up = SetUp {
-            backend: instance.backend,
+            backend: Backend::of(instance.connection),
+            #[cfg(feature = "unstable-proto")]
             config: &instance.config,
             encoded_config: &instance.encoded_config,
         };
         let Some(made) = guarded::<D, _>(|| D::set_up(&set_up)) else {
-            return;
+            return Ok(());
         };
         let slot = self.slot(instance.slot);
         slot.complained.store(false, Ordering::Relaxed);
@@ -120,9 +139,10 @@ impl<D: DataSource> Source for Bridge<D> {
                 output: None,
             });
         }
+        Ok(())
     }
 
-    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) {
+    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String> {
         let slot = self.slot(instance.slot);
         let current = slot.lock().and_then(|mut current| {
             let current = current.as_mut()?;
@@ -134,6 +154,7 @@ impl<D: DataSource> Source for Bridge<D> {
             self.0.active.fetch_or(instance.slot.bit(), Ordering::Release);
             guarded::<D, _>(|| current.start(Start(started)));
         }
+        Ok(())
     }
 
     fn stop(&self, slot: Slot, stopped: Acknowledge) {
@@ -164,17 +185,6 @@ impl<D: DataSource> Source for Bridge<D> {
         self.slot(slot).clears.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn forget(&self) {
-        self.0.active.store(0, Ordering::Relaxed);
-        for slot in &self.0.slots {
-            match slot.current.try_lock() {
-                // Its destructor might do something, which would be done twice.
-                Ok(mut current) => std::mem::forget(current.take()),
-                Err(_) => slot.stuck.store(true, Ordering::Relaxed),
-            }
-        }
-    }
-
     fn exhausted_policy(&self, config: &DataSourceConfig) -> BufferExhaustedPolicy {
         match D::POLICY_SOURCE {
             PolicySource::DataSource => D::EXHAUSTED,
@@ -182,12 +192,21 @@ impl<D: DataSource> Source for Bridge<D> {
         }
     }
 
-    fn concurrency(&self) -> Concurrency {
-        D::CONCURRENCY
+    fn max_instances(&self) -> usize {
+        source::max_instances(D::CONCURRENCY)
     }
 
-    fn can_adopt(&self, startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
-        guarded::<D, _>(|| D::can_adopt(startup, session)).unwrap_or(false)
+    fn difference(&self, startup: &DataSourceConfig, session: &DataSourceConfig) -> Option<String> {
+        #[cfg(feature = "unstable-proto")]
+        match guarded::<D, _>(|| D::can_adopt(startup, session)) {
+            Some(true) => None,
+            _ => Some(
+                source::difference(startup, session)
+                    .unwrap_or_else(|| "the data source's `can_adopt` says no".to_owned()),
+            ),
+        }
+        #[cfg(not(feature = "unstable-proto"))]
+        source::difference(startup, session)
     }
 }
 

@@ -15,7 +15,8 @@ use super::{DataSource, DataSourceHandle, PacketWriter, TraceContext};
 use crate::muxer;
 use crate::options::LogLevel;
 use crate::process_hooks;
-use crate::source::{MAX_INSTANCES, Slot};
+use crate::source::{MAX_INSTANCES, Slot, slots};
+use crate::track_event;
 
 thread_local! {
     static STATES: RefCell<States> = const { RefCell::new(States::Idle(Vec::new())) };
@@ -58,6 +59,9 @@ impl<D: DataSource> Drop for OfInstance<D> {
             // The memory that it writes into is that of the process which this one was forked from.
             std::mem::forget(self.writer.take());
         }
+        // It takes locks, under which it may have the allocator called, whose events would wait for them.
+        let _confined = track_event::confine();
+        drop(self.writer.take());
     }
 }
 
@@ -111,7 +115,7 @@ pub(super) fn trace<D: DataSource>(
     let Some(states) = taken.of::<D>(registration.index) else {
         return;
     };
-    for slot in Slot::all() {
+    for slot in slots() {
         let state = &mut states[slot.index()];
         if active & slot.bit() == 0 {
             // Gives back what it has, if the instance has ended.
@@ -143,7 +147,12 @@ fn renew<'s, D: DataSource>(
         // What it has is given back before there is more.
         *state = None;
         let current = place.current()?;
-        match current.output?.create_trace_writer() {
+        let made = {
+            // As when it is dropped.
+            let _confined = track_event::confine();
+            current.output?.create_trace_writer()
+        };
+        match made {
             Ok(writer) => {
                 *state = Some(OfInstance {
                     serial: current.serial,

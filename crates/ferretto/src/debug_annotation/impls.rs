@@ -1,7 +1,7 @@
 //! [`DebugAnnotation`] for the types of the standard library.
 //!
-//! What is not here has either no one meaning in a trace (`SystemTime`, locks) or formats itself well enough for
-//! [`display`](super::display) and [`debug`](super::debug).
+//! Errors are in [`super::error`]. Some types are left out: `Instant` and locks mean nothing in a trace by themselves, and all others format
+//! themselves well enough for [`display`](super::display) and [`debug`](super::debug).
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::num::{NonZero, Saturating, Wrapping};
-use std::ops::Deref;
+use std::ops::{Deref, Range, RangeFrom, RangeInclusive, RangeTo};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -20,11 +20,12 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{self, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ferretto_proto::write::DebugAnnotation as Field;
 
 use super::text::write_lossy;
+use super::time::Iso8601;
 use super::{AnnotationValue, DebugAnnotation, Scalar};
 
 /// One impl for each type, of which `$self` is the value and `$value` what it is written into.
@@ -137,6 +138,8 @@ annotate! {
     [] NonZero<u128>: |this, value| this.get().write_annotation(value);
     /// In nanoseconds.
     [] Duration: |this, value| this.as_nanos().write_annotation(value);
+    /// As text in UTC, to the nanosecond: `2026-11-23T08:13:31.000000000Z`. Such texts are in the order of the times.
+    [] SystemTime: |this, value| value.display(Iso8601(*this));
     [T: DebugAnnotation] Wrapping<T>: |this, value| this.0.write_annotation(value);
     [T: DebugAnnotation] Saturating<T>: |this, value| this.0.write_annotation(value);
     [T: DebugAnnotation] Reverse<T>: |this, value| this.0.write_annotation(value);
@@ -205,6 +208,19 @@ annotate! {
     [K: fmt::Display, V: DebugAnnotation, S] HashMap<K, V, S>: |this, value| value.dictionary(|entries| {
         entries.entries(this);
     });
+
+    /// A dictionary of `start` and `end`.
+    [T: DebugAnnotation] Range<T>: |this, value| value.dictionary(|range| {
+        range.entry("start", &this.start).entry("end", &this.end);
+    });
+    /// A dictionary of `start` and `last`.
+    [T: DebugAnnotation] RangeInclusive<T>: |this, value| value.dictionary(|range| {
+        range.entry("start", this.start()).entry("last", this.end());
+    });
+    /// A dictionary of `start`.
+    [T: DebugAnnotation] RangeFrom<T>: |this, value| value.dictionary(|range| { range.entry("start", &this.start); });
+    /// A dictionary of `end`.
+    [T: DebugAnnotation] RangeTo<T>: |this, value| value.dictionary(|range| { range.entry("end", &this.end); });
 }
 
 macro_rules! tuples {
@@ -224,4 +240,8 @@ tuples! {
     A 0, B 1, C 2, D 3, E 4, F 5;
     A 0, B 1, C 2, D 3, E 4, F 5, G 6;
     A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10;
+    A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11;
 }

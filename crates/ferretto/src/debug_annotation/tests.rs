@@ -335,3 +335,98 @@ fn megabytes_are_whole() {
     reads(&long, Value::Text(long.clone()));
     reads([display(&long)], Value::Array(vec![Value::Text(long.clone())]));
 }
+
+#[derive(Debug)]
+struct Wrapped(&'static str, Option<Box<dyn std::error::Error + Send + Sync>>);
+
+impl fmt::Display for Wrapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Wrapped {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.1.as_deref().map(|source| source as _)
+    }
+}
+
+#[test]
+fn errors_are_told_with_what_led_to_them() {
+    let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
+    let settings = || Wrapped("reading settings", Some(missing().into()));
+    let all = text("starting: reading settings: no such file");
+    let chain = || Wrapped("starting", Some(settings().into()));
+    reads(super::error(chain()), all.clone());
+    reads(super::error(&chain()), all.clone());
+    reads(&chain() as &dyn std::error::Error, all.clone());
+    reads(Box::<dyn std::error::Error>::from(chain()), all.clone());
+    reads(
+        Box::<dyn std::error::Error + Send + Sync>::from(chain()),
+        all.clone(),
+    );
+    reads(Arc::new(chain()) as Arc<dyn std::error::Error + Send>, all);
+    reads(missing(), text("no such file"));
+    reads(
+        "x".parse::<i32>().unwrap_err(),
+        text("invalid digit found in string"),
+    );
+    reads(Some(fmt::Error), text(&fmt::Error.to_string()));
+}
+
+#[test]
+fn times_ranges_and_long_tuples_are_arguments() {
+    let time = std::time::UNIX_EPOCH + Duration::from_secs(951_827_696);
+    reads(time, text("2000-02-29T12:34:56.000000000Z"));
+    reads(Some(&time), text("2000-02-29T12:34:56.000000000Z"));
+    let entries = |entries: &[(&str, i64)]| {
+        let entries = entries
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Value::Int(*value)));
+        Value::Dictionary(entries.collect())
+    };
+    reads(3..7, entries(&[("start", 3), ("end", 7)]));
+    reads(3..=7, entries(&[("start", 3), ("last", 7)]));
+    reads(3.., entries(&[("start", 3)]));
+    reads(..7, entries(&[("end", 7)]));
+    reads(
+        (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12),
+        Value::Array((1..=12).map(Value::Int).collect()),
+    );
+}
+
+#[cfg(feature = "serde_json")]
+#[test]
+fn json_reads_as_it_is() {
+    let value = serde_json::json!({
+        "list": [1, -2, 2.5, "three", null, [], {}],
+        "large": u64::MAX,
+        "nothing": null,
+        "sure": true,
+    });
+    let mut entries = vec![
+        ("large".to_owned(), Value::Uint(u64::MAX)),
+        (
+            "list".to_owned(),
+            Value::Array(vec![
+                Value::Int(1),
+                Value::Int(-2),
+                Value::Double(2.5),
+                text("three"),
+                text("None"),
+                text("[]"),
+                text("{}"),
+            ]),
+        ),
+        ("nothing".to_owned(), Value::Nothing),
+        ("sure".to_owned(), Value::Bool(true)),
+    ];
+    let Value::Dictionary(mut read) = decode(&written(&value)) else {
+        panic!("{value} is no dictionary")
+    };
+    // In its own order if something else in the program asks `serde_json` to keep it.
+    read.sort_by(|one, other| one.0.cmp(&other.0));
+    entries.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(read, entries);
+    reads(value.as_object().unwrap()["list"][2].clone(), Value::Double(2.5));
+}

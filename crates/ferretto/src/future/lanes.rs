@@ -1,73 +1,194 @@
-//! Tracks for slices that overlap: each has one to itself while it lasts.
+//! Lanes: tracks for slices that are bound to no thread.
 //!
-//! [`trace_async!`](crate::trace_async) has a static [`Lanes`] for each place that it is used at, and takes a [`Lane`] of it for each slice
-//! that is recorded. Lanes are used again, so that a trace has as many tracks as there were slices at a time, and not as many
-//! as there were slices: for each track a descriptor is written, and each is a row of a table to whoever reads the trace.
+//! Slices of one track must nest. A slice that begins in the poll of another's future, its *parent*, stands on that one's lane, above it,
+//! unless something else stands there already; then it has a lane of its own, below the parent's. A slice without a parent has a lane
+//! below `Async`. [`trace_async!`](crate::trace_async) has a static [`Lanes`] for each place that it is used at, which numbers those lanes. They are
+//! used again, so that a trace has as many tracks as there were slices at a time, and not as many as there were slices: for each track a
+//! descriptor is written, and each is a row of a table to whoever reads the trace.
 //!
-//! No lock, no allocation. A lane is freed after the end of its slice was written, and the next is begun after it was taken; the
-//! processor is kept from reading the time of that any earlier. So slices on a lane do not overlap, whatever threads they are on.
+//! # A parent that ends first
+//! Futures and slices can be moved out of where they began. When a slice ends while others stand above it, those end with it on that lane, and go on
+//! at once on another one: under their names, but without arguments. So the tree says at each moment what was under way, and a slice
+//! above another is always within it. The old lane knows where they went, and is used again when they have ended.
+//!
+//! # Threads
+//! What stands on a lane is known to whoever has its [turn](super::turn). Nobody waits for that: a child whose parent's lane is
+//! being used goes to one of its own, and an end is left to whoever uses the lane. A lane is freed after the end of its slice was written, and the
+//! next is begun after it was taken; the processor is kept from reading the time of that any earlier. So slices on a lane do not overlap,
+//! whatever threads they are on.
 
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::atomic_word::AtomicWord;
+use ferretto_wire::Writer;
+
+use super::current;
+use super::turn::{Held, MARKS, Marked, Turn};
 use crate::clock;
-use crate::track::{NamedTrack, Parent, Track, TrackLike};
+use crate::split_mix::scatter;
+use crate::track::{NamedTrack, Parent, SiblingMerge, Track, TrackLike};
+use crate::track_event::private::OpenSlice;
+use ferretto_client::atomic_word::AtomicWord;
 
 #[cfg(test)]
 mod tests;
 
-/// Lanes that are used again. Those beyond are not: so many slices at a time are nothing to look at anyhow.
-const MAX_REUSED: usize = 64 * WORDS;
-const WORDS: usize = 8;
-
 /// What all lanes in a process are below.
 static ASYNC: NamedTrack<'static> =
-    NamedTrack::new("Async").description("What is not bound to a thread: each slice has a line to itself");
+    NamedTrack::new("Async").description("What is not bound to a thread: each task has a line to itself");
+
+/// Numbers that are used again; `64 * WORDS` of them. Those beyond are not: so many slices at a time are nothing to look at anyhow.
+#[derive(Debug)]
+pub(super) struct Numbers<const WORDS: usize> {
+    /// A bit for each that is taken.
+    taken: [AtomicU64; WORDS],
+    /// How many there were beyond those.
+    beyond: AtomicU32,
+}
+
+impl<const WORDS: usize> Numbers<WORDS> {
+    /// Numbers below this are used again.
+    const REUSED: u32 = 64 * WORDS as u32;
+
+    pub(super) const fn new() -> Self {
+        Self {
+            taken: [const { AtomicU64::new(0) }; WORDS],
+            beyond: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn take(&self) -> u32 {
+        for (word, first) in self.taken.iter().zip((0..).step_by(64)) {
+            if let Some(lowest) = take_bit(word) {
+                return first + lowest;
+            }
+        }
+        let beyond = self.beyond.fetch_add(1, Ordering::Relaxed);
+        Self::REUSED.saturating_add(beyond)
+    }
+
+    pub(super) fn give_back(&self, number: u32) {
+        if let Some(word) = self.taken.get(number as usize / 64) {
+            give_back_bit(word, number % 64);
+        }
+    }
+}
+
+/// Takes the lowest bit that nobody has, if there is one.
+fn take_bit(word: &impl AtomicWord) -> Option<u32> {
+    let mut taken = word.load(Ordering::Relaxed);
+    while taken != u64::MAX {
+        let lowest = taken.trailing_ones();
+        // Acquires what whoever had it before did.
+        taken = word.fetch_or(1 << lowest, Ordering::Acquire);
+        if taken & 1 << lowest == 0 {
+            return Some(lowest);
+        }
+    }
+    None
+}
+
+fn give_back_bit(word: &impl AtomicWord, bit: u32) {
+    word.fetch_and(!(1 << bit), Ordering::Release);
+}
+
+/// Words of the numbers of lanes without a parent, for each kind: 512 are used again.
+const LANES: usize = 8;
+
+/// Words of the numbers of lanes below each lane: 64 are used again.
+const LANES_BELOW: usize = 1;
 
 /// The lanes for one kind of slice.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Lanes {
-    /// What all of the lanes are but for the id. Viewers draw tracks of one name as one.
+    name: &'static str,
+    /// The track of the lanes below `Async`, without the id.
     track: NamedTrack<'static>,
     /// Tells these lanes from others of that name; 0 until there is a first.
     kind: AtomicU32,
-    /// A bit for each lane that is taken.
-    taken: [AtomicU64; WORDS],
-    /// How many lanes there were beyond those.
-    beyond: AtomicU32,
+    numbers: Numbers<LANES>,
 }
 
 impl Lanes {
     /// Lanes of this name.
     pub const fn new(name: &'static str) -> Self {
         Self {
+            name,
             track: NamedTrack::new(name).child_of(&ASYNC),
             kind: AtomicU32::new(0),
-            taken: [const { AtomicU64::new(0) }; WORDS],
-            beyond: AtomicU32::new(0),
+            numbers: Numbers::new(),
         }
     }
 
-    /// Takes a lane for `holder`; what to draw on.
-    pub fn take_for(&'static self, holder: &mut Option<Lane>) -> NamedTrack<'static> {
-        holder.insert(self.take()).named_track()
+    /// Takes a place for a slice that begins now; the track to draw it on.
+    pub fn take_for<'a>(&'static self, place: &'a mut Option<Taken>) -> &'a Lane {
+        let taken = match current::parent() {
+            Some(parent) => self.below_parent(parent),
+            None => self.own(None),
+        };
+        clock::finish_earlier_instructions();
+        &place.insert(taken).lane.turn.0
     }
 
-    fn take(&'static self) -> Lane {
-        for (word, first) in self.taken.iter().zip((0..).step_by(64)) {
-            if let Some(lowest) = take_bit(word) {
-                clock::finish_earlier_instructions();
-                return Lane {
-                    lanes: self,
-                    number: first + lowest,
+    fn below_parent(&'static self, parent: ParentSlice) -> Taken {
+        let at = match parent.children {
+            Children::Above => match parent.at.above(self) {
+                Ok(taken) => return taken,
+                Err(at) => at,
+            },
+            Children::Beside => parent.at,
+        };
+        self.own(Some(at.lane))
+    }
+
+    /// The first place on a lane of its own.
+    fn own(&'static self, parent: Option<Arc<Lane>>) -> Taken {
+        loop {
+            let lane = Arc::new(Lane(Turn::new(self.identity(parent.clone()), Stack::default())));
+            // Nobody else has it yet.
+            if let Ok(lane) = Turn::try_take(Use(lane)) {
+                return Taken {
+                    lane,
+                    position: 0,
+                    kind: self,
                 };
             }
         }
-        let beyond = self.beyond.fetch_add(1, Ordering::Relaxed);
-        Lane {
-            lanes: self,
-            number: (MAX_REUSED as u32).saturating_add(beyond),
+    }
+
+    fn identity(&'static self, parent: Option<Arc<Lane>>) -> Identity {
+        let number = match &parent {
+            None => self.numbers.take(),
+            Some(parent) => parent.0.shared.below.take(),
+        };
+        Identity {
+            kind: self,
+            track: self.track_of(parent.as_deref(), number).track(),
+            parent,
+            number,
+            below: Numbers::new(),
+        }
+    }
+
+    /// The track of the lane that has this number, among those below `parent` or those without one.
+    fn track_of(&self, parent: Option<&Lane>, number: u32) -> NamedTrack<'static> {
+        let id = u64::from(self.kind()) << 32 | u64::from(number);
+        let (track, reused) = match parent {
+            None => (self.track.id(id), Numbers::<LANES>::REUSED),
+            Some(parent) => {
+                // Uuids are exclusive ors of what is above them: numbers that are small would meet.
+                let track = self.track.id(scatter(id ^ scatter(parent.uuid())));
+                (track.parent(parent.track()), Numbers::<LANES_BELOW>::REUSED)
+            }
+        };
+        match number < reused {
+            // Viewers merge tracks of one name, and would not know which slice the lanes below belong to.
+            true => track.sibling_merge(SiblingMerge::Never),
+            // Each of these has one slice: better one line for all of them than one each.
+            false => track,
         }
     }
 
@@ -93,58 +214,295 @@ impl Lanes {
     }
 }
 
-/// Takes the lowest bit that nobody has, if there is one.
-fn take_bit(word: &impl AtomicWord) -> Option<u32> {
-    let mut taken = word.load(Ordering::Relaxed);
-    while taken != u64::MAX {
-        let lowest = taken.trailing_ones();
-        // Acquires what whoever had it before did.
-        taken = word.fetch_or(1 << lowest, Ordering::Acquire);
-        if taken & 1 << lowest == 0 {
-            return Some(lowest);
-        }
-    }
-    None
-}
-
-fn give_back_bit(word: &impl AtomicWord, bit: u32) {
-    word.fetch_and(!(1 << bit), Ordering::Release);
-}
-
-/// A track that nobody else has, until this is dropped.
+/// A track that slices stand on, each above the one before.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Lane {
-    lanes: &'static Lanes,
+pub struct Lane(Turn<Identity, Stack>);
+
+/// What there is to know of a lane that does not change.
+#[derive(Debug)]
+struct Identity {
+    /// Of the slice at the bottom.
+    kind: &'static Lanes,
+    /// The lane that this one is below; it is not free before this one is.
+    parent: Option<Arc<Lane>>,
+    /// Among the lanes of its kind, or of its parent.
     number: u32,
+    track: Track,
+    /// The numbers of the lanes below this one.
+    below: Numbers<LANES_BELOW>,
 }
 
-impl Lane {
-    fn named_track(&self) -> NamedTrack<'static> {
-        self.lanes
-            .track
-            .id(u64::from(self.lanes.kind()) << 32 | u64::from(self.number))
-    }
-}
-
-impl Drop for Lane {
+impl Drop for Identity {
     fn drop(&mut self) {
-        if let Some(word) = self.lanes.taken.get(self.number as usize / 64) {
-            give_back_bit(word, self.number % 64);
+        match &self.parent {
+            None => self.kind.numbers.give_back(self.number),
+            Some(parent) => parent.0.shared.below.give_back(self.number),
         }
     }
 }
 
 impl TrackLike for Lane {
     fn track(&self) -> Track {
-        self.named_track().track()
+        self.0.shared.track
     }
 
-    fn write_descriptor(&self, descriptor: &mut ferretto_proto::write::TrackDescriptor<'_>) {
-        self.named_track().write_descriptor(descriptor);
+    fn write_descriptor(&self, descriptor: &mut Writer) {
+        self.0.shared.write_descriptor(descriptor);
     }
 
     fn known_parent(&self) -> Option<Parent<'_>> {
-        Some(Parent::named(&ASYNC))
+        self.0.shared.known_parent()
+    }
+}
+
+impl TrackLike for Identity {
+    fn track(&self) -> Track {
+        self.track
+    }
+
+    fn write_descriptor(&self, descriptor: &mut Writer) {
+        self.kind
+            .track_of(self.parent.as_deref(), self.number)
+            .write_descriptor(descriptor);
+    }
+
+    fn known_parent(&self) -> Option<Parent<'_>> {
+        Some(match &self.parent {
+            None => Parent::named(&ASYNC),
+            Some(parent) => Parent::like(&**parent),
+        })
+    }
+}
+
+/// A lane that somebody has a share in.
+struct Use<P>(P);
+
+impl std::ops::Deref for Use<Arc<Lane>> {
+    type Target = Turn<Identity, Stack>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0.0
+    }
+}
+
+/// A place on a lane where a slice is about to begin; the lane's turn is held until it has.
+#[doc(hidden)]
+pub struct Taken {
+    lane: Held<Identity, Stack, Use<Arc<Lane>>>,
+    position: u32,
+    kind: &'static Lanes,
+}
+
+impl fmt::Debug for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Taken")
+            .field("lane", &self.lane.turn.shared)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}
+
+/// For slices on tracks that were chosen: nothing is drawn on these.
+static ELSEWHERE: Lanes = Lanes::new("");
+
+impl Taken {
+    /// A place for a slice that is drawn on another track.
+    pub(super) fn elsewhere() -> Self {
+        ELSEWHERE.own(None)
+    }
+
+    /// The slice that began there.
+    pub(super) fn filled(mut self, slice: OpenSlice) -> At {
+        let kind = self.kind;
+        self.lane.open.push(Open { slice, kind });
+        At {
+            lane: self.lane.let_go().0,
+            position: self.position,
+        }
+    }
+}
+
+/// Where a slice is. It knows no generation, for each place has one slice until that has ended, wherever it went meanwhile.
+#[derive(Clone, Debug)]
+pub(super) struct At {
+    pub(super) lane: Arc<Lane>,
+    position: u32,
+}
+
+/// A slice that others are children of.
+#[derive(Clone, Debug)]
+pub(super) struct ParentSlice {
+    pub(super) at: At,
+    pub(super) children: Children,
+}
+
+impl From<At> for ParentSlice {
+    fn from(at: At) -> Self {
+        let children = Children::Above;
+        Self { at, children }
+    }
+}
+
+impl From<ParentSlice> for At {
+    fn from(parent: ParentSlice) -> Self {
+        parent.at
+    }
+}
+
+impl ParentSlice {
+    /// The same slice, for children that are not polled by it.
+    pub(super) fn beside(&self) -> Self {
+        Self {
+            at: self.at.clone(),
+            children: Children::Beside,
+        }
+    }
+}
+
+/// Where children go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Children {
+    /// On the parent's lane, if there is room, for they usually end first.
+    Above,
+    /// On lanes of their own: they are at work at the same time, and may last longer.
+    Beside,
+}
+
+impl At {
+    /// Its lane, if that is what it is drawn on.
+    pub(super) fn drawn_on(&self) -> Option<&Lane> {
+        Some(&*self.lane).filter(|lane| !ptr::eq(lane.0.shared.kind, &ELSEWHERE))
+    }
+
+    /// The place right above, unless it is taken; then where this slice is.
+    fn above(self, kind: &'static Lanes) -> Result<Taken, At> {
+        let At { lane, position } = self;
+        let held = match Turn::try_take(Use(lane)) {
+            Ok(held) => held,
+            Err(Use(lane)) => return Err(At { lane, position }),
+        };
+        if let Some(there) = held.moved(position) {
+            let there = there.clone();
+            drop(held);
+            return there.above(kind);
+        }
+        let next = position + 1;
+        if held.open.len() != next || next >= MARKS || held.moved(next).is_some() {
+            let Use(lane) = held.let_go();
+            return Err(At { lane, position });
+        }
+        Ok(Taken {
+            lane: held,
+            position: next,
+            kind,
+        })
+    }
+
+    #[inline(never)]
+    pub(super) fn end_plainly(self) {
+        self.end(drop);
+    }
+
+    /// Ends the slice by `finish`, or plainly if another thread is using the lane at this moment.
+    pub(super) fn end(self, finish: impl FnOnce(OpenSlice)) {
+        let position = self.position;
+        if let Some(mut held) = Turn::take_or_mark(Use(self.lane), position) {
+            held.end(position, finish);
+        }
+    }
+}
+
+/// What stands on a lane.
+#[derive(Default)]
+struct Stack {
+    open: OpenSlices,
+    /// Slices that stood in these places and have gone elsewhere. Nobody gets their places until they have ended.
+    moved: Vec<(u32, At)>,
+}
+
+struct Open {
+    slice: OpenSlice,
+    kind: &'static Lanes,
+}
+
+/// Slices that stand above one another. Few lanes have more than one, and need no memory for more.
+#[derive(Default)]
+struct OpenSlices {
+    bottom: Option<Open>,
+    above: Vec<Open>,
+}
+
+impl OpenSlices {
+    fn len(&self) -> u32 {
+        u32::from(self.bottom.is_some()) + self.above.len() as u32
+    }
+
+    fn push(&mut self, slice: Open) {
+        match self.bottom {
+            None => self.bottom = Some(slice),
+            Some(_) => self.above.push(slice),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Open> {
+        self.above.pop().or_else(|| self.bottom.take())
+    }
+}
+
+impl Stack {
+    fn moved(&self, position: u32) -> Option<&At> {
+        self.moved
+            .iter()
+            .find(|(from, _)| *from == position)
+            .map(|(_, at)| at)
+    }
+
+    fn end(&mut self, position: u32, finish: impl FnOnce(OpenSlice)) {
+        if let Some(moved) = self.moved.iter().position(|(from, _)| *from == position) {
+            let (_, at) = self.moved.swap_remove(moved);
+            return at.end(finish);
+        }
+        if self.open.len() > position + 1 {
+            self.end_below(position, finish);
+        } else if let Some(open) = self.open.pop() {
+            finish(open.slice);
+        }
+    }
+
+    /// Ends a slice that others stand above.
+    #[cold]
+    fn end_below(&mut self, position: u32, finish: impl FnOnce(OpenSlice)) {
+        let mut suspended = Vec::new();
+        while self.open.len() > position + 1
+            && let Some(Open { slice, kind }) = self.open.pop()
+        {
+            suspended.push((slice.suspend(), kind));
+        }
+        if let Some(open) = self.open.pop() {
+            finish(open.slice);
+        }
+        let Some(&(_, kind)) = suspended.last() else {
+            return;
+        };
+        let mut place = kind.own(None);
+        clock::finish_earlier_instructions();
+        let mut next = position;
+        while let Some((slice, kind)) = suspended.pop() {
+            next += 1;
+            let slice = slice.resume(kind.name, &*place.lane.turn.0);
+            place.lane.open.push(Open { slice, kind });
+            let at = At {
+                lane: Arc::clone(&place.lane.turn.0),
+                position: next - position - 1,
+            };
+            self.moved.push((next, at));
+        }
+    }
+}
+
+impl Marked for Stack {
+    fn take_care_of(&mut self, position: u32) {
+        self.end(position, drop);
     }
 }

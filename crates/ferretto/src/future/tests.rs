@@ -5,12 +5,14 @@ use std::pin::pin;
 use std::task::Waker;
 use std::thread;
 
-use ferretto_proto::messages::TrackEventConfig;
 use ferretto_proto::messages::track_event::Type;
+use ferretto_proto::messages::{TrackEvent, TrackEventConfig};
 
 use super::*;
-use crate::track_event::tests::{Events, Recording, name};
+use crate::track_event::tests::{Events, Recording, alone, name};
 use crate::{trace_async, trace_event_instant, trace_function, trace_slice};
+
+mod tree;
 
 const BEGIN: Type = Type::TYPE_SLICE_BEGIN;
 const END: Type = Type::TYPE_SLICE_END;
@@ -128,9 +130,10 @@ fn nothing_is_taken_while_nobody_records() {
     fn evaluated() -> u8 {
         panic!("an argument of a slice that nobody records")
     }
+    let _alone = alone();
     let slice = trace_async!("nobody's", "Request", "a" => evaluated());
     assert!(!slice.is_recorded());
-    assert!(slice.lane.is_none());
+    assert!(slice.lane().is_none());
     assert_eq!(slice.uuid(), Track::process().uuid());
 }
 
@@ -153,10 +156,183 @@ fn an_async_function_is_a_slice_across_threads() {
         }
         assert_eq!(poll(future.as_mut()), Poll::Ready(5));
     });
-    let mut lines = lines(&events);
-    lines.sort_unstable_by_key(|line| line[0].1.clone());
-    let expected = |name| vec![event(BEGIN, name), event(END, "")];
-    assert_eq!(lines, [expected("outer"), expected("renamed")]);
+    let nested = [
+        event(BEGIN, "outer"),
+        event(BEGIN, "renamed"),
+        event(END, ""),
+        event(END, ""),
+    ];
+    assert_eq!(lines(&events), [nested]);
+}
+
+/// Each track's name and how many above it have one, with its events.
+fn forest(events: &Events) -> Vec<(usize, Vec<(Type, String)>)> {
+    let depth = |uuid| {
+        let parents = std::iter::successors(Some(uuid), |&uuid| events.track(uuid).parent_uuid);
+        parents
+            .take_while(|&uuid| uuid != Track::process().uuid())
+            .count()
+    };
+    let mut tracks: BTreeMap<u64, Vec<_>> = BTreeMap::new();
+    let mut all: Vec<_> = events.events.iter().collect();
+    all.sort_by_key(|(time, _)| *time);
+    for (_, event) in all {
+        let line = tracks.entry(event.track_uuid.unwrap()).or_default();
+        line.push((event.r#type.unwrap(), name(event).to_owned()));
+    }
+    let mut forest: Vec<_> = tracks
+        .into_iter()
+        .map(|(uuid, line)| (depth(uuid) - 2, line))
+        .collect();
+    forest.sort_by(|(one, left), (other, right)| (one, &left[0].1).cmp(&(other, &right[0].1)));
+    forest
+}
+
+#[trace_function("net")]
+async fn query(count: u32) {
+    pauses(count).await;
+}
+
+#[test]
+fn children_that_overlap_are_on_lines_below_their_parents() {
+    #[trace_function("net")]
+    async fn request() {
+        let mut both = [Box::pin(query(1)), Box::pin(query(2))];
+        poll_fn(|context| {
+            let polled = both.each_mut().map(|query| query.as_mut().poll(context));
+            if polled.iter().all(Poll::is_ready) {
+                return Poll::Ready(());
+            }
+            // Only the second one again.
+            both[0] = Box::pin(query(0));
+            Poll::Pending
+        })
+        .await;
+    }
+    let events = record(|| {
+        let mut future = pin!(request());
+        while poll(future.as_mut()).is_pending() {}
+    });
+    let forest = forest(&events);
+    assert_eq!(forest[0].0, 0);
+    assert_eq!(forest[0].1[0], event(BEGIN, "request"));
+    assert!(forest[0].1.contains(&event(BEGIN, "query")));
+    assert!(forest[1..].iter().all(|(depth, _)| *depth == 1), "{forest:?}");
+    assert!(forest.len() > 1, "{forest:?}");
+}
+
+#[test]
+fn futures_that_are_spawned_are_children_if_that_is_said() {
+    let events = record(|| {
+        let parent = trace_async!("net", "parent");
+        let (mut below, mut alone) = (Box::pin(query(1).child_of(&parent)), Box::pin(query(0)));
+        assert!(poll(below.as_mut()).is_pending());
+        drop(parent);
+        assert!(poll(below.as_mut()).is_ready());
+        assert!(poll(alone.as_mut()).is_ready());
+    });
+    let whole = |name| vec![event(BEGIN, name), event(END, "")];
+    assert_eq!(
+        forest(&events),
+        [(0, whole("parent")), (0, whole("query")), (1, whole("query"))]
+    );
+}
+
+#[test]
+fn a_slice_that_outlives_its_parent_goes_on_on_another_line() {
+    let events = record(|| {
+        let mut left = None;
+        let mut parent = Box::pin(
+            poll_fn(|_| {
+                left = Some(trace_async!("net", "left", "argument" => 1));
+                Poll::Ready(())
+            })
+            .in_slice(|| trace_async!("net", "parent")),
+        );
+        assert!(poll(parent.as_mut()).is_ready());
+        drop(parent);
+        // The line is still theirs.
+        drop(trace_async!("net", "parent"));
+        left.unwrap().end_with(|event| {
+            event.annotation("late", 2);
+        });
+    });
+    let both = vec![
+        event(BEGIN, "parent"),
+        event(BEGIN, "left"),
+        event(END, ""),
+        event(END, ""),
+    ];
+    let whole = |name| vec![event(BEGIN, name), event(END, "")];
+    let mut forest = forest(&events);
+    forest.sort_by_key(|(_, line)| std::cmp::Reverse(line.len()));
+    assert_eq!(forest, [(0, both), (0, whole("left")), (0, whole("parent"))]);
+    let (_, last) = events.events.iter().max_by_key(|(time, _)| *time).unwrap();
+    assert_eq!(last.debug_annotations.len(), 1);
+}
+
+#[test]
+fn a_slice_on_a_chosen_track_has_no_children() {
+    let events = record(|| {
+        let future = query(1).in_slice(|| trace_async!("net", "chosen", track = Track::new(5)));
+        let mut future = pin!(future);
+        assert!(poll(future.as_mut()).is_pending());
+        assert!(poll(future.as_mut()).is_ready());
+    });
+    let on = |name: &str| {
+        let begin = events
+            .events
+            .iter()
+            .find(|(_, event)| self::name(event) == name)
+            .unwrap();
+        let of_track = |event: &TrackEvent| event.track_uuid == begin.1.track_uuid;
+        let line = events.events.iter().filter(|(_, event)| of_track(event));
+        line.map(|(_, event)| event.r#type.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(on("chosen"), [BEGIN, END]);
+    assert_eq!(on("query"), [BEGIN, END]);
+    let query = events
+        .events
+        .iter()
+        .find(|(_, event)| name(event) == "query")
+        .unwrap();
+    let uuid = query.1.track_uuid.unwrap();
+    let group = events.track(uuid).parent_uuid.unwrap();
+    assert_eq!(events.track(group).parent_uuid, Some(Track::process().uuid()));
+}
+
+#[test]
+fn what_a_slice_gave_is_told_at_its_end() {
+    #[trace_function("net", ret, err)]
+    async fn parse(text: &str) -> Result<u8, std::num::ParseIntError> {
+        text.parse()
+    }
+    #[trace_function("net", ret)]
+    fn double(number: u8) -> u8 {
+        number * 2
+    }
+    let events = record(|| {
+        assert!(poll(pin!(parse("5"))).is_ready());
+        assert!(poll(pin!(parse("x"))).is_ready());
+        assert_eq!(double(2), 4);
+        let chosen = trace_async!("net", "chosen", track = Track::new(5));
+        chosen.end_with(|event| {
+            event.annotation("end", 1);
+        });
+    });
+    let ends: Vec<_> = events
+        .events
+        .iter()
+        .filter(|(_, event)| event.r#type == Some(END))
+        .collect();
+    let arguments: Vec<_> = ends
+        .iter()
+        .map(|(_, event)| format!("{:?}", event.debug_annotations[0].name_field))
+        .collect();
+    let expected = ["return", "error", "return", "end"].map(|name| format!("Some(Name({name:?}))"));
+    assert_eq!(arguments, expected);
+    let logged: Vec<_> = ends.iter().map(|(_, event)| event.log_message.is_set()).collect();
+    assert_eq!(logged, [false, true, false, false]);
 }
 
 #[test]
@@ -198,31 +374,53 @@ fn begin() -> Ends {
     Ends("end")
 }
 
+/// A slice whose end nobody records.
+fn begin_slice() -> AsyncSlice {
+    log("begin");
+    trace_async!("nobody's", "slice")
+}
+
 #[test]
 fn a_future_in_a_slice_begins_it_when_polled_and_ends_it_when_ready() {
-    let mut future = pin!(pauses(1).in_slice(begin));
-    assert_eq!(LOG.take(), [""; 0]);
-    assert!(poll(future.as_mut()).is_pending());
-    assert_eq!(LOG.take(), ["begin"]);
-    assert!(poll(future.as_mut()).is_ready());
-    assert_eq!(LOG.take(), ["end"]);
+    let events = record(|| {
+        let mut future = pin!(pauses(1).in_slice(|| {
+            log("begin");
+            trace_async!("net", "slice")
+        }));
+        assert_eq!(LOG.take(), [""; 0]);
+        assert!(poll(future.as_mut()).is_pending());
+        assert_eq!(LOG.take(), ["begin"]);
+        trace_event_instant!("net", "between", track = future.slice);
+        assert!(poll(future.as_mut()).is_ready());
+        assert!(!future.slice.is_recorded());
+    });
+    let expected = [event(BEGIN, "slice"), event(INSTANT, "between"), event(END, "")];
+    assert_eq!(lines(&events), [expected]);
 }
 
 #[test]
 fn a_future_in_a_slice_is_dropped_before_it_ends() {
-    let inner = Ends("dropped");
-    let mut future = Box::pin(
-        async move {
-            pending::<()>().await;
-            drop(inner)
-        }
-        .in_slice(begin),
-    );
-    assert!(poll(future.as_mut()).is_pending());
-    drop(future);
-    assert_eq!(LOG.take(), ["begin", "dropped", "end"]);
-    drop(ready(()).in_slice(begin));
-    assert_eq!(LOG.take(), [""; 0]);
+    let events = record(|| {
+        let inner = trace_async!("net", "inner");
+        let mut future = Box::pin(
+            async move {
+                let _inner = inner;
+                let _last = Ends("dropped");
+                pending::<()>().await;
+            }
+            .in_slice(|| trace_async!("net", "outer")),
+        );
+        assert!(poll(future.as_mut()).is_pending());
+        drop(future);
+        assert_eq!(LOG.take(), ["dropped"]);
+        drop(ready(()).in_slice(begin_slice));
+        assert_eq!(LOG.take(), [""; 0]);
+    });
+    let times: Vec<_> = events.events.iter().map(|(time, _)| *time).collect();
+    let uuids: Vec<_> = events.events.iter().map(|(_, event)| event.track_uuid).collect();
+    assert!(times.is_sorted());
+    // The inner one began without a parent, so on a track of its own, and ended first.
+    assert_eq!([uuids[0], uuids[1]], [uuids[2], uuids[3]]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! All data sources of this process, in a list that only grows: it is read without a lock, and whoever registers one may do so before there
-//! is a thread or after. A forked child finds nothing half registered: forks wait for that ([`once`]).
+//! All data sources of this process, in a list that only grows: it is read without a lock, and a data source may be registered before the
+//! thread starts or after. A forked child finds nothing half registered: forks wait for that ([`once`]).
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};

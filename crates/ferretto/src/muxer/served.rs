@@ -1,14 +1,13 @@
 //! What else the SDK's thread serves: sessions that the application runs.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 
-use ferretto_client::consumer::ConsumerEndpoint;
-use ferretto_ipc::reactor::{Deadlines, Interest, Reactor, Token};
+use ferretto_client::runtime::Runtime;
+use ferretto_ipc::reactor::{Deadlines, Interest};
 
 use super::backend::BackendState;
-#[cfg(feature = "in-process")]
-use crate::in_process::InProcess;
 use crate::options::Backend;
+use crate::session::Endpoint;
 
 /// What a descriptor is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +16,18 @@ pub(crate) struct Readiness {
     pub(crate) readable: bool,
     /// There is room to write.
     pub(crate) writable: bool,
+    /// The other end is closed.
+    pub(crate) hung_up: bool,
+}
+
+impl Readiness {
+    /// Something may have come.
+    #[cfg(feature = "in-process")]
+    pub(super) const READABLE: Readiness = Readiness {
+        readable: true,
+        writable: false,
+        hung_up: false,
+    };
 }
 
 /// Whether something is to be served on.
@@ -42,6 +53,7 @@ pub(crate) trait Served: Send {
 /// The services that this process knows, for whoever is served.
 pub(crate) struct Services<'a> {
     pub(super) backends: &'a mut [BackendState],
+    pub(super) runtime: &'a mut Runtime,
 }
 
 /// Why there is no connection to a service.
@@ -54,14 +66,8 @@ impl Services<'_> {
         self.backends.iter().map(|state| state.backend()).min()
     }
 
-    /// The service in this process, if there is one.
-    #[cfg(feature = "in-process")]
-    pub(crate) fn in_process(&self) -> Option<&InProcess> {
-        self.backends.iter().find_map(BackendState::in_process)
-    }
-
-    /// A consumer's connection to a service behind a socket.
-    pub(crate) fn connect_consumer(&mut self, backend: Backend) -> Result<ConsumerEndpoint, Unavailable> {
+    /// A consumer's connection to a service.
+    pub(crate) fn connect_consumer(&mut self, backend: Backend) -> Result<Endpoint, Unavailable> {
         let state = self
             .backends
             .iter_mut()
@@ -71,50 +77,9 @@ impl Services<'_> {
                     "the {backend} is not among the backends given to ferretto::initialize"
                 ))
             })?;
-        state.connect_consumer().map_err(Unavailable)
-    }
-}
-
-/// A descriptor's place in the event loop.
-#[derive(Debug)]
-pub(super) struct Watch {
-    token: Token,
-    watched: Option<(RawFd, Interest)>,
-}
-
-impl Watch {
-    pub(super) fn new(token: Token) -> Self {
-        Self { token, watched: None }
-    }
-
-    pub(super) fn token(&self) -> Token {
-        self.token
-    }
-
-    /// Has the loop wait for what is wanted now.
-    pub(super) fn update(&mut self, reactor: &Reactor, wanted: Option<(BorrowedFd<'_>, Interest)>) {
-        let Some((fd, interest)) = wanted else {
-            // A descriptor that was closed is watched no more.
-            self.watched = None;
-            return;
-        };
-        let now = Some((fd.as_raw_fd(), interest));
-        if self.watched == now {
-            return;
-        }
-        // A number seen before may be another descriptor's by now, which is not watched yet.
-        let known = matches!(self.watched, Some((number, _)) if number == fd.as_raw_fd());
-        let updated = known && reactor.reregister(fd, self.token, interest).is_ok();
-        if updated || reactor.register(fd.as_fd(), self.token, interest).is_ok() {
-            self.watched = now;
-        }
-    }
-
-    /// Has the loop no longer wait for a descriptor, which is going to be closed: somebody else may have a copy of it.
-    pub(super) fn end(&mut self, reactor: &Reactor, watched: Option<(BorrowedFd<'_>, Interest)>) {
-        if let (Some((fd, _)), Some(_)) = (watched, self.watched.take()) {
-            // It fails if the kernel has forgotten it already.
-            let _ = reactor.deregister(fd, self.token);
-        }
+        let endpoint = state.connect_consumer().map_err(Unavailable)?;
+        // What is there for consumers is there for producers.
+        self.runtime.retry_soon(backend.connection());
+        Ok(endpoint)
     }
 }

@@ -1,34 +1,32 @@
 //! The SDK's thread: one loop around everything that has to be waited for.
 //!
-//! Each turn takes the commands of other threads, connects what is due to be connected, does what services say, serves sessions, and
-//! sends what is to be sent; then it sleeps until a descriptor, a deadline or a [`Waker`](ferretto_ipc::reactor::Waker) ends that. All
-//! of it is cheap, and nothing of it blocks, but for what data sources do when they are called.
+//! Each turn takes the commands of other threads, has the [`Runtime`] connect what is due to be connected and do what services say, serves
+//! sessions, and sends what is to be sent; then it sleeps until a descriptor, a deadline or a [`Waker`](ferretto_ipc::reactor::Waker) ends
+//! that. All of it is cheap, and nothing of it blocks, but for what data sources do when they are called.
 
-mod startup;
+#[cfg(feature = "in-process")]
+mod in_process;
+mod program;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ferretto_client::arbiter::{Arbiter, BufferId};
-use ferretto_client::producer::{
-    DataSourceInstanceId, DataSourceSetup, Flush, ProducerCommand, ProducerEvent,
+use ferretto_client::data_source::ConnectionId;
+use ferretto_client::runtime::{
+    self, ConnectionOptions, ConnectionState, Runtime, SourceId, StartupOutcome as Outcome,
 };
+use ferretto_ipc::channel::Sender;
 use ferretto_ipc::client::CallId;
-use ferretto_ipc::reactor::{Deadlines, Event, Events, Reactor, Token, monotonic_now};
+use ferretto_ipc::reactor::{Deadlines, Event, Events, Reactor, Token, Watch, monotonic_now};
 
-use super::backend::{BackendState, OwnMemory};
-use super::producer::ProducerLink;
-use super::served::{Readiness, Served, Services, Turn, Watch};
-use super::sources::{NoSource, Phase, Place, Running, Sources};
+use super::backend::BackendState;
+use super::registry::{self, Entry};
+use super::served::{Readiness, Served, Services, Turn};
 use super::{Command, Drained, Muxer, log};
-use crate::channel::Sender;
-use crate::options::{BackendOptions, LogLevel, MemoryOptions};
-use crate::source::{Acknowledge, Instance, Output};
-use crate::status::{BackendStatus, DataSourceStatus, Status};
-use startup::StartupSession;
-
-/// How long a changed descriptor waits for further changes before services are told.
-const UPDATE_DELAY: Duration = Duration::from_millis(20);
+use crate::options::{Backend, BackendOptions, LogLevel, MemoryOptions};
+use crate::startup::StartupRequest;
+use crate::status::{BackendStatus, ConnectionStatus, DataSourceStatus, StartupStatus, Status};
+use program::SdkThread;
 
 /// How long to wait when the event loop fails, which should not happen: lest it take all of a processor.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -41,37 +39,39 @@ struct Client {
 
 /// What waits until services have seen what was sent before.
 struct Sync {
-    /// The backends that have not answered, and what they are to answer.
-    waiting: Vec<(usize, CallId)>,
+    /// The connections that have not answered, and what they are to answer.
+    waiting: Vec<(ConnectionId, CallId)>,
     done: Box<dyn FnOnce() + Send>,
 }
 
 struct Thread {
     muxer: &'static Muxer,
     reactor: Reactor,
+    runtime: Runtime,
     backends: Vec<BackendState>,
-    sources: Sources,
+    /// The data sources that the runtime has.
+    sources: Vec<(SourceId, &'static Entry)>,
     clients: Vec<Client>,
-    startup: Vec<StartupSession>,
+    /// Whoever waits for the end of a startup session.
+    startup: Vec<StartupRequest>,
     draining: Vec<Sender<Drained>>,
     syncs: Vec<Sync>,
-    /// Something that the status tells has changed since it was published.
-    status_changed: bool,
     last_token: u64,
 }
 
 /// The thread's whole life.
 pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
+    let runtime = Runtime::new(Arc::new(SdkThread), muxer.waker.clone());
     let mut thread = Thread {
         muxer,
         reactor,
+        runtime,
         backends: Vec::new(),
-        sources: Sources::default(),
+        sources: Vec::new(),
         clients: Vec::new(),
         startup: Vec::new(),
         draining: Vec::new(),
         syncs: Vec::new(),
-        status_changed: false,
         last_token: 0,
     };
     let mut events = Events::new();
@@ -91,6 +91,7 @@ fn readiness(ready: &[Event], watch: &Watch) -> Readiness {
     event.map_or_else(Readiness::default, |event| Readiness {
         readable: event.readable,
         writable: event.writable,
+        hung_up: event.hung_up,
     })
 }
 
@@ -98,31 +99,28 @@ impl Thread {
     fn turn(&mut self, ready: &[Event]) {
         self.take_commands();
         for index in 0..self.backends.len() {
-            if self.backends[index]
-                .retry_at()
-                .is_some_and(|at| at <= monotonic_now())
-            {
-                self.connect(index);
-            }
+            self.connect_if_due(index);
             let readiness = readiness(ready, &self.backends[index].watch);
             self.serve_backend(index, readiness);
+            #[cfg(feature = "in-process")]
+            self.serve_in_process(index);
         }
-        self.serve_clients(ready);
-        #[cfg(feature = "in-process")]
-        self.serve_in_process();
-        self.update_sources();
-        self.end_startup_sessions();
-        for backend in &mut self.backends {
-            backend.acknowledge_flushes();
-            backend.link.pump();
-        }
+        self.serve_clients(|watch| readiness(ready, watch));
+        // A program that learns from a service that something has started or stopped may ask for the status right away.
+        self.runtime.take_acknowledgements();
+        self.publish_status();
+        self.runtime.settle();
+        self.take_events();
         self.drain();
         self.publish_status();
         self.update_watches();
     }
 
     fn take_commands(&mut self) {
-        for command in self.muxer.take_commands() {
+        let commands = self.muxer.take_commands();
+        // What a thread has acknowledged before it left a command comes before that.
+        self.runtime.take_acknowledgements();
+        for command in commands {
             match command {
                 Command::AddBackends(backends, memory) => self.add_backends(backends, memory),
                 Command::LookAtSources => self.look_at_sources(),
@@ -132,20 +130,10 @@ impl Thread {
                     // For its first turn.
                     self.muxer.waker.wake();
                 }
-                Command::ActivateTriggers { names, expiry } => {
-                    for backend in &mut self.backends {
-                        backend.activate_triggers(&names, expiry);
-                    }
-                }
-                Command::Started(serial) => self.started(serial),
-                Command::Stopped(serial) => self.stopped(serial),
-                Command::Flushed(serial, flush) => {
-                    if let Some(backend) = self.connected_backend_of(serial) {
-                        backend.flushed(serial, Some(flush));
-                    }
-                }
+                Command::ActivateTriggers { names, expiry } => self.runtime.activate_triggers(&names, expiry),
                 Command::StartUp(request) => self.start_up(request),
-                Command::AbortStartup(number) => self.abort_startup(number),
+                Command::AbortStartup(number) => self.runtime.abort_startup(number),
+                Command::Call(call) => drop(super::guarded(call)),
                 Command::Sync(done) => self.sync(done),
                 Command::Drain(done) => self.begin_to_drain(done),
             }
@@ -157,499 +145,206 @@ impl Thread {
         Watch::new(Token(self.last_token))
     }
 
+    // --- Services. ---
+
     fn add_backends(&mut self, backends: Vec<BackendOptions>, memory: MemoryOptions) {
-        self.status_changed = true;
         for options in backends {
-            let known = self
-                .backends
-                .iter_mut()
-                .find(|known| known.backend() == options.backend());
-            if let Some(known) = known {
-                known.retry_soon();
+            let backend = options.backend();
+            if self.backends.iter().any(|known| known.backend() == backend) {
+                self.runtime.retry_soon(backend.connection());
                 continue;
             }
             let watch = self.new_watch();
-            let waker = self.muxer.waker.clone();
-            self.backends
-                .push(BackendState::new(options, memory, watch, waker));
+            self.backends.push(BackendState::new(options, watch));
+            self.runtime.add_connection(ConnectionOptions {
+                id: backend.connection(),
+                name: backend.to_string(),
+                producer_name: self.muxer.settings.producer_name.clone(),
+                sdk_version: concat!("ferretto ", env!("CARGO_PKG_VERSION")).to_owned(),
+                memory,
+            });
         }
         // Sources registered before there was a thread.
-        self.sources.discover();
+        self.discover_sources();
         // To connect.
         self.muxer.waker.wake();
     }
 
-    // --- Services. ---
-
-    fn connect(&mut self, index: usize) {
-        self.status_changed = true;
-        if let Some(reason) = self.backends[index].connect(&self.muxer.settings.producer_name) {
-            self.log_disconnection(index, &reason);
-        }
-    }
-
-    fn serve_backend(&mut self, index: usize, ready: Readiness) {
-        if ready.readable {
-            self.backends[index].link.with(ProducerLink::on_readable);
-        }
-        while let Some(event) = self.backends[index].link.with(ProducerLink::next_event).flatten() {
-            match event {
-                ProducerEvent::Connected(features) => {
-                    if self.backends[index].accepted(features) == OwnMemory::Refused
-                        && self.startup.iter().any(|session| session.backend == index)
-                    {
-                        let reason = "the service would not use this process's memory, which startup \
-                                      tracing needs; connecting again without";
-                        self.disconnected(index, reason);
-                        return;
-                    }
-                    self.connected(index);
-                }
-                ProducerEvent::Command(command) => {
-                    if let Err(reason) = self.obey(index, command) {
-                        self.disconnected(index, &reason);
-                        return;
-                    }
-                }
-                ProducerEvent::RequestFailed { method, reason } => {
-                    let backend = self.backends[index].backend();
-                    log(
-                        LogLevel::Warning,
-                        &format!("{backend}: {}: {reason}", method.name()),
-                    );
-                }
-                ProducerEvent::Synced(call) => self.synced(index, call),
-                ProducerEvent::Committed(_) => {}
-                ProducerEvent::Disconnected(reason) => {
-                    self.disconnected(index, &reason.to_string());
-                    return;
-                }
-            }
-        }
-    }
-
-    fn connected(&mut self, index: usize) {
-        self.status_changed = true;
-        log(
-            LogLevel::Info,
-            &format!("{}: connected", self.backends[index].backend()),
-        );
-        self.sources.discover();
+    fn connect_if_due(&mut self, index: usize) {
         let backend = &mut self.backends[index];
-        for state in &self.sources.all {
-            if state.entry.is_offered() {
-                backend.registered.push(state.entry.id);
-                let descriptor = &state.descriptor;
-                backend
-                    .link
-                    .with(|producer| producer.register_data_source(descriptor));
-            }
-        }
-        backend.activate_waiting_triggers();
+        self.runtime
+            .connect_if_due(backend.backend().connection(), |options| backend.connect(options));
+        self.take_events();
     }
 
-    fn disconnected(&mut self, index: usize, reason: &str) {
-        if let Some(reason) = self.give_up_connection(index, reason) {
-            self.log_disconnection(index, &reason);
+    /// Does what a service says; returns how much that was.
+    fn serve_backend(&mut self, index: usize, ready: Readiness) -> usize {
+        let connection = self.backends[index].backend().connection();
+        if ready.readable {
+            self.runtime.on_readable(connection);
+        }
+        let count = self.runtime.serve(connection);
+        self.take_events();
+        count
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.runtime.next_event() {
+            match event {
+                runtime::Event::Connected(connection) => {
+                    log(LogLevel::Info, &format!("{}: connected", Backend::of(connection)));
+                    self.discover_sources();
+                    self.runtime.register_sources();
+                }
+                runtime::Event::CannotConnect(connection, reason) => {
+                    self.log_disconnection(Backend::of(connection), &reason);
+                }
+                runtime::Event::Disconnected {
+                    connection,
+                    news,
+                    closed,
+                } => self.disconnected(Backend::of(connection), news, closed),
+                runtime::Event::Synced(connection, call) => self.synced(connection, call),
+                runtime::Event::StartupEnded(number, outcome) => self.startup_ended(number, outcome),
+            }
         }
     }
 
-    /// Ends the connection, and what was recorded for it. Says why, if that is news.
-    fn give_up_connection(&mut self, index: usize, reason: &str) -> Option<String> {
-        self.status_changed = true;
-        let BackendState {
-            watch,
-            link,
-            generation,
-            ..
-        } = &mut self.backends[index];
-        let generation = *generation;
-        link.with(|producer| watch.end(&self.reactor, producer.interest()));
-        // First nothing is written there any more.
-        let news = self.backends[index].lost(reason.to_owned());
-        for place in self
-            .sources
-            .places(|running| running.backend == index && running.generation == generation)
-        {
-            self.stop(place);
+    fn disconnected(&mut self, backend: Backend, news: Option<String>, closed: Option<runtime::Closed>) {
+        let state = self.backends.iter_mut().find(|state| state.backend() == backend);
+        if let (Some(state), Some(closed)) = (state, closed) {
+            state.watch.end(&self.reactor, &closed);
         }
-        for session in &mut self.startup {
-            if session.backend == index {
-                session.aborting = true;
-            }
-        }
+        let connection = backend.connection();
         self.syncs
-            .retain(|sync| sync.waiting.iter().all(|(waiting, _)| *waiting != index));
-        news
+            .retain(|sync| sync.waiting.iter().all(|(waiting, _)| *waiting != connection));
+        if let Some(reason) = news {
+            self.log_disconnection(backend, &reason);
+        }
     }
 
-    fn log_disconnection(&self, index: usize, reason: &str) {
-        let backend = self.backends[index].backend();
+    fn log_disconnection(&self, backend: Backend, reason: &str) {
         log(LogLevel::Warning, &format!("{backend}: not connected: {reason}"));
-    }
-
-    fn obey(&mut self, index: usize, command: ProducerCommand) -> Result<(), String> {
-        match command {
-            ProducerCommand::SetupTracing(offer) => {
-                self.backends[index].set_up_memory(offer).map_err(|reason| {
-                    format!("the shared memory that the service sent cannot be used: {reason}")
-                })?
-            }
-            ProducerCommand::SetupDataSource(setup) => self.set_up(index, setup),
-            ProducerCommand::StartDataSource(setup) => self.start(index, setup.instance),
-            ProducerCommand::StopDataSource(id) => match self.place(index, id) {
-                Some(place) => self.stop(place),
-                // Nobody should wait for it.
-                None => {
-                    let link = &self.backends[index].link;
-                    link.with(|producer| producer.notify_data_source_stopped(id));
-                }
-            },
-            ProducerCommand::Flush(flush) => self.flush(index, &flush),
-            ProducerCommand::ClearIncrementalState(ids) => {
-                for id in ids {
-                    if let Some(place) = self.place(index, id) {
-                        let source = &self.sources.all[place.source].entry.source;
-                        source.clear_incremental_state(place.slot);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn place(&self, index: usize, id: DataSourceInstanceId) -> Option<Place> {
-        self.sources.by_id(index, self.backends[index].generation, id)
-    }
-
-    // --- Instances. ---
-
-    fn set_up(&mut self, index: usize, setup: DataSourceSetup) {
-        let generation = self.backends[index].generation;
-        if self.adopt(index, &setup) {
-            return;
-        }
-        let config = Arc::new(*setup.config);
-        let source = match self.sources.for_config(
-            index,
-            generation,
-            config.name.as_deref().unwrap_or_default(),
-            &setup.encoded_config,
-        ) {
-            Ok(source) => source,
-            Err(NoSource::ServedAlready) => return,
-            Err(NoSource::Unknown) => {
-                let name = config.name.as_deref().unwrap_or_default();
-                let line = format!("asked to record {name:?}, of which there is none");
-                return log(LogLevel::Warning, &line);
-            }
-        };
-        let backend = self.backends[index].backend();
-        let concurrency = self.muxer.settings.concurrency;
-        let encoded_config = setup.encoded_config.into();
-        let placed = self.sources.insert(source, concurrency, |slot, serial| Running {
-            instance: Instance {
-                slot,
-                serial,
-                backend,
-                config,
-                encoded_config,
-            },
-            backend: index,
-            generation,
-            id: Some(setup.instance),
-            phase: Phase::SetUp,
-            startup: None,
-        });
-        self.tell_set_up(source, placed);
-    }
-
-    /// Has the data source set up the instance that was put into its place, or says why there was none.
-    fn tell_set_up(&mut self, source: usize, placed: Result<Place, &'static str>) {
-        let state = &self.sources.all[source];
-        match placed {
-            Ok(place) => {
-                if let Some(running) = self.sources.at(place) {
-                    state.entry.source.set_up(&running.instance);
-                }
-            }
-            Err(reason) => {
-                let line = format!("a session does not get {:?}: {reason}", state.name);
-                log(LogLevel::Warning, &line);
-            }
-        }
-    }
-
-    fn start(&mut self, index: usize, id: DataSourceInstanceId) {
-        let Some(place) = self.place(index, id) else {
-            // One for which there was no room, say: nobody should wait for it.
-            self.notify_started(index, id);
-            return;
-        };
-        let Some(running) = self.sources.at_mut(place) else {
-            return;
-        };
-        if let Some(startup) = running.startup.take() {
-            let (target, serial) = (running.target(), running.instance.serial);
-            startup.arbiter.bind(target);
-            for session in &mut self.startup {
-                if session.number == startup.session {
-                    session.unbound.retain(|unbound| *unbound != serial);
-                }
-            }
-            self.notify_started(index, id);
-            return;
-        }
-        if running.phase == Phase::SetUp {
-            let Some(arbiter) = self.backends[index].arbiter.clone() else {
-                return log(
-                    LogLevel::Warning,
-                    "the service starts a data source without having set up shared memory",
-                );
-            };
-            let target = running.target();
-            self.start_with(place, arbiter, target);
-        }
-    }
-
-    fn notify_started(&self, index: usize, id: DataSourceInstanceId) {
-        let link = &self.backends[index].link;
-        link.with(|producer| producer.notify_data_source_started(id));
-    }
-
-    /// Starts an instance whose packets go through `arbiter`.
-    fn start_with(&mut self, place: Place, arbiter: Arc<Arbiter>, target: BufferId) {
-        let Some(running) = self.sources.at_mut(place) else {
-            return;
-        };
-        running.phase = Phase::Started;
-        self.status_changed = true;
-        let serial = running.instance.serial;
-        let instance = running.instance.clone();
-        let backend = running.backend;
-        self.backends[backend].populate_memory();
-        let source = &self.sources.all[place.source].entry.source;
-        let output = Output {
-            arbiter,
-            target,
-            policy: source.exhausted_policy(&instance.config),
-        };
-        source.start(&instance, output, self.acknowledge(Command::Started(serial)));
-    }
-
-    /// Has `command` done when it is dropped, on whatever thread.
-    fn acknowledge(&self, command: Command) -> Acknowledge {
-        let muxer = self.muxer;
-        Acknowledge::new(move || muxer.post(command))
-    }
-
-    fn stop(&mut self, place: Place) {
-        let Some(running) = self.sources.at_mut(place) else {
-            return;
-        };
-        if running.phase == Phase::Stopping {
-            return;
-        }
-        running.phase = Phase::Stopping;
-        self.status_changed = true;
-        let stopped = Command::Stopped(running.instance.serial);
-        let source = &self.sources.all[place.source].entry.source;
-        source.stop(place.slot, self.acknowledge(stopped));
-    }
-
-    fn flush(&mut self, index: usize, flush: &Flush) {
-        let places: Vec<Place> = flush
-            .instances
-            .iter()
-            .filter_map(|&id| self.place(index, id))
-            .collect();
-        let serial = |place: &Place| self.sources.at(*place).map(|running| running.instance.serial);
-        let serials = places.iter().filter_map(serial).collect();
-        self.backends[index].begin_flush(flush.id, serials);
-        for place in places {
-            if let Some(running) = self.sources.at(place) {
-                let flushed = Command::Flushed(running.instance.serial, flush.id);
-                let source = &self.sources.all[place.source].entry.source;
-                source.flush(place.slot, flush.flags, self.acknowledge(flushed));
-            }
-        }
-    }
-
-    fn started(&mut self, serial: u32) {
-        let Some(place) = self.sources.by_serial(serial) else {
-            return;
-        };
-        let id = self.sources.at(place).and_then(|running| running.id);
-        if let (Some(id), Some(backend)) = (id, self.connected_backend_of(serial)) {
-            backend
-                .link
-                .with(|producer| producer.notify_data_source_started(id));
-        }
-    }
-
-    fn stopped(&mut self, serial: u32) {
-        let Some(place) = self.sources.by_serial(serial) else {
-            return;
-        };
-        let notify = self.sources.all[place.source].descriptor.will_notify_on_stop;
-        if let Some(backend) = self.connected_backend_of(serial) {
-            backend.flushed(serial, None);
-        }
-        let id = self.sources.at(place).and_then(|running| running.id);
-        if let (Some(id), Some(true), Some(backend)) = (id, notify, self.connected_backend_of(serial)) {
-            // What it wrote last comes before.
-            backend.link.pump_now();
-            backend
-                .link
-                .with(|producer| producer.notify_data_source_stopped(id));
-        }
-        let Some(running) = self.sources.take(place) else {
-            return;
-        };
-        if let Some(startup) = running.startup {
-            startup.arbiter.discard();
-            for session in &mut self.startup {
-                if session.number == startup.session {
-                    session.unbound.retain(|unbound| *unbound != serial);
-                    session.aborting = true;
-                }
-            }
-        }
-    }
-
-    /// The backend of an instance, if the connection that it belongs to exists still.
-    fn connected_backend_of(&mut self, serial: u32) -> Option<&mut BackendState> {
-        let running = self.sources.at(self.sources.by_serial(serial)?)?;
-        let backend = &mut self.backends[running.backend];
-        (backend.is_connected() && backend.generation == running.generation).then_some(backend)
     }
 
     // --- Data sources. ---
 
+    /// Takes notice of data sources registered since.
+    fn discover_sources(&mut self) {
+        for entry in registry::entries().skip(self.sources.len()) {
+            let id = self.runtime.add_source(Some(entry.id), entry.source.clone());
+            self.sources.push((id, entry));
+        }
+    }
+
     /// Tells services of data sources that were registered, withdrawn or have changed.
     fn look_at_sources(&mut self) {
-        self.status_changed = true;
-        self.sources.discover();
-        let later = monotonic_now() + UPDATE_DELAY.as_nanos() as u64;
-        let mut withdrawn = Vec::new();
-        for (index, state) in self.sources.all.iter_mut().enumerate() {
-            let id = state.entry.id;
-            if state.entry.take_changed() {
-                state.update_at.get_or_insert(later);
+        self.discover_sources();
+        for &(id, entry) in &self.sources {
+            if entry.take_changed() {
+                self.runtime.source_changed(id);
             }
-            for backend in &mut self.backends {
-                if state.entry.is_offered() {
-                    if backend.is_connected() && !backend.registered.contains(&id) {
-                        backend.registered.push(id);
-                        let descriptor = &state.descriptor;
-                        backend
-                            .link
-                            .with(|producer| producer.register_data_source(descriptor));
-                    }
-                } else if let Some(at) = backend.registered.iter().position(|other| *other == id) {
-                    backend.registered.swap_remove(at);
-                    backend
-                        .link
-                        .with(|producer| producer.unregister_data_source(&state.name));
-                }
-            }
-            if !state.entry.is_offered() {
-                withdrawn.push(index);
+            if !entry.is_offered() {
+                self.runtime.withdraw_source(id);
             }
         }
-        if !withdrawn.is_empty() {
-            let running = self.sources.places(|_| true);
-            for place in running {
-                if withdrawn.contains(&place.source) {
-                    self.stop(place);
+        self.runtime.register_sources();
+    }
+
+    // --- Startup tracing. ---
+
+    fn start_up(&mut self, request: StartupRequest) {
+        self.discover_sources();
+        let backend = request.backend;
+        if !self.backends.iter().any(|state| state.backend() == backend) {
+            return request.refused(format!(
+                "the {backend} is not among the backends given to ferretto::initialize"
+            ));
+        }
+        #[cfg(feature = "in-process")]
+        if backend == Backend::InProcess {
+            let reason = "the service is in this process: start a session of it at once";
+            return request.refused(reason.to_owned());
+        }
+        let started = self.runtime.start_up(runtime::StartupRequest {
+            number: request.number,
+            connection: backend.connection(),
+            timeout: request.timeout,
+            configs: request.configs(),
+        });
+        match started {
+            Err(reason) => request.refused(reason),
+            Ok(count) => {
+                request.set_up(count);
+                // With none there is nothing that could end.
+                if count > 0 {
+                    self.startup.push(request);
                 }
             }
         }
     }
 
-    /// Tells services of changed descriptors for which it is time.
-    fn update_sources(&mut self) {
-        let now = monotonic_now();
-        for state in &mut self.sources.all {
-            if state.update_at.is_none_or(|at| at > now) {
-                continue;
-            }
-            state.update_at = None;
-            state.read_descriptor();
-            for backend in &mut self.backends {
-                if backend.registered.contains(&state.entry.id) {
-                    let descriptor = &state.descriptor;
-                    backend
-                        .link
-                        .with(|producer| producer.update_data_source(descriptor));
-                }
+    fn startup_ended(&mut self, number: u64, outcome: Outcome) {
+        for request in self.startup.extract_if(.., |request| request.number == number) {
+            match outcome {
+                Outcome::Aborted => request.aborted(),
+                Outcome::Adopted => request.adopted(),
             }
         }
     }
 
     // --- Sessions, and the loop. ---
 
-    fn serve_clients(&mut self, ready: &[Event]) {
+    fn serve_clients(&mut self, readiness: impl Fn(&Watch) -> Readiness) {
         let mut services = Services {
             backends: &mut self.backends,
+            runtime: &mut self.runtime,
         };
         self.clients.retain_mut(|client| {
-            let ready = readiness(ready, &client.watch);
+            let ready = readiness(&client.watch);
             let keep = client.served.turn(ready, &mut services) == Turn::Keep;
-            if !keep {
-                client.watch.end(&self.reactor, client.served.interest());
+            if !keep && let Some((fd, _)) = client.served.interest() {
+                client.watch.end(&self.reactor, fd);
             }
             keep
         });
     }
 
-    #[cfg(feature = "in-process")]
-    fn serve_in_process(&mut self) {
-        for service in self.backends.iter().filter_map(BackendState::in_process) {
-            log_in_process(service.handle_timeout());
-        }
-    }
-
-    /// The process ends. The service that is in it has all that there is to come, for nothing is in its way.
-    #[cfg(feature = "in-process")]
-    fn end_in_process(&self, done: &Sender<Drained>) {
-        for service in self.backends.iter().filter_map(BackendState::in_process) {
-            if service.has_files() {
-                let _ = done.send(Drained::WritingFiles);
-            }
-            log_in_process(service.end(super::LAST_WRITE_PATIENCE));
-        }
-    }
-
     fn begin_to_drain(&mut self, done: Sender<Drained>) {
         // All sockets first, lest services wait for files of ours.
-        for backend in &self.backends {
-            backend.link.pump_now();
-        }
+        self.pump_now();
         #[cfg(feature = "in-process")]
         self.end_in_process(&done);
         self.draining.push(done);
     }
 
-    fn sync(&mut self, done: Box<dyn FnOnce() + Send>) {
-        let mut waiting = Vec::new();
-        for (index, backend) in self.backends.iter().enumerate() {
-            backend.link.pump_now();
-            if backend.arbiter.is_some()
-                && let Some(call) = backend.link.with(ProducerLink::sync).flatten()
-            {
-                waiting.push((index, call));
-            }
+    fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        self.backends.iter().map(|state| state.backend().connection())
+    }
+
+    /// Sends all that there is to send.
+    fn pump_now(&self) {
+        for connection in self.connections() {
+            self.runtime.pump_now(connection);
         }
+    }
+
+    fn sync(&mut self, done: Box<dyn FnOnce() + Send>) {
+        self.pump_now();
+        let waiting: Vec<_> = self
+            .connections()
+            .filter(|connection| self.runtime.has_memory(*connection))
+            .filter_map(|connection| Some((connection, self.runtime.sync(connection)?)))
+            .collect();
         // Without a service there is none that will have seen it.
         if !waiting.is_empty() {
             self.syncs.push(Sync { waiting, done });
         }
     }
 
-    fn synced(&mut self, index: usize, call: CallId) {
+    fn synced(&mut self, connection: ConnectionId, call: CallId) {
         for sync in &mut self.syncs {
-            sync.waiting.retain(|waiting| *waiting != (index, call));
+            sync.waiting.retain(|waiting| *waiting != (connection, call));
         }
         for sync in self.syncs.extract_if(.., |sync| sync.waiting.is_empty()) {
             super::guarded(sync.done);
@@ -660,10 +355,11 @@ impl Thread {
         if self.draining.is_empty() {
             return;
         }
-        for backend in &self.backends {
-            backend.link.pump_now();
-        }
-        if self.backends.iter().all(|backend| backend.link.is_idle()) {
+        self.pump_now();
+        if self
+            .connections()
+            .all(|connection| self.runtime.is_idle(connection))
+        {
             for done in self.draining.drain(..) {
                 let _ = done.send(Drained::All);
             }
@@ -671,32 +367,21 @@ impl Thread {
     }
 
     fn deadlines(&self) -> Deadlines {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = self.runtime.deadlines();
         let mut add = |more: Deadlines| {
             deadlines.monotonic = deadlines.monotonic.into_iter().chain(more.monotonic).min();
             deadlines.boot = deadlines.boot.into_iter().chain(more.boot).min();
         };
-        let monotonic = |at| Deadlines {
-            monotonic: at,
-            boot: None,
-        };
         if self.muxer.has_commands() {
             // Of the thread to itself: nobody else will wake it for them.
-            add(monotonic(Some(0)));
+            add(Deadlines {
+                monotonic: Some(0),
+                boot: None,
+            });
         }
-        for backend in &self.backends {
-            add(monotonic(backend.retry_at()));
-            add(monotonic(backend.link.deadline()));
-            #[cfg(feature = "in-process")]
-            if let Some(service) = backend.in_process() {
-                add(service.deadlines());
-            }
-        }
-        for state in &self.sources.all {
-            add(monotonic(state.update_at));
-        }
-        for session in self.startup.iter().filter(|session| !session.aborting) {
-            add(monotonic(session.deadline));
+        #[cfg(feature = "in-process")]
+        for service in self.backends.iter().filter_map(BackendState::in_process) {
+            add(service.deadlines());
         }
         for client in &self.clients {
             add(client.served.deadlines());
@@ -706,8 +391,13 @@ impl Thread {
 
     fn update_watches(&mut self) {
         for backend in &mut self.backends {
-            let BackendState { watch, link, .. } = backend;
-            link.with(|producer| watch.update(&self.reactor, producer.interest()));
+            let connection = backend.backend().connection();
+            let (watch, reactor) = (&mut backend.watch, &self.reactor);
+            self.runtime.interest(connection, |fd, interest| {
+                watch.update(reactor, Some((fd, interest)));
+            });
+            #[cfg(feature = "in-process")]
+            backend.watch_in_process(&self.reactor);
         }
         for client in &mut self.clients {
             client.watch.update(&self.reactor, client.served.interest());
@@ -715,31 +405,28 @@ impl Thread {
     }
 
     fn publish_status(&mut self) {
-        if !std::mem::take(&mut self.status_changed) {
+        if !self.runtime.take_changed() {
             return;
         }
-        let instances = |holds: &dyn Fn(&Running) -> bool| {
-            let running = self.sources.all.iter().flat_map(|state| state.running());
-            running
-                .filter(|running| running.phase == Phase::Started && holds(running))
-                .count()
-        };
-        let backends = self
-            .backends
-            .iter()
-            .enumerate()
-            .map(|(index, backend)| BackendStatus {
-                backend: backend.backend(),
-                connection: backend.status(),
-                instances: instances(&|running| running.backend == index),
-            });
-        let offered = self.sources.all.iter().filter(|state| state.entry.is_offered());
-        let data_sources = offered.map(|state| DataSourceStatus {
-            name: state.name.clone(),
-            instances: state
-                .running()
-                .filter(|running| running.phase == Phase::Started)
-                .count(),
+        let backends = self.backends.iter().map(|state| {
+            let (backend, connection) = (state.backend(), state.backend().connection());
+            BackendStatus {
+                backend,
+                connection: match self.runtime.state(connection) {
+                    Some(ConnectionState::Connected) => ConnectionStatus::Connected,
+                    Some(ConnectionState::Connecting) | None => ConnectionStatus::Connecting,
+                    Some(ConnectionState::Waiting { reason, until }) => ConnectionStatus::NotConnected {
+                        reason,
+                        retry: Instant::now() + Duration::from_nanos(until.saturating_sub(monotonic_now())),
+                    },
+                },
+                instances: self.runtime.instances_of(connection),
+                startup: self.startup_status(connection),
+            }
+        });
+        let data_sources = self.runtime.offered().map(|(name, instances)| DataSourceStatus {
+            name: name.to_owned(),
+            instances,
         });
         *self.muxer.published() = Status {
             backends: backends.collect(),
@@ -747,13 +434,14 @@ impl Thread {
             problem: None,
         };
     }
-}
 
-#[cfg(feature = "in-process")]
-fn log_in_process(lines: Vec<(ferretto_service::LogLevel, String)>) {
-    for (level, line) in lines {
-        if level == ferretto_service::LogLevel::Warning {
-            log(LogLevel::Warning, &format!("in-process service: {line}"));
-        }
+    fn startup_status(&self, connection: ConnectionId) -> Vec<StartupStatus> {
+        let waiting = self.runtime.startup_of(connection).into_iter();
+        waiting
+            .map(|waiting| StartupStatus {
+                data_source: waiting.data_source,
+                difference: waiting.difference,
+            })
+            .collect()
     }
 }

@@ -270,7 +270,8 @@ fn is_at_end(mut stream: impl Read) -> bool {
 fn a_child_does_not_keep_the_parents_connection_alive() {
     let end = end_of("a_child_does_not_keep_the_parents_connection_alive", || {
         install(&HOOKS_THAT_SAY).expect("handlers");
-        let (shared, shared_peer) = UnixStream::pair().expect("sockets");
+        // No socket, which would be shut down.
+        let (shared_peer, shared) = pipe().expect("a pipe");
         drop(KeptFromChildren::new(shared.as_fd()));
         let (connection, peer) = UnixStream::pair().expect("sockets");
         let connection = KeptFromChildren::new(connection);

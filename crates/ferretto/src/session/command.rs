@@ -3,11 +3,9 @@
 //! Made by [`Session`](super::Session), taken by the [worker](super::worker). Everything that the application waits for is an [`Answer`],
 //! which is given exactly once, whatever happens.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ferretto_client::consumer::{Packets, StateScope};
-use ferretto_ipc::Stream;
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 use ferretto_proto::messages::{
     CloneSessionRequest, ObservableEvents, TraceStats, TracingServiceCapabilities,
@@ -17,6 +15,8 @@ use super::config::TraceConfig;
 use super::error::SessionError;
 use super::reader::{PipeWriter, TraceChunk};
 use super::{Cloned, ServiceState};
+use crate::handles::OwnedFile;
+use crate::muxer::Stream;
 use crate::options::Backend;
 
 /// Called with what came of a request.
@@ -91,7 +91,7 @@ pub(super) type Waiting = Option<Answer<()>>;
 
 /// What the application asks for.
 pub(super) enum Command {
-    SetUp(TraceConfig, Option<OwnedFd>, Waiting),
+    SetUp(TraceConfig, Option<OwnedFile>, Waiting),
     Start(Waiting),
     Stop(Waiting),
     /// Tell when the session has ended.
@@ -99,7 +99,7 @@ pub(super) enum Command {
     Flush(Duration, Answer<()>),
     Read(Sink),
     ChangeConfig(TraceConfig, Answer<()>),
-    Clone(Box<CloneSessionRequest>, Option<OwnedFd>, Answer<Cloned>),
+    Clone(Box<CloneSessionRequest>, Option<OwnedFile>, Answer<Cloned>),
     Detach(String, Answer<()>),
     Attach(String, Answer<TraceConfig>),
     Stats(Answer<Box<TraceStats>>),
@@ -114,6 +114,25 @@ pub(super) enum Command {
 }
 
 impl Command {
+    /// Does it where nothing is ever recorded, for this reason: a session starts, ends and is empty, and what there is to know of one is an error.
+    pub(super) fn do_nothing(self, why_off: &'static str) {
+        match self {
+            Command::SetUp(_, _, waiting) | Command::Start(waiting) | Command::Stop(waiting) => {
+                if let Some(answer) = waiting {
+                    answer.give(Ok(()));
+                }
+            }
+            Command::AwaitEnd(answer)
+            | Command::Flush(_, answer)
+            | Command::ChangeConfig(_, answer)
+            | Command::Detach(_, answer) => answer.give(Ok(())),
+            Command::Read(sink) => sink.end(Ok(())),
+            Command::OnStart(tell) | Command::OnStop(tell) => tell(),
+            Command::OnError(_) | Command::Observe(_) | Command::End => {}
+            other => other.refuse(SessionError::Off(why_off)),
+        }
+    }
+
     /// Tells whoever asked that it will not be done.
     pub(super) fn refuse(self, error: SessionError) {
         match self {

@@ -7,31 +7,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
-use ferretto_proto::messages::{self, Message};
+use ferretto_proto::messages::trace_config::{BufferConfig, buffer_config::FillPolicy};
+use ferretto_proto::messages::{
+    self, DataSourceConfig, FtraceConfig, Message, TrackEventConfig, trace_config,
+};
 use ferretto_wire::Writer;
-
-/// Field numbers of `TraceConfig`.
-mod field {
-    pub(super) const BUFFERS: u32 = 1;
-    pub(super) const DATA_SOURCES: u32 = 2;
-    pub(super) const DURATION_MS: u32 = 3;
-    pub(super) const WRITE_INTO_FILE: u32 = 8;
-    pub(super) const FILE_WRITE_PERIOD_MS: u32 = 9;
-    pub(super) const MAX_FILE_SIZE_BYTES: u32 = 10;
-    pub(super) const DEFERRED_START: u32 = 12;
-    pub(super) const FLUSH_PERIOD_MS: u32 = 13;
-    pub(super) const FLUSH_TIMEOUT_MS: u32 = 14;
-    pub(super) const TRIGGER_CONFIG: u32 = 17;
-    pub(super) const INCREMENTAL_STATE_CONFIG: u32 = 21;
-    pub(super) const UNIQUE_SESSION_NAME: u32 = 22;
-    pub(super) const DATA_SOURCE_STOP_TIMEOUT_MS: u32 = 23;
-    pub(super) const OUTPUT_PATH: u32 = 29;
-    pub(super) const COMPRESSION: u32 = 47;
-}
 
 /// How often producers repeat what later packets refer to, unless a config with track events says.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often producers write out what they have, unless a config that streams into a file says. Services of Perfetto 54 and later flush as
+/// often by themselves.
+const FLUSH_PERIOD: Duration = Duration::from_secs(5);
 
 /// What to record, for how long and where to: Perfetto's `TraceConfig`.
 ///
@@ -48,8 +35,8 @@ const CLEAR_PERIOD: Duration = Duration::from_secs(5);
 ///     .duration(Duration::from_secs(10));
 /// ```
 ///
-/// Fields that have no method here can be set in a [`messages::TraceConfig`](ferretto_proto::messages::TraceConfig), from which a
-/// config is made with `from`, or in a config that [`TraceConfig::from_encoded`] or `from_text` take.
+/// Fields that have no method here can be set in a config that [`TraceConfig::from_encoded`] or `from_text` take or, with the feature
+/// `unstable-proto`, in a `proto::messages::TraceConfig`, from which a config is made with `from`.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct TraceConfig {
@@ -98,8 +85,14 @@ impl TraceConfig {
         &self.encoded
     }
 
-    /// The config as far as this version knows its fields.
+    /// The config as far as this version knows its fields. Of the schema's types, so [not part of what stays
+    /// stable](crate#stability).
+    #[cfg(feature = "unstable-proto")]
     pub fn decode(&self) -> messages::TraceConfig {
+        self.decoded()
+    }
+
+    pub(super) fn decoded(&self) -> messages::TraceConfig {
         // It is one: it was checked or made here.
         messages::TraceConfig::decode_from_slice(&self.encoded).unwrap_or_default()
     }
@@ -112,16 +105,15 @@ impl TraceConfig {
 
     /// Adds a buffer.
     pub fn buffer(self, buffer: Buffer) -> TraceConfig {
-        self.add(|config| config.bytes_field(field::BUFFERS, &buffer.encoded))
+        self.add(|config| config.bytes_field(messages::TraceConfig::BUFFERS, &buffer.encoded))
     }
 
-    /// Adds a data source. With [`DataSource::track_event`] producers repeat every 5 s what later packets refer to, unless
-    /// [`clear_incremental_state`](TraceConfig::clear_incremental_state) says otherwise, or the config already streams into a file or
-    /// has the buffer keep the first packets.
+    /// Adds a data source. With [`DataSource::track_event`] in a ring buffer producers repeat every 5 s what later packets refer to, unless
+    /// [`clear_incremental_state`](TraceConfig::clear_incremental_state) says otherwise.
     pub fn data_source(self, source: DataSource) -> TraceConfig {
         let encoded = source.encode();
-        let added = self.add(|config| config.bytes_field(field::DATA_SOURCES, &encoded));
-        let decoded = added.decode();
+        let added = self.add(|config| config.bytes_field(messages::TraceConfig::DATA_SOURCES, &encoded));
+        let decoded = added.decoded();
         match decoded.data_sources.last() {
             Some(source) if names_are_overwritten(&decoded, source) => {
                 added.clear_incremental_state(CLEAR_PERIOD)
@@ -132,62 +124,70 @@ impl TraceConfig {
 
     /// Ends the session after this long, counted from its start, sleep of the machine included. In milliseconds; 7 days at most.
     pub fn duration(self, duration: Duration) -> TraceConfig {
-        self.milliseconds(field::DURATION_MS, duration)
+        self.milliseconds(messages::TraceConfig::DURATION_MS, duration)
     }
 
-    /// Has producers write out what they have every so often. In milliseconds.
+    /// Has producers write out what they have every so often. In milliseconds; zero is never.
     pub fn flush_period(self, period: Duration) -> TraceConfig {
-        self.milliseconds(field::FLUSH_PERIOD_MS, period)
+        self.milliseconds(messages::TraceConfig::FLUSH_PERIOD_MS, period)
     }
 
     /// How long producers have for a flush; usually 5 s. In milliseconds.
     pub fn flush_timeout(self, timeout: Duration) -> TraceConfig {
-        self.milliseconds(field::FLUSH_TIMEOUT_MS, timeout)
+        self.milliseconds(messages::TraceConfig::FLUSH_TIMEOUT_MS, timeout)
     }
 
     /// How long data sources have to stop; usually 5 s. In milliseconds.
     pub fn stop_timeout(self, timeout: Duration) -> TraceConfig {
-        self.milliseconds(field::DATA_SOURCE_STOP_TIMEOUT_MS, timeout)
+        self.milliseconds(messages::TraceConfig::DATA_SOURCE_STOP_TIMEOUT_MS, timeout)
     }
 
     /// Has producers repeat every so often what later packets refer to, so that a ring buffer can lose the beginning. In
     /// milliseconds; zero is never.
     pub fn clear_incremental_state(self, period: Duration) -> TraceConfig {
-        const CLEAR_PERIOD_MS: u32 = 1;
         let period = milliseconds(period);
         self.add(|config| {
-            config.nested(field::INCREMENTAL_STATE_CONFIG, |message| {
-                message.varint_field(CLEAR_PERIOD_MS, period);
+            config.nested(messages::TraceConfig::INCREMENTAL_STATE_CONFIG, |message| {
+                message.varint_field(trace_config::IncrementalStateConfig::CLEAR_PERIOD_MS, period);
             });
         })
     }
 
     /// A name that no other session has, by which this one can be [cloned](super::Session::clone_session).
     pub fn unique_session_name(self, name: &str) -> TraceConfig {
-        self.add(|config| config.bytes_field(field::UNIQUE_SESSION_NAME, name.as_bytes()))
+        self.add(|config| config.bytes_field(messages::TraceConfig::UNIQUE_SESSION_NAME, name.as_bytes()))
     }
 
     /// Streams the trace into a file every so often (milliseconds, at least 100), instead of keeping it to be read. The file is
     /// the one given to [`Session::setup_with_file`](super::Session::setup_with_file), or [`TraceConfig::output_path`]'s.
+    ///
+    /// Producers write out what they have every 5 s, unless [`flush_period`](TraceConfig::flush_period) says otherwise: without that the
+    /// file lacks for long what threads with few events have recorded. (Services of Perfetto 54 and later decide for themselves: every
+    /// 5 s, or before each write if those are rarer.)
     pub fn write_into_file(self, period: Duration) -> TraceConfig {
-        self.add(|config| config.varint_field(field::WRITE_INTO_FILE, 1))
-            .milliseconds(field::FILE_WRITE_PERIOD_MS, period)
+        let streaming = self
+            .add(|config| config.varint_field(messages::TraceConfig::WRITE_INTO_FILE, 1))
+            .milliseconds(messages::TraceConfig::FILE_WRITE_PERIOD_MS, period);
+        match streaming.decoded().flush_period_ms {
+            None => streaming.flush_period(FLUSH_PERIOD),
+            Some(_) => streaming,
+        }
     }
 
     /// Ends the session when the file has this many bytes.
     pub fn max_file_size(self, bytes: u64) -> TraceConfig {
-        self.add(|config| config.varint_field(field::MAX_FILE_SIZE_BYTES, bytes))
+        self.add(|config| config.varint_field(messages::TraceConfig::MAX_FILE_SIZE_BYTES, bytes))
     }
 
     /// The file to stream into, which the service makes, with its rights; it must not exist.
     pub fn output_path(self, path: &str) -> TraceConfig {
-        self.add(|config| config.bytes_field(field::OUTPUT_PATH, path.as_bytes()))
+        self.add(|config| config.bytes_field(messages::TraceConfig::OUTPUT_PATH, path.as_bytes()))
     }
 
     /// Has the service prepare everything at [`Session::setup`](super::Session::setup), buffers and data sources, so that the
     /// start is quick.
     pub fn deferred_start(self) -> TraceConfig {
-        self.add(|config| config.varint_field(field::DEFERRED_START, 1))
+        self.add(|config| config.varint_field(messages::TraceConfig::DEFERRED_START, 1))
     }
 
     /// Has a trigger of this name, which any producer may activate, do something to the session. Several are given by calling this
@@ -199,39 +199,54 @@ impl TraceConfig {
         delay: Duration,
         timeout: Duration,
     ) -> TraceConfig {
-        const TRIGGER_MODE: u32 = 1;
-        const TRIGGERS: u32 = 2;
-        const TRIGGER_TIMEOUT_MS: u32 = 3;
-        const NAME: u32 = 1;
-        const STOP_DELAY_MS: u32 = 3;
+        use trace_config::TriggerConfig;
+        use trace_config::trigger_config::Trigger;
         self.add(|config| {
-            config.nested(field::TRIGGER_CONFIG, |message| {
-                message.varint_field(TRIGGER_MODE, action as u64);
-                message.nested(TRIGGERS, |trigger| {
-                    trigger.bytes_field(NAME, name.as_bytes());
-                    trigger.varint_field(STOP_DELAY_MS, milliseconds(delay));
+            config.nested(messages::TraceConfig::TRIGGER_CONFIG, |message| {
+                message.varint_field(TriggerConfig::TRIGGER_MODE, action as u64);
+                message.nested(TriggerConfig::TRIGGERS, |trigger| {
+                    trigger.bytes_field(Trigger::NAME, name.as_bytes());
+                    trigger.varint_field(Trigger::STOP_DELAY_MS, milliseconds(delay));
                 });
-                message.varint_field(TRIGGER_TIMEOUT_MS, milliseconds(timeout));
+                message.varint_field(TriggerConfig::TRIGGER_TIMEOUT_MS, milliseconds(timeout));
             });
         })
     }
 
     /// Has the service compress the trace with deflate, to about a fifth.
     pub fn compress(self) -> TraceConfig {
-        const DEFLATE: u32 = 1;
-        self.add(|config| config.nested(field::COMPRESSION, |message| message.bytes_field(DEFLATE, &[])))
+        use trace_config::CompressionConfig;
+        self.add(|config| {
+            config.nested(messages::TraceConfig::COMPRESSION, |message| {
+                message.bytes_field(CompressionConfig::DEFLATE, &[])
+            })
+        })
     }
 
     /// What will disappoint in the trace, if that can be told from the config.
     pub(super) fn advice(&self) -> Option<&'static str> {
-        let config = self.decode();
+        let config = self.decoded();
+        // A file has what the buffer overwrites, unless the buffer is too small.
+        let streams = config.write_into_file.unwrap_or_default();
         let mut sources = config.data_sources.iter();
-        let forgets = sources.any(|source| names_are_overwritten(&config, source));
+        let forgets = !streams && sources.any(|source| names_are_overwritten(&config, source));
         forgets.then_some(
             "the trace config has \"track_event\" write into a ring buffer, which overwrites names that later events refer to: those cannot be \
              read then. Add `incremental_state_config { clear_period_ms: 5000 }` to it, or call \
              TraceConfig::clear_incremental_state",
         )
+    }
+
+    /// This config with the fields of another one: its buffers and data sources come after those that are there, other fields take
+    /// the place of those that are there.
+    pub fn merge(self, other: &TraceConfig) -> TraceConfig {
+        self.add(|config| config.raw(&other.encoded))
+    }
+
+    pub(super) fn from_message(config: &messages::TraceConfig) -> TraceConfig {
+        TraceConfig {
+            encoded: config.encode_to_vec(),
+        }
     }
 
     fn milliseconds(self, number: u32, duration: Duration) -> TraceConfig {
@@ -246,15 +261,14 @@ impl TraceConfig {
 
 impl fmt::Debug for TraceConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TraceConfig").field(&self.decode()).finish()
+        f.debug_tuple("TraceConfig").field(&self.decoded()).finish()
     }
 }
 
+#[cfg(feature = "unstable-proto")]
 impl From<&messages::TraceConfig> for TraceConfig {
     fn from(config: &messages::TraceConfig) -> TraceConfig {
-        TraceConfig {
-            encoded: config.encode_to_vec(),
-        }
+        TraceConfig::from_message(config)
     }
 }
 
@@ -272,6 +286,7 @@ impl std::error::Error for InvalidConfig {}
 
 /// What a [trigger](TraceConfig::trigger) does. The numbers are the schema's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TriggerAction {
     /// The session starts, and ends when the delay after the trigger is over. Its timeout is that for the trigger to come.
     Start = 1,
@@ -287,25 +302,20 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    const SIZE_KB: u32 = 1;
-    const FILL_POLICY: u32 = 4;
-    const NAME: u32 = 7;
-    /// `DISCARD` among the policies.
-    const DISCARD: u64 = 2;
-
     /// A buffer of this many kilobytes that keeps the latest packets.
     pub fn new(size_kb: u32) -> Buffer {
-        Buffer { encoded: Vec::new() }.add(|buffer| buffer.varint_field(Self::SIZE_KB, size_kb.into()))
+        Buffer { encoded: Vec::new() }
+            .add(|buffer| buffer.varint_field(BufferConfig::SIZE_KB, size_kb.into()))
     }
 
     /// Keeps the first packets: when it is full, later ones are dropped.
     pub fn keep_first(self) -> Buffer {
-        self.add(|buffer| buffer.varint_field(Self::FILL_POLICY, Self::DISCARD))
+        self.add(|buffer| buffer.varint_field(BufferConfig::FILL_POLICY, FillPolicy::DISCARD as u64))
     }
 
     /// A name, by which data sources can say that they write into it.
     pub fn name(self, name: &str) -> Buffer {
-        self.add(|buffer| buffer.bytes_field(Self::NAME, name.as_bytes()))
+        self.add(|buffer| buffer.bytes_field(BufferConfig::NAME, name.as_bytes()))
     }
 
     fn add(mut self, fields: impl Fn(&mut Writer)) -> Buffer {
@@ -327,24 +337,9 @@ pub struct DataSource {
 }
 
 impl DataSource {
-    const NAME: u32 = 1;
-    const TARGET_BUFFER: u32 = 2;
-    const BUFFER_EXHAUSTED_POLICY: u32 = 9;
-    const TARGET_BUFFER_NAME: u32 = 11;
-    const FTRACE_CONFIG: u32 = 100;
-    const TRACK_EVENT_CONFIG: u32 = 113;
-
-    const DISABLED_CATEGORIES: u32 = 1;
-    const ENABLED_CATEGORIES: u32 = 2;
-    const DISABLED_TAGS: u32 = 3;
-    const ENABLED_TAGS: u32 = 4;
-    const FILTER_DEBUG_ANNOTATIONS: u32 = 7;
-    const ENABLE_THREAD_TIME_SAMPLING: u32 = 8;
-    const FILTER_DYNAMIC_EVENT_NAMES: u32 = 9;
-
     /// The data source of this name.
     pub fn new(name: &str) -> DataSource {
-        DataSource::default().configure(|config| config.bytes_field(Self::NAME, name.as_bytes()))
+        DataSource::default().configure(|config| config.bytes_field(DataSourceConfig::NAME, name.as_bytes()))
     }
 
     /// Track events: slices, instants, counters. Without another word about categories all are recorded but those tagged `slow` or
@@ -355,14 +350,14 @@ impl DataSource {
 
     /// Events of the kernel, such as `sched/sched_switch`; recorded by `traced_probes` for sessions of the system's service.
     pub fn ftrace(events: impl IntoIterator<Item = impl AsRef<str>>) -> DataSource {
-        const FTRACE_EVENTS: u32 = 1;
         let mut ftrace = Vec::new();
         for event in events {
             append(&mut ftrace, &|message| {
-                message.bytes_field(FTRACE_EVENTS, event.as_ref().as_bytes())
+                message.bytes_field(FtraceConfig::FTRACE_EVENTS, event.as_ref().as_bytes())
             });
         }
-        DataSource::new("linux.ftrace").configure(|config| config.bytes_field(Self::FTRACE_CONFIG, &ftrace))
+        DataSource::new("linux.ftrace")
+            .configure(|config| config.bytes_field(DataSourceConfig::FTRACE_CONFIG, &ftrace))
     }
 
     /// Adds what a data source has a message of its own for: the encoded fields of a `DataSourceConfig`.
@@ -372,70 +367,72 @@ impl DataSource {
 
     /// Writes into the buffer of this number; usually 0.
     pub fn target_buffer(self, number: u32) -> DataSource {
-        self.configure(|config| config.varint_field(Self::TARGET_BUFFER, number.into()))
+        self.configure(|config| config.varint_field(DataSourceConfig::TARGET_BUFFER, number.into()))
     }
 
     /// Writes into the buffer of this name.
     pub fn target_buffer_name(self, name: &str) -> DataSource {
-        self.configure(|config| config.bytes_field(Self::TARGET_BUFFER_NAME, name.as_bytes()))
+        self.configure(|config| config.bytes_field(DataSourceConfig::TARGET_BUFFER_NAME, name.as_bytes()))
     }
 
     /// What its writers do when the shared memory is full; usually what the producer prefers.
     pub fn when_exhausted(self, policy: ExhaustedPolicy) -> DataSource {
-        self.configure(|config| config.varint_field(Self::BUFFER_EXHAUSTED_POLICY, policy as u64))
+        self.configure(|config| config.varint_field(DataSourceConfig::BUFFER_EXHAUSTED_POLICY, policy as u64))
     }
 
     /// Only of producers of this name; several may be given.
     pub fn of_producer(mut self, name: &str) -> DataSource {
-        const PRODUCER_NAME_FILTER: u32 = 2;
         append(&mut self.filters, &|source| {
-            source.bytes_field(PRODUCER_NAME_FILTER, name.as_bytes())
+            source.bytes_field(trace_config::DataSource::PRODUCER_NAME_FILTER, name.as_bytes())
         });
         self
     }
 
     /// Only of producers whose whole name this regular expression matches; several may be given.
     pub fn of_producers_matching(mut self, expression: &str) -> DataSource {
-        const PRODUCER_NAME_REGEX_FILTER: u32 = 3;
         append(&mut self.filters, &|source| {
-            source.bytes_field(PRODUCER_NAME_REGEX_FILTER, expression.as_bytes());
+            source.bytes_field(
+                trace_config::DataSource::PRODUCER_NAME_REGEX_FILTER,
+                expression.as_bytes(),
+            );
         });
         self
     }
 
-    /// Records track events of the categories that this names; `*` stands for any characters.
+    /// Records track events of the categories that this names, besides those that are recorded anyway; `*` stands for any characters. To
+    /// record these alone, [disable](DataSource::disable_category) `*` as well.
     pub fn enable_category(self, pattern: &str) -> DataSource {
-        self.track_event_pattern(Self::ENABLED_CATEGORIES, pattern)
+        self.track_event_pattern(TrackEventConfig::ENABLED_CATEGORIES, pattern)
     }
 
     /// Records no track events of the categories that this names, unless they are enabled by a more exact pattern.
     pub fn disable_category(self, pattern: &str) -> DataSource {
-        self.track_event_pattern(Self::DISABLED_CATEGORIES, pattern)
+        self.track_event_pattern(TrackEventConfig::DISABLED_CATEGORIES, pattern)
     }
 
     /// Records track events of the categories that have this tag.
     pub fn enable_tag(self, pattern: &str) -> DataSource {
-        self.track_event_pattern(Self::ENABLED_TAGS, pattern)
+        self.track_event_pattern(TrackEventConfig::ENABLED_TAGS, pattern)
     }
 
     /// Records no track events of the categories that have this tag; usually those are `slow` and `debug`.
     pub fn disable_tag(self, pattern: &str) -> DataSource {
-        self.track_event_pattern(Self::DISABLED_TAGS, pattern)
+        self.track_event_pattern(TrackEventConfig::DISABLED_TAGS, pattern)
     }
 
     /// Leaves debug annotations out: what they tell is nobody's business.
     pub fn filter_debug_annotations(self) -> DataSource {
-        self.track_event_switch(Self::FILTER_DEBUG_ANNOTATIONS)
+        self.track_event_switch(TrackEventConfig::FILTER_DEBUG_ANNOTATIONS)
     }
 
     /// Leaves names out that are made at run time.
     pub fn filter_dynamic_event_names(self) -> DataSource {
-        self.track_event_switch(Self::FILTER_DYNAMIC_EVENT_NAMES)
+        self.track_event_switch(TrackEventConfig::FILTER_DYNAMIC_EVENT_NAMES)
     }
 
     /// Records with each event the processor time that its thread has used.
     pub fn thread_time(self) -> DataSource {
-        self.track_event_switch(Self::ENABLE_THREAD_TIME_SAMPLING)
+        self.track_event_switch(TrackEventConfig::ENABLE_THREAD_TIME_SAMPLING)
     }
 
     fn track_event_pattern(mut self, number: u32, pattern: &str) -> DataSource {
@@ -457,12 +454,11 @@ impl DataSource {
 
     /// As a `TraceConfig.DataSource`.
     fn encode(&self) -> Vec<u8> {
-        const CONFIG: u32 = 1;
         let mut source = Writer::new();
-        source.nested(CONFIG, |config| {
+        source.nested(trace_config::DataSource::CONFIG, |config| {
             config.raw(&self.config);
             if !self.track_event.is_empty() {
-                config.bytes_field(Self::TRACK_EVENT_CONFIG, &self.track_event);
+                config.bytes_field(DataSourceConfig::TRACK_EVENT_CONFIG, &self.track_event);
             }
         });
         source.raw(&self.filters);
@@ -472,6 +468,7 @@ impl DataSource {
 
 /// What writers do when the shared memory is full. The numbers are the schema's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ExhaustedPolicy {
     /// They drop packets.
     Drop = 1,
@@ -496,7 +493,6 @@ fn names_are_overwritten(
     };
     source.config.name.as_deref() == Some("track_event")
         && !config.incremental_state_config.is_set()
-        && !config.write_into_file.unwrap_or_default()
         && buffer.is_none_or(|buffer| buffer.fill_policy != Some(FillPolicy::DISCARD))
 }
 
@@ -624,12 +620,15 @@ mod tests {
         // A field that no version knows.
         let mut unknown = Writer::new();
         unknown.bytes_field(60_000, b"of the future");
-        unknown.varint_field(field::DURATION_MS, 5);
+        unknown.varint_field(messages::TraceConfig::DURATION_MS, 5);
         let config = TraceConfig::from_encoded(unknown.as_slice()).unwrap();
         assert_eq!(config.as_bytes(), unknown.as_slice());
         let longer = config.duration(Duration::from_secs(1));
         assert!(longer.as_bytes().starts_with(unknown.as_slice()));
         assert_eq!(longer.decode().duration_ms, Some(1000));
+        let merged = TraceConfig::new().duration(Duration::from_secs(9)).merge(&longer);
+        assert!(merged.as_bytes().ends_with(longer.as_bytes()));
+        assert_eq!(merged.decode().duration_ms, Some(1000));
         let error = TraceConfig::from_encoded(b"buffers {}").unwrap_err().to_string();
         assert!(
             error.starts_with("the 10 bytes are not an encoded TraceConfig"),
@@ -651,7 +650,6 @@ mod tests {
         for (config, source) in [
             (ring(), DataSource::new("com.example.mine")),
             (keeping, DataSource::track_event()),
-            (ring().write_into_file(seconds(1)), DataSource::track_event()),
         ] {
             let config = config.data_source(source);
             assert_eq!((period(&config), config.advice()), (None, None));
@@ -660,6 +658,23 @@ mod tests {
             period(&TraceConfig::new().data_source(DataSource::track_event())),
             Some(5000)
         );
+        let streaming = ring().write_into_file(seconds(1));
+        assert_eq!(
+            period(&streaming.data_source(DataSource::track_event())),
+            Some(5000)
+        );
+    }
+
+    #[test]
+    fn files_are_flushed_into_unless_somebody_says_otherwise() {
+        let period = |config: &TraceConfig| config.decode().flush_period_ms;
+        let seconds = Duration::from_secs;
+        assert_eq!(period(&TraceConfig::new().buffer_kb(64)), None);
+        let streaming = TraceConfig::new().write_into_file(seconds(1));
+        assert_eq!(period(&streaming), Some(5000));
+        assert_eq!(period(&streaming.flush_period(Duration::ZERO)), Some(0));
+        let before = TraceConfig::new().flush_period(seconds(2));
+        assert_eq!(period(&before.write_into_file(seconds(1))), Some(2000));
     }
 
     #[test]

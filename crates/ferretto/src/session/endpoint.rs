@@ -1,15 +1,12 @@
-//! A session's end of its connection: over a socket, or to the service in this process.
+//! A session's end of its connection.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, StateScope};
-use ferretto_ipc::client::{CallId, InvokeError};
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent};
 use ferretto_ipc::reactor::Interest;
-use ferretto_proto::messages::CloneSessionRequest;
-use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 
-#[cfg(feature = "in-process")]
-use crate::in_process::Consumer;
 use crate::process_hooks::KeptFromChildren;
 
 /// Whether trace data is wanted.
@@ -21,147 +18,73 @@ pub(crate) enum Flow {
     Paused,
 }
 
-/// A consumer's end. Requests and events are those of [`ConsumerEndpoint`].
-#[derive(Debug)]
-pub(crate) enum Endpoint {
-    /// Over a socket.
-    Ipc(Box<KeptFromChildren<ConsumerEndpoint>>, Flow),
-    /// To the service in this process.
-    #[cfg(feature = "in-process")]
-    InProcess(Consumer),
+/// Has a service let trace data come or hold it back.
+pub(crate) type Valve = Box<dyn Fn(Flow) + Send>;
+
+/// A [`ConsumerEndpoint`] whose reader may pause. Without a valve nothing at all is read meanwhile: what else the service says waits behind
+/// the trace data.
+pub(crate) struct Endpoint {
+    inner: Box<KeptFromChildren<ConsumerEndpoint>>,
+    valve: Option<Valve>,
+    /// Of the socket.
+    flow: Flow,
 }
 
-/// The same request to either.
-macro_rules! request {
-    ($self:ident, $method:ident($($argument:expr),*)) => {
-        match $self {
-            Endpoint::Ipc(endpoint, _) => endpoint.$method($($argument),*),
-            #[cfg(feature = "in-process")]
-            Endpoint::InProcess(consumer) => Ok(consumer.$method($($argument),*)),
-        }
-    };
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Endpoint").field(&self.inner).finish()
+    }
 }
 
 impl Endpoint {
-    /// An end over a socket.
-    pub(crate) fn over(endpoint: ConsumerEndpoint) -> Endpoint {
-        Endpoint::Ipc(Box::new(KeptFromChildren::new(endpoint)), Flow::Open)
-    }
-
-    /// What to wait for, and on which descriptor.
-    pub(super) fn interest(&self) -> Option<(BorrowedFd<'_>, Interest)> {
-        match self {
-            Endpoint::Ipc(endpoint, flow) => {
-                // What is not read fills the socket, until the service waits.
-                let interest = match (flow, endpoint.interest()) {
-                    (Flow::Paused, Interest::Readable) => Interest::None,
-                    (Flow::Paused, Interest::Both) => Interest::Writable,
-                    (_, interest) => interest,
-                };
-                Some((endpoint.as_fd(), interest))
-            }
-            #[cfg(feature = "in-process")]
-            Endpoint::InProcess(_) => None,
+    pub(crate) fn over(endpoint: ConsumerEndpoint, valve: Option<Valve>) -> Endpoint {
+        Endpoint {
+            inner: Box::new(KeptFromChildren::new(endpoint)),
+            valve,
+            flow: Flow::Open,
         }
     }
 
-    /// Reads what has arrived. While no data is wanted that is when the connection is over: then what the socket holds is little.
-    pub(super) fn on_readable(&mut self) {
-        match self {
-            Endpoint::Ipc(endpoint, _) => endpoint.on_readable(),
-            #[cfg(feature = "in-process")]
-            Endpoint::InProcess(_) => {}
-        }
+    /// What to wait for, and on which descriptor. What is not read fills the socket, until the service waits.
+    pub(super) fn interest(&self) -> (BorrowedFd<'_>, Interest) {
+        let interest = match (self.flow, self.inner.interest()) {
+            (Flow::Paused, Interest::Readable) => Interest::None,
+            (Flow::Paused, Interest::Both) => Interest::Writable,
+            (_, interest) => interest,
+        };
+        (self.inner.as_fd(), interest)
     }
 
-    /// Sends what waits, as far as it can be sent.
-    pub(super) fn flush(&mut self) {
-        match self {
-            Endpoint::Ipc(endpoint, _) => endpoint.flush(),
-            #[cfg(feature = "in-process")]
-            Endpoint::InProcess(_) => {}
-        }
-    }
-
-    /// Whether trace data comes among the events. Over a socket nothing else does either while it is paused.
     pub(super) fn set_flow(&mut self, flow: Flow) {
-        match self {
-            Endpoint::Ipc(_, current) => *current = flow,
-            #[cfg(feature = "in-process")]
-            Endpoint::InProcess(consumer) => consumer.set_flow(flow),
+        match &self.valve {
+            Some(valve) => valve(flow),
+            None => self.flow = flow,
         }
+    }
+
+    /// Whether nothing is read now.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.flow == Flow::Paused
     }
 
     pub(super) fn next_event(&mut self) -> Option<ConsumerEvent> {
-        match self {
-            Endpoint::Ipc(_, Flow::Paused) => None,
-            Endpoint::Ipc(endpoint, Flow::Open) => endpoint.next_event(),
-            #[cfg(feature = "in-process")]
-            Endpoint::InProcess(consumer) => consumer.next_event(),
+        match self.flow {
+            Flow::Paused => None,
+            Flow::Open => self.inner.next_event(),
         }
     }
+}
 
-    pub(super) fn enable_tracing(
-        &mut self,
-        config: &[u8],
-        file: Option<OwnedFd>,
-    ) -> Result<CallId, InvokeError> {
-        request!(self, enable_tracing(config, file))
+impl Deref for Endpoint {
+    type Target = ConsumerEndpoint;
+
+    fn deref(&self) -> &ConsumerEndpoint {
+        &self.inner
     }
+}
 
-    pub(super) fn start_tracing(&mut self) -> Result<CallId, InvokeError> {
-        request!(self, start_tracing())
-    }
-
-    pub(super) fn change_trace_config(&mut self, config: &[u8]) -> Result<CallId, InvokeError> {
-        request!(self, change_trace_config(config))
-    }
-
-    pub(super) fn disable_tracing(&mut self) -> Result<CallId, InvokeError> {
-        request!(self, disable_tracing())
-    }
-
-    pub(super) fn flush_producers(&mut self, timeout_ms: u32, flags: u64) -> Result<CallId, InvokeError> {
-        request!(self, flush_producers(timeout_ms, flags))
-    }
-
-    pub(super) fn read_buffers(&mut self) -> Result<CallId, InvokeError> {
-        request!(self, read_buffers())
-    }
-
-    pub(super) fn free_buffers(&mut self) -> Result<CallId, InvokeError> {
-        request!(self, free_buffers())
-    }
-
-    pub(super) fn detach(&mut self, key: &str) -> Result<CallId, InvokeError> {
-        request!(self, detach(key))
-    }
-
-    pub(super) fn attach(&mut self, key: &str) -> Result<CallId, InvokeError> {
-        request!(self, attach(key))
-    }
-
-    pub(super) fn trace_stats(&mut self) -> Result<CallId, InvokeError> {
-        request!(self, trace_stats())
-    }
-
-    pub(super) fn observe_events(&mut self, types: &[ObservableEventType]) -> Result<CallId, InvokeError> {
-        request!(self, observe_events(types))
-    }
-
-    pub(super) fn query_service_state(&mut self, scope: StateScope) -> Result<CallId, InvokeError> {
-        request!(self, query_service_state(scope))
-    }
-
-    pub(super) fn query_capabilities(&mut self) -> Result<CallId, InvokeError> {
-        request!(self, query_capabilities())
-    }
-
-    pub(super) fn clone_session(
-        &mut self,
-        request: &CloneSessionRequest,
-        file: Option<OwnedFd>,
-    ) -> Result<CallId, InvokeError> {
-        request!(self, clone_session(request, file))
+impl DerefMut for Endpoint {
+    fn deref_mut(&mut self) -> &mut ConsumerEndpoint {
+        &mut self.inner
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use std::time::Duration;
 pub enum SessionError {
     /// This process has no SDK running.
     NotInitialized,
+    /// This build [records nothing](crate#where-nothing-is-recorded), for this reason, and what was asked for needs a recording.
+    Off(&'static str),
     /// The service cannot be reached.
     Unavailable(String),
     /// The service does not run such a session: it finds fault with its config, or has too many others.
@@ -55,6 +58,13 @@ pub enum SessionError {
     },
     /// The trace could not be written where it was to go.
     Output(Arc<io::Error>),
+    /// There can be no trace file of this name.
+    File {
+        /// Where it was to be.
+        path: PathBuf,
+        /// Why it cannot, and what may help.
+        reason: String,
+    },
 }
 
 impl fmt::Display for SessionError {
@@ -63,6 +73,7 @@ impl fmt::Display for SessionError {
             SessionError::NotInitialized => {
                 f.write_str("there is no tracing in this process: call ferretto::initialize first")
             }
+            SessionError::Off(reason) => f.write_str(reason),
             SessionError::Unavailable(reason) => write!(f, "cannot reach the tracing service: {reason}"),
             SessionError::Refused(reason) => write!(f, "the tracing service refused the session: {reason}"),
             SessionError::Failed(reason) => write!(f, "the tracing session ended: {reason}"),
@@ -95,6 +106,9 @@ impl fmt::Display for SessionError {
                 "cannot {request} and wait for it in a callback: it runs on the thread that is to do it; use what does not wait"
             ),
             SessionError::Output(error) => write!(f, "cannot write the trace: {error}"),
+            SessionError::File { path, reason } => {
+                write!(f, "cannot write the trace to {}: {reason}", path.display())
+            }
         }
     }
 }

@@ -25,39 +25,70 @@
 //! # fn main() {}
 //! ```
 
+mod asynchronous;
 mod command;
 mod config;
+#[cfg(all(
+    not(feature = "off"),
+    target_endian = "little",
+    any(target_os = "linux", target_os = "android")
+))]
 mod endpoint;
 mod error;
 mod reader;
+mod recording;
 #[cfg(test)]
 mod tests;
+#[cfg_attr(
+    not(all(
+        not(feature = "off"),
+        target_endian = "little",
+        any(target_os = "linux", target_os = "android")
+    )),
+    path = "no_worker.rs"
+)]
 mod worker;
 
 use std::fmt;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use ferretto_client::consumer::StateScope;
-use ferretto_ipc::Stream;
-use ferretto_ipc::reactor::Waker;
+use ferretto_ipc::channel::{Nothing, Sender, channel};
+#[cfg(feature = "unstable-proto")]
 pub use ferretto_proto::messages::observable_events::Type as ObservableEventType;
+use ferretto_proto::messages::{CloneSessionRequest, clone_session_request::Selector};
+#[cfg(feature = "unstable-proto")]
 use ferretto_proto::messages::{
-    CloneSessionRequest, ObservableEvents, TraceStats, TracingServiceCapabilities, TracingServiceState,
-    clone_session_request::Selector,
+    ObservableEvents, TraceStats, TracingServiceCapabilities, TracingServiceState,
 };
 
-use crate::channel::{Nothing, Sender, channel};
-use crate::muxer::{self, Served};
+use crate::handles::{OwnedFile, OwnedSocket};
+use crate::muxer::{self, Served, Stream, Waker};
+use crate::off::{OFF, WHY_OFF};
 use crate::options::Backend;
+pub use asynchronous::Reply;
 use command::{Answer, Command, Observer, Place, Sink};
 pub use config::{Buffer, DataSource, ExhaustedPolicy, InvalidConfig, TraceConfig, TriggerAction};
-#[cfg(feature = "in-process")]
-pub(crate) use endpoint::Flow;
+#[cfg(all(
+    not(feature = "off"),
+    target_endian = "little",
+    any(target_os = "linux", target_os = "android")
+))]
+pub(crate) use endpoint::Endpoint;
+#[cfg(all(
+    feature = "in-process",
+    not(feature = "off"),
+    target_endian = "little",
+    any(target_os = "linux", target_os = "android")
+))]
+pub(crate) use endpoint::{Flow, Valve};
 pub use error::SessionError;
 pub use reader::{TraceChunk, TraceReader};
+#[cfg(feature = "in-process")]
+pub use recording::record_to;
+pub use recording::{Recording, RecordingOptions};
 use worker::Worker;
 
 /// How long is waited for the service unless [`Session::set_patience`] says otherwise.
@@ -84,7 +115,10 @@ impl Session {
         let (commands, received) = channel();
         Session {
             commands,
-            unserved: Mutex::new(Some(Box::new(Worker::new(place, received)))),
+            unserved: Mutex::new(match OFF {
+                true => None,
+                false => Some(Box::new(Worker::new(place, received))),
+            }),
             patience: PATIENCE,
         }
     }
@@ -113,11 +147,11 @@ impl Session {
     }
 
     /// A session of the service at the other end of a stream socket, which is connected to its consumer port: for processes that
-    /// may not connect themselves.
+    /// may not connect themselves. The connection is shut down when the session is dropped, even if it has other descriptors.
     ///
     /// # Errors
     /// If it is no stream socket.
-    pub fn over(socket: impl Into<OwnedFd>) -> Result<Session, SessionError> {
+    pub fn over(socket: impl Into<OwnedSocket>) -> Result<Session, SessionError> {
         Stream::from_fd(socket.into())
             .map(|stream| Session::at(Place::Stream(Box::new(stream))))
             .map_err(|error| SessionError::Unavailable(error.to_string()))
@@ -148,12 +182,12 @@ impl Session {
     pub fn setup_with_file(
         &self,
         config: &TraceConfig,
-        file: impl Into<OwnedFd>,
+        file: impl Into<OwnedFile>,
     ) -> Result<(), SessionError> {
         self.set_up(config, Some(file.into()))
     }
 
-    fn set_up(&self, config: &TraceConfig, file: Option<OwnedFd>) -> Result<(), SessionError> {
+    fn set_up(&self, config: &TraceConfig, file: Option<OwnedFile>) -> Result<(), SessionError> {
         let config = config.clone();
         if muxer::on_own_thread() {
             self.send(Command::SetUp(config, file, None));
@@ -218,7 +252,7 @@ impl Session {
     /// Reads the trace, as an iterator over chunks or as the bytes of a trace file. What is read is gone from the session's buffers.
     /// May be called while the session records, for what has arrived so far: best after a [flush](Session::flush_blocking).
     ///
-    /// While the reader is there and not read, a service behind a socket is kept waiting, and with it everything else that this session
+    /// While the reader is there and not read, a service in another process is kept waiting, and with it everything else that this session
     /// is asked for.
     ///
     /// ```no_run
@@ -239,7 +273,10 @@ impl Session {
                 request: "read the trace",
             });
         }
-        let waker = muxer::waker().ok_or(SessionError::NotInitialized)?;
+        let waker = muxer::waker();
+        if waker.is_none() && !OFF {
+            return Err(SessionError::NotInitialized);
+        }
         let (reader, writer) = reader::pipe(waker, self.patience);
         self.send(Command::Read(Sink::Pipe(writer)));
         Ok(reader)
@@ -281,7 +318,8 @@ impl Session {
         })
     }
 
-    /// Becomes a clone of another session, which goes on: a snapshot of its buffers, to be read. Not while this one records.
+    /// Becomes a clone of another session, which goes on: a snapshot of its buffers, to be read. Not while this one records. Producers hand over
+    /// what they have recorded first.
     ///
     /// # Errors
     /// Why there is no clone.
@@ -300,7 +338,7 @@ impl Session {
     pub fn clone_session_into(
         &self,
         original: &CloneSource,
-        file: impl Into<OwnedFd>,
+        file: impl Into<OwnedFile>,
     ) -> Result<Cloned, SessionError> {
         let (request, file) = (original.request(), file.into());
         self.wait("clone the session", |answer| {
@@ -335,16 +373,19 @@ impl Session {
         self.wait("attach to the session", |answer| Command::Attach(key, answer))
     }
 
-    /// What became of packets so far: written, lost, overwritten, per buffer.
+    /// What became of packets so far: written, lost, overwritten, per buffer. Of the schema's types, so [not part of what stays
+    /// stable](crate#stability).
     ///
     /// # Errors
     /// If there is no session.
+    #[cfg(feature = "unstable-proto")]
     pub fn trace_stats(&self) -> Result<TraceStats, SessionError> {
         self.wait("get the session's statistics", Command::Stats)
             .map(|stats| *stats)
     }
 
     /// As [`Session::trace_stats`], without waiting: `done` is called on the SDK's thread.
+    #[cfg(feature = "unstable-proto")]
     pub fn trace_stats_with(&self, done: impl FnOnce(Result<TraceStats, SessionError>) + Send + 'static) {
         let done = |stats: Result<Box<TraceStats>, _>| done(stats.map(|stats| *stats));
         self.send(Command::Stats(Answer::new(done)));
@@ -367,17 +408,20 @@ impl Session {
         self.send(Command::State(scope, Answer::new(done)));
     }
 
-    /// What the service can do. One that is too old to say can do nothing in particular.
+    /// What the service can do. One that is too old to say can do nothing in particular. Of the schema's types, so [not part of what
+    /// stays stable](crate#stability).
     ///
     /// # Errors
     /// If the service cannot be reached.
+    #[cfg(feature = "unstable-proto")]
     pub fn query_capabilities(&self) -> Result<TracingServiceCapabilities, SessionError> {
         self.wait("get the service's capabilities", Command::Capabilities)
             .map(|capabilities| *capabilities)
     }
 
     /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a
-    /// clone. Another call takes its place.
+    /// clone. Another call takes its place. Of the schema's types, so [not part of what stays stable](crate#stability).
+    #[cfg(feature = "unstable-proto")]
     pub fn observe(
         &self,
         types: &[ObservableEventType],
@@ -451,6 +495,9 @@ impl Session {
     }
 
     fn send(&self, command: Command) {
+        if let Some(reason) = WHY_OFF {
+            return command.do_nothing(reason);
+        }
         let Some(waker) = self.served() else {
             return command.refuse(SessionError::NotInitialized);
         };
@@ -500,8 +547,10 @@ impl fmt::Debug for Session {
 
 /// The state of a service.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ServiceState {
-    /// As far as this version knows its fields.
+    /// The state as far as this version knows its fields. Of the schema's types, so [not part of what stays stable](crate#stability).
+    #[cfg(feature = "unstable-proto")]
     pub state: Box<TracingServiceState>,
     /// The encoded `TracingServiceState`, as it came.
     pub encoded: Vec<u8>,

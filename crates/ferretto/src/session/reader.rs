@@ -8,13 +8,15 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::iter::FusedIterator;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use ferretto_client::consumer::Packets;
-use ferretto_ipc::reactor::Waker;
+use ferretto_proto::write::TRACE_PACKET;
 use ferretto_wire::{Reader, Writer};
 
 use super::error::SessionError;
+use crate::muxer::Waker;
 
 /// Bytes that wait to be read, about.
 const CAPACITY: usize = 4 * 1024 * 1024;
@@ -28,15 +30,12 @@ pub struct TraceChunk {
 impl TraceChunk {
     /// Packets as a service gives them.
     pub(super) fn new(packets: &Packets) -> TraceChunk {
-        /// Tag of `Trace.packet`.
-        const PACKET: u64 = 1 << 3 | 2;
         // Tag and length take up to six bytes.
         let mut bytes = Vec::with_capacity(packets.size() + 6 * packets.len());
         let mut head = Writer::new();
         for packet in packets.iter() {
             head.clear();
-            head.varint(PACKET);
-            head.varint(packet.len() as u64);
+            head.bytes_field_head(TRACE_PACKET, packet.len());
             bytes.extend_from_slice(head.as_slice());
             bytes.extend_from_slice(packet);
         }
@@ -76,6 +75,8 @@ struct State {
     bytes: usize,
     end: Option<Result<(), SessionError>>,
     reader_is_gone: bool,
+    /// Of a task that waits for the next chunk.
+    task: Option<task::Waker>,
 }
 
 #[derive(Default)]
@@ -89,6 +90,16 @@ impl Shared {
         // Nothing panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Wakes the reader, for something has changed.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        let task = state.task.take();
+        drop(state);
+        self.changed.notify_one();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
 }
 
 /// The end that is written. When it is dropped early, the reader is told that the connection is over.
@@ -96,7 +107,7 @@ pub(super) struct PipeWriter(Arc<Shared>);
 
 /// The reading end and the writing end of a pipe. `waker` is woken when there is room again in one that was full; the reader waits for
 /// each chunk no longer than `patience`.
-pub(super) fn pipe(waker: Waker, patience: Duration) -> (TraceReader, PipeWriter) {
+pub(super) fn pipe(waker: Option<Waker>, patience: Duration) -> (TraceReader, PipeWriter) {
     let shared = Arc::new(Shared::default());
     let reader = TraceReader {
         shared: shared.clone(),
@@ -115,7 +126,7 @@ impl PipeWriter {
         if !state.reader_is_gone {
             state.bytes += chunk.bytes.len();
             state.chunks.push_back(chunk);
-            self.0.changed.notify_one();
+            self.0.tell(state);
         }
     }
 
@@ -126,6 +137,7 @@ impl PipeWriter {
 
     /// Says that this was all, or why it was not.
     pub(super) fn end(self, result: Result<(), SessionError>) {
+        // Dropping this wakes the reader.
         self.0.lock().end = Some(result);
     }
 }
@@ -137,8 +149,9 @@ impl Drop for PipeWriter {
                 "it was ended while it was read".into(),
             ))
         };
-        self.0.lock().end.get_or_insert_with(over);
-        self.0.changed.notify_one();
+        let mut state = self.0.lock();
+        state.end.get_or_insert_with(over);
+        self.0.tell(state);
     }
 }
 
@@ -148,7 +161,8 @@ impl Drop for PipeWriter {
 /// buffers: if this is dropped before its end, the rest of what this read would have given is lost.
 pub struct TraceReader {
     shared: Arc<Shared>,
-    waker: Waker,
+    /// None where nothing is ever written.
+    waker: Option<Waker>,
     patience: Duration,
     /// What is being read as bytes.
     current: TraceChunk,
@@ -163,16 +177,8 @@ impl TraceReader {
     pub fn next_chunk(&mut self) -> Result<Option<TraceChunk>, SessionError> {
         let mut state = self.shared.lock();
         loop {
-            if let Some(chunk) = state.chunks.pop_front() {
-                let was_full = state.bytes >= CAPACITY;
-                state.bytes -= chunk.bytes.len();
-                if was_full && state.bytes < CAPACITY {
-                    self.waker.wake();
-                }
-                return Ok(Some(chunk));
-            }
-            if let Some(end) = &state.end {
-                return end.clone().map(|()| None);
+            if let Some(next) = self.take_next(&mut state) {
+                return next;
             }
             let waited = self
                 .shared
@@ -188,6 +194,52 @@ impl TraceReader {
                     after: self.patience,
                 });
             }
+        }
+    }
+
+    /// As [`TraceReader::next_chunk`], for asynchronous code, and without a limit to how long the service may take. Not on the SDK's
+    /// thread. Nothing is lost if the future is dropped.
+    ///
+    /// # Errors
+    /// If the connection ends before.
+    pub async fn next_chunk_async(&mut self) -> Result<Option<TraceChunk>, SessionError> {
+        std::future::poll_fn(|context| self.poll_chunk(context)).await
+    }
+
+    /// As [`TraceReader::next_chunk_async`], for those who implement a `Stream`: they are woken when it is worth asking again.
+    ///
+    /// # Errors
+    /// If the connection ends before.
+    pub fn poll_chunk(
+        &mut self,
+        context: &mut task::Context<'_>,
+    ) -> Poll<Result<Option<TraceChunk>, SessionError>> {
+        let mut state = self.shared.lock();
+        match self.take_next(&mut state) {
+            Some(next) => Poll::Ready(next),
+            None => {
+                state.task = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The next chunk or the end, if it is there.
+    fn take_next(&self, state: &mut State) -> Option<Result<Option<TraceChunk>, SessionError>> {
+        if let Some(chunk) = state.chunks.pop_front() {
+            let was_full = state.bytes >= CAPACITY;
+            state.bytes -= chunk.bytes.len();
+            if was_full && state.bytes < CAPACITY {
+                self.wake_writer();
+            }
+            return Some(Ok(Some(chunk)));
+        }
+        state.end.clone().map(|end| end.map(|()| None))
+    }
+
+    fn wake_writer(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake();
         }
     }
 
@@ -265,7 +317,7 @@ impl Drop for TraceReader {
         state.chunks = VecDeque::new();
         state.bytes = 0;
         // Who writes may wait for room.
-        self.waker.wake();
+        self.wake_writer();
     }
 }
 

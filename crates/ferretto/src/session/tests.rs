@@ -1,6 +1,7 @@
 //! Sessions of the service in this process, as an application runs them, with a data source that writes what it is told to.
 #![cfg(feature = "in-process")]
 
+mod asynchronous;
 mod random;
 mod reading;
 
@@ -15,12 +16,12 @@ use std::time::Instant;
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{
-    DataSourceConfig, DataSourceDescriptor, TestEvent, Trace, TracePacket, trace_packet,
+    DataSourceConfig, DataSourceDescriptor, TestEvent, Trace, TracePacket, TrackEventCategory, trace_packet,
 };
 
 use super::*;
 use crate::options::{BufferExhaustedPolicy, Options};
-use crate::source::{Acknowledge, Instance, Output, Slot, Source};
+use crate::source::{self, Acknowledge, Instance, Output, Slot, Source};
 
 /// Tests take turns: a service runs five sessions of one user at once, and no more.
 fn alone() -> MutexGuard<'static, ()> {
@@ -101,6 +102,10 @@ impl Recorder {
 }
 
 impl Source for Recorder {
+    fn forget(&self) {}
+}
+
+impl source::DataSource for Recorder {
     fn descriptor(&self) -> DataSourceDescriptor {
         DataSourceDescriptor {
             name: Some(self.name.clone()),
@@ -110,14 +115,17 @@ impl Source for Recorder {
         }
     }
 
-    fn set_up(&self, _: &Instance) {}
+    fn set_up(&self, _: &Instance) -> Result<(), String> {
+        Ok(())
+    }
 
-    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) {
+    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String> {
         let writer = output.create_trace_writer().unwrap();
         self.writers().insert(instance.slot.index(), writer);
         if let Some(held) = &mut *self.starts.lock().unwrap() {
             held.push(started);
         }
+        Ok(())
     }
 
     fn stop(&self, slot: Slot, _: Acknowledge) {
@@ -131,8 +139,6 @@ impl Source for Recorder {
     }
 
     fn clear_incremental_state(&self, _: Slot) {}
-
-    fn forget(&self) {}
 
     fn exhausted_policy(&self, _: &DataSourceConfig) -> BufferExhaustedPolicy {
         BufferExhaustedPolicy::Stall
@@ -463,6 +469,17 @@ fn a_session_streams_into_a_file() {
         .setup_with_file(&recorder.config(), tempfile::tempfile().unwrap())
         .unwrap_err();
     assert!(error.to_string().contains("write_into_file"), "{error}");
+    let config = config.output_path("nowhere");
+    let error = Session::in_process()
+        .setup_with_file(&config, tempfile::tempfile().unwrap())
+        .unwrap_err();
+    assert!(error.to_string().contains("drop one"), "{error}");
+
+    let long = recorder.config().unique_session_name(&"x".repeat(200_000));
+    let session = Session::in_process();
+    session.setup(&long).unwrap();
+    let error = session.start_blocking().unwrap_err();
+    assert!(error.to_string().contains("the trace config has 200"), "{error}");
 }
 
 #[test]
@@ -477,6 +494,74 @@ fn a_file_that_takes_no_more_ends_the_session_with_the_reason() {
     let error = session.wait_until_stopped(PATIENCE).unwrap_err();
     assert!(matches!(error, SessionError::Failed(_)), "{error:?}");
     assert!(error.to_string().contains("No space left"), "{error}");
+}
+
+/// With a descriptor of this many bytes.
+struct Wordy(usize, usize);
+
+impl Source for Wordy {
+    fn forget(&self) {}
+}
+
+impl source::DataSource for Wordy {
+    fn descriptor(&self) -> DataSourceDescriptor {
+        let mut descriptor = DataSourceDescriptor {
+            name: Some(format!("session.test.wordy.{}.{}", self.0, self.1)),
+            ..Default::default()
+        };
+        let categories = &mut descriptor.track_event_descriptor.get_or_insert_default();
+        categories.available_categories.push(TrackEventCategory {
+            name: Some("x".repeat(self.1)),
+            ..Default::default()
+        });
+        descriptor
+    }
+
+    fn set_up(&self, _: &Instance) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn start(&self, _: &Instance, _: Output, _: Acknowledge) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn stop(&self, _: Slot, _: Acknowledge) {}
+
+    fn flush(&self, _: Slot, _: u64, _: Acknowledge) {}
+
+    fn clear_incremental_state(&self, _: Slot) {}
+}
+
+#[test]
+fn services_hear_of_all_data_sources_that_they_can_be_told_of() {
+    const COUNT: usize = 60;
+    let _alone = alone();
+    let recorder = Recorder::new();
+    // One for which no frame is large enough, and more of the others than fit into a queue.
+    let mut registered = vec![muxer::register(Arc::new(Wordy(0, 200_000)))];
+    registered.extend((0..COUNT).map(|number| muxer::register(Arc::new(Wordy(number, 100_000)))));
+    let known = |size: usize| {
+        let state = Session::in_process()
+            .query_service_state(StateScope::Everything)
+            .unwrap()
+            .state;
+        let names = state
+            .data_sources
+            .iter()
+            .map(|source| source.ds_descriptor.name.clone());
+        names
+            .flatten()
+            .filter(|name| name.starts_with("session.test.wordy.") && name.ends_with(&format!(".{size}")))
+            .count()
+    };
+    eventually("all are known", || known(100_000) == COUNT);
+    assert_eq!(known(200_000), 0);
+    // The others are none the worse for it.
+    let session = started(&recorder.config());
+    recorder.write("heard");
+    session.stop_blocking().unwrap();
+    assert_eq!(texts(&session.read_to_end().unwrap()), ["heard"]);
+    registered.into_iter().for_each(muxer::unregister);
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
+use ferretto_ipc::channel::{Nothing, Receiver};
 use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
+use ferretto_ipc::frame::MAX_PAYLOAD;
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::{Deadline, Deadlines, Interest};
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
@@ -17,10 +19,7 @@ use super::config::TraceConfig;
 use super::endpoint::{Endpoint, Flow};
 use super::error::SessionError;
 use super::{Cloned, ServiceState};
-use crate::channel::{Nothing, Receiver};
 use crate::muxer::{self, Readiness, Served, Services, Turn};
-#[cfg(feature = "in-process")]
-use crate::options::Backend;
 use crate::options::LogLevel;
 
 /// Bytes of trace data that one turn moves, lest the thread's other work waits.
@@ -116,21 +115,14 @@ impl Worker {
         let backend = match place {
             Place::Stream(stream) => {
                 return ConsumerEndpoint::over(*stream)
-                    .map(Endpoint::over)
+                    .map(|endpoint| Endpoint::over(endpoint, None))
                     .map_err(|error| SessionError::Unavailable(error.to_string()));
             }
             Place::Backend(backend) => backend,
             Place::Default => services.default_backend().ok_or(SessionError::NotInitialized)?,
         };
-        #[cfg(feature = "in-process")]
-        if backend == Backend::InProcess
-            && let Some(service) = services.in_process()
-        {
-            return Ok(Endpoint::InProcess(service.connect_consumer()));
-        }
         services
             .connect_consumer(backend)
-            .map(Endpoint::over)
             .map_err(|error| SessionError::Unavailable(error.0))
     }
 
@@ -146,7 +138,7 @@ impl Worker {
     fn request(
         &mut self,
         pending: Pending,
-        make: impl FnOnce(&mut Endpoint) -> Result<CallId, InvokeError>,
+        make: impl FnOnce(&mut ConsumerEndpoint) -> Result<CallId, InvokeError>,
     ) -> Option<CallId> {
         let made = make(self.endpoint()?);
         self.requested(made, pending)
@@ -233,7 +225,7 @@ impl Worker {
                 self.request(Pending::Attach(answer), |endpoint| endpoint.attach(&key));
             }
             Command::Stats(answer) => {
-                self.request(Pending::Stats(answer), Endpoint::trace_stats);
+                self.request(Pending::Stats(answer), ConsumerEndpoint::trace_stats);
             }
             Command::State(scope, answer) => {
                 self.request(Pending::State(answer), |endpoint| {
@@ -241,7 +233,10 @@ impl Worker {
                 });
             }
             Command::Capabilities(answer) => {
-                self.request(Pending::Capabilities(answer), Endpoint::query_capabilities);
+                self.request(
+                    Pending::Capabilities(answer),
+                    ConsumerEndpoint::query_capabilities,
+                );
             }
             Command::Observe(observer) => {
                 self.observer = Some(observer);
@@ -285,7 +280,7 @@ impl Worker {
     /// Frees what the service keeps of a session that has ended or is a clone.
     fn give_up(&mut self) {
         if std::mem::take(&mut self.holds_buffers) {
-            self.request(Pending::Unawaited, Endpoint::free_buffers);
+            self.request(Pending::Unawaited, ConsumerEndpoint::free_buffers);
         }
         self.given_up.extend(self.enabled.take());
         self.phase = Phase::Idle;
@@ -297,11 +292,22 @@ impl Worker {
             return Err(SessionError::InUse);
         }
         self.give_up();
-        let decoded = config.decode();
+        let decoded = config.decoded();
         self.streams = decoded.write_into_file.unwrap_or_default();
         if file.is_some() && !self.streams {
             return Err(SessionError::Refused(
                 "there is a file to write into, but the config does not say so; set write_into_file".into(),
+            ));
+        }
+        // Services look at the path only.
+        if file.is_some()
+            && decoded
+                .output_path
+                .as_deref()
+                .is_some_and(|path| !path.is_empty())
+        {
+            return Err(SessionError::Refused(
+                "there is a file to write into, and the config has an output_path: drop one".into(),
             ));
         }
         if decoded.deferred_start.unwrap_or_default() {
@@ -326,6 +332,10 @@ impl Worker {
                 self.holds_buffers = true;
                 Ok(())
             }
+            Err(InvokeError::TooLarge(_)) => Err(SessionError::Refused(format!(
+                "the trace config has {} bytes, and no service takes more than {MAX_PAYLOAD}",
+                config.as_bytes().len()
+            ))),
             Err(error) => Err(SessionError::Refused(error.to_string())),
         }
     }
@@ -340,7 +350,7 @@ impl Worker {
             }
             Phase::Prepared => {
                 self.awaiting_start.extend(waiting);
-                self.request(Pending::Unawaited, Endpoint::start_tracing);
+                self.request(Pending::Unawaited, ConsumerEndpoint::start_tracing);
             }
             Phase::Starting => self.awaiting_start.extend(waiting),
             // It has ended before it starts, as will be told.
@@ -375,7 +385,7 @@ impl Worker {
             Phase::Prepared | Phase::Starting | Phase::Started => {
                 self.awaiting_end.extend(waiting);
                 self.phase = Phase::Stopping;
-                self.request(Pending::Unawaited, Endpoint::disable_tracing);
+                self.request(Pending::Unawaited, ConsumerEndpoint::disable_tracing);
             }
             Phase::Ended(result) => {
                 let result = result.clone();
@@ -591,7 +601,7 @@ impl Worker {
             }
             (Pending::Attach(answer), ConsumerReply::Attached { trace_config }) => {
                 let config = TraceConfig::from_encoded(trace_config).unwrap_or_default();
-                self.streams = config.decode().write_into_file.unwrap_or_default();
+                self.streams = config.decoded().write_into_file.unwrap_or_default();
                 self.phase = Phase::Started;
                 self.holds_buffers = true;
                 answer.give(Ok(config));
@@ -606,8 +616,13 @@ impl Worker {
                 answer.give(result);
             }
             (Pending::Stats(answer), ConsumerReply::TraceStats(stats)) => answer.give(Ok(stats)),
+            #[cfg(feature = "unstable-proto")]
             (Pending::State(answer), ConsumerReply::ServiceState { state, encoded }) => {
                 answer.give(Ok(ServiceState { state, encoded }));
+            }
+            #[cfg(not(feature = "unstable-proto"))]
+            (Pending::State(answer), ConsumerReply::ServiceState { encoded, .. }) => {
+                answer.give(Ok(ServiceState { encoded }));
             }
             (Pending::Capabilities(answer), ConsumerReply::Capabilities(capabilities)) => {
                 answer.give(Ok(capabilities));
@@ -671,8 +686,11 @@ impl Worker {
         if ready.readable
             && let Some(endpoint) = self.endpoint()
         {
-            endpoint.on_readable();
-            self.hung_up |= self.flow == Flow::Paused;
+            let is_blocked = endpoint.is_blocked();
+            if !is_blocked || ready.hung_up {
+                endpoint.on_readable();
+            }
+            self.hung_up |= is_blocked && ready.hung_up;
         }
         while let Some(command) = self.next_command() {
             match command {
@@ -710,7 +728,7 @@ impl Worker {
 impl Served for Worker {
     fn interest(&self) -> Option<(BorrowedFd<'_>, Interest)> {
         match &self.connection {
-            Connection::Open(endpoint) => endpoint.interest(),
+            Connection::Open(endpoint) => Some(endpoint.interest()),
             Connection::Wanted(_) | Connection::Over(_) => None,
         }
     }

@@ -10,6 +10,7 @@ const MAGIC: u64 = 0xb1a4_a67d_7970_839e;
 
 /// What a counter counts. For other units see [`CounterTrack::unit_name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CounterUnit {
     /// Nanoseconds.
     TimeNs,
@@ -21,6 +22,7 @@ pub enum CounterUnit {
 
 /// Counters of a thread that viewers know by themselves. Their tracks are below the thread's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BuiltinCounter {
     /// CPU time, in nanoseconds.
     ThreadTimeNs,

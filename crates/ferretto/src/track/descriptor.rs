@@ -12,6 +12,7 @@ use crate::system;
 
 /// Where events of a thread are shown, if the system records events of the same thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum SystemTracks {
     /// On one track with those.
     #[default]

@@ -4,11 +4,10 @@
 //! thread's number in thread-local memory. After a fork the child must call [`reset_after_fork`].
 
 use std::cell::Cell;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::system;
+use crate::{split_mix, system};
 
 /// 0: not computed yet.
 static PROCESS_UUID: AtomicU64 = AtomicU64::new(0);
@@ -84,12 +83,12 @@ pub(super) fn parse_start_time(stat: &[u8]) -> Option<u64> {
 /// have another.
 fn substitute_start_time() -> u64 {
     static RANDOM: OnceLock<u64> = OnceLock::new();
-    *RANDOM.get_or_init(|| RandomState::new().build_hasher().finish())
+    *RANDOM.get_or_init(split_mix::seed)
 }
 
 /// The process's number.
 pub(super) fn process_id() -> i32 {
-    std::process::id() as i32
+    system::process_id() as i32
 }
 
 /// The calling thread's number.

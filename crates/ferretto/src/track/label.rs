@@ -10,6 +10,7 @@ use super::{Parent, Track, identity};
 
 /// How viewers order the tracks right below one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ChildOrdering {
     /// By name.
     Lexicographic,
@@ -23,6 +24,7 @@ pub enum ChildOrdering {
 ///
 /// Where nothing is said, viewers merge by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum SiblingMerge<'a> {
     /// Those of the same name.
     ByName,
@@ -213,7 +215,8 @@ macro_rules! labelled_track {
                 self.label.identity()
             }
 
-            fn write_descriptor(&self, descriptor: &mut ferretto_proto::write::TrackDescriptor<'_>) {
+            fn write_descriptor(&self, descriptor: &mut ferretto_wire::Writer) {
+                let descriptor = &mut ferretto_proto::write::TrackDescriptor::new(descriptor);
                 self.label.write(descriptor);
                 self.write_particulars(descriptor);
             }

@@ -1,14 +1,16 @@
 //! The descriptors that users have registered for tracks, by uuid.
 //!
 //! Asked when a sequence describes a track for the first time, never for each event. Sequences that have already
-//! written another descriptor learn of changes by [`version`], one load, and [`changes_since`].
+//! written another descriptor learn of changes by [`version`], one load, and [`changes_since`]. Whoever holds the lock is confined
+//! ([`crate::track_event`]), for what it allocates might be traced, on a track that has to be looked up here.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::Values;
+use crate::track_event::{self, LockedConfined};
 
 /// A registered descriptor.
 #[derive(Clone, Debug)]
@@ -64,13 +66,15 @@ static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// Counts changes. Written under the lock.
 static VERSION: AtomicU64 = AtomicU64::new(0);
 
-fn lock() -> MutexGuard<'static, Registry> {
-    let mut generation = &FIRST;
-    for _ in 0..FORKS.load(Ordering::Relaxed) {
-        generation = generation.next.get_or_init(Box::default);
-    }
-    // Nothing panics halfway through a change.
-    generation.registry.lock().unwrap_or_else(PoisonError::into_inner)
+/// The registry, locked.
+fn lock() -> LockedConfined<Registry> {
+    track_event::lock_confined(|| {
+        let mut generation = &FIRST;
+        for _ in 0..FORKS.load(Ordering::Relaxed) {
+            generation = generation.next.get_or_init(Box::default);
+        }
+        &generation.registry
+    })
 }
 
 /// How many changes there were: 0 if nothing was ever registered.

@@ -1,7 +1,10 @@
 //! Which tracks a sequence has described.
 //!
-//! Asked for each event on a track, so it is a flat hash table that is probed in place; and bounded, for programs that make a
-//! track for each request and never forget one.
+//! Asked for each event on a track, so it is a flat hash table that is probed in place, and holds what events say of their track
+//! as bytes; and bounded, for programs that make a track for each request and never forget one.
+
+use ferretto_proto::write::TrackEvent;
+use ferretto_wire::{MAX_VARINT_LEN, WireType, Writer, tag};
 
 /// Of tracks that are remembered.
 pub(super) const MAX_TRACKS: usize = 1 << 16;
@@ -13,11 +16,61 @@ const MIN_CAPACITY: usize = 32;
 /// When it is full it forgets all: descriptors may be repeated, but are never missing.
 #[derive(Debug, Default)]
 pub(crate) struct SeenTracks {
-    /// A power of two of places, at most half of them taken; 0 is a free one. Empty until there is a uuid.
-    places: Box<[u64]>,
+    /// A power of two of places, at most half of them taken. Empty until there is a uuid.
+    places: Box<[Place]>,
     len: usize,
     /// Whether uuid 0, the root's, is in the set.
     root: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// 0 if the place is free.
+    uuid: u64,
+    field: TrackField,
+}
+
+/// The field `track_uuid` of an event, encoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TrackField {
+    pub(crate) bytes: [u8; Self::CAPACITY],
+    /// How many count.
+    len: u8,
+}
+
+impl TrackField {
+    const CAPACITY: usize = 15;
+    const ROOT: Self = {
+        assert!(MAX_VARINT_LEN < Self::CAPACITY);
+        let mut bytes = [0; Self::CAPACITY];
+        bytes[0] = Self::TAG;
+        Self { bytes, len: 2 }
+    };
+    const TAG: u8 = {
+        assert!(TrackEvent::TRACK_UUID < 16);
+        tag(TrackEvent::TRACK_UUID, WireType::Varint) as u8
+    };
+
+    fn new(uuid: u64) -> Self {
+        let mut field = Writer::new();
+        field.varint_field(TrackEvent::TRACK_UUID, uuid);
+        let mut bytes = [0; Self::CAPACITY];
+        bytes[..field.len()].copy_from_slice(field.as_slice());
+        let len = field.len() as u8;
+        Self { bytes, len }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+}
+
+impl Place {
+    const FREE: Self = Self {
+        uuid: 0,
+        field: TrackField::ROOT,
+    };
 }
 
 impl SeenTracks {
@@ -27,17 +80,22 @@ impl SeenTracks {
         if uuid == 0 {
             return !std::mem::replace(&mut self.root, true);
         }
-        !self.contains_nonzero(uuid) && self.insert_new(uuid)
+        self.find_nonzero(uuid).is_none() && self.insert_new(uuid)
     }
 
     /// Whether `uuid` is there.
     #[inline]
     pub(crate) fn contains(&self, uuid: u64) -> bool {
+        self.field(uuid).is_some()
+    }
+
+    /// What events on this track say of it, if it is there.
+    #[inline(always)]
+    pub(crate) fn field(&self, uuid: u64) -> Option<&TrackField> {
         if uuid == 0 {
-            self.root
-        } else {
-            self.contains_nonzero(uuid)
+            return self.root.then_some(&TrackField::ROOT);
         }
+        self.find_nonzero(uuid)
     }
 
     /// Room in memory.
@@ -48,22 +106,20 @@ impl SeenTracks {
 
     /// Forgets all; keeps the memory.
     pub(crate) fn clear(&mut self) {
-        self.places.fill(0);
+        self.places.fill(Place::FREE);
         self.len = 0;
         self.root = false;
     }
 
-    #[inline]
-    fn contains_nonzero(&self, uuid: u64) -> bool {
-        let Some(mask) = self.places.len().checked_sub(1) else {
-            return false;
-        };
-        let mut place = start(uuid);
+    #[inline(always)]
+    fn find_nonzero(&self, uuid: u64) -> Option<&TrackField> {
+        let mask = self.places.len().checked_sub(1)?;
+        let mut at = start(uuid);
         loop {
-            match self.places[place & mask] {
-                0 => return false,
-                found if found == uuid => return true,
-                _ => place += 1,
+            match &self.places[at & mask] {
+                Place { uuid: 0, .. } => return None,
+                place if place.uuid == uuid => return Some(&place.field),
+                _ => at += 1,
             }
         }
     }
@@ -76,25 +132,28 @@ impl SeenTracks {
         }
         if self.len * 2 >= self.places.len() {
             let capacity = (self.places.len() * 2).max(MIN_CAPACITY);
-            for uuid in std::mem::replace(&mut self.places, vec![0; capacity].into()) {
-                if uuid != 0 {
-                    self.place(uuid);
+            for place in std::mem::replace(&mut self.places, vec![Place::FREE; capacity].into()) {
+                if place.uuid != 0 {
+                    self.place(place);
                 }
             }
         }
-        self.place(uuid);
+        self.place(Place {
+            uuid,
+            field: TrackField::new(uuid),
+        });
         self.len += 1;
         true
     }
 
-    /// Puts `uuid`, which is not there, in the first free place.
-    fn place(&mut self, uuid: u64) {
+    /// Puts a uuid that is not there in the first free place.
+    fn place(&mut self, place: Place) {
         let mask = self.places.len() - 1;
-        let mut place = start(uuid);
-        while self.places[place & mask] != 0 {
-            place += 1;
+        let mut at = start(place.uuid);
+        while self.places[at & mask].uuid != 0 {
+            at += 1;
         }
-        self.places[place & mask] = uuid;
+        self.places[at & mask] = place;
     }
 }
 

@@ -9,6 +9,8 @@ const MAGIC: u64 = 0x2e23_98ec_92e8_9138;
 
 /// A track that is in one state at a time: each event on it names the state that holds until the next.
 ///
+/// To read states takes Perfetto's UI or trace processor of version 57 or later. See [`trace_state!`](crate::trace_state).
+///
 /// ```
 /// use ferretto::track::StateTrack;
 ///

@@ -39,7 +39,7 @@ pub(super) fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
 /// What `track` says of itself.
 fn written(track: &impl TrackLike) -> TrackDescriptor {
     let mut writer = Writer::new();
-    track.write_descriptor(&mut write::TrackDescriptor::new(&mut writer));
+    track.write_descriptor(&mut writer);
     TrackDescriptor::decode_from_slice(writer.as_slice()).unwrap()
 }
 
@@ -412,7 +412,7 @@ fn a_track_is_described_once_with_its_parents() {
     assert_eq!(sequence.take(), chain);
     describe(&leaf, &mut sequence);
     describe(&branch, &mut sequence);
-    assert_eq!(sequence.take(), []);
+    assert!(sequence.take().is_empty());
     let other = StateTrack::new("other leaf").child_of(&branch);
     describe(&other, &mut sequence);
     assert_eq!(sequence.take(), [other.uuid()]);
@@ -625,8 +625,8 @@ fn types_of_users_are_tracks_and_cannot_break_the_registry() {
         fn track(&self) -> Track {
             Track::new(self.0)
         }
-        fn write_descriptor(&self, descriptor: &mut write::TrackDescriptor<'_>) {
-            descriptor.name(b"\xff");
+        fn write_descriptor(&self, descriptor: &mut Writer) {
+            write::TrackDescriptor::new(descriptor).name(b"\xff");
         }
     }
     let connection = Connection(0x5001);

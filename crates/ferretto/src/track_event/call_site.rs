@@ -11,7 +11,8 @@ use ferretto_client::trace_writer::PreparedPacket;
 
 use super::category::{Category, DynamicCategory};
 use super::registry;
-use super::wire::{EventType, ShortFront};
+use super::wire::{AnnotationFront, EventType, ShortFront};
+use crate::off::OFF;
 
 /// In the mask of a site that is not registered yet.
 pub(super) const UNREGISTERED: u32 = 1 << 31;
@@ -42,6 +43,8 @@ pub(super) struct Registered {
     pub(super) annotations: Box<[u32]>,
     /// How short packets with its events begin.
     pub(super) front: Option<ShortFront>,
+    /// How their arguments begin.
+    pub(super) annotation_fronts: Box<[AnnotationFront]>,
     /// The whole packet but the time, if there is nothing else in it and it is short.
     pub(super) prepared: Option<PreparedPacket>,
 }
@@ -61,7 +64,11 @@ impl CallSite {
     /// The instances that record its events.
     #[inline(always)]
     pub(super) fn listeners(&self) -> u32 {
-        self.listeners.load(Ordering::Relaxed)
+        if OFF {
+            0
+        } else {
+            self.listeners.load(Ordering::Relaxed)
+        }
     }
 
     pub(super) fn set_listeners(&self, listeners: u32) {
@@ -77,7 +84,7 @@ impl CallSite {
     }
 
     pub(super) fn set_registered(&self, registered: Registered) {
-        // Registered under the registry's lock, so once.
+        // Registered under the registry's lock, so once: nothing is freed here.
         let _ = self.registered.set(registered);
     }
 }
@@ -87,6 +94,18 @@ impl CallSite {
 pub trait EventCategory: Copy {
     /// The instances that record events of `site`, if this is their category.
     fn listeners(self, site: &'static CallSite) -> u32;
+
+    /// Likewise, for the beginning of a slice whose end follows what is decided here.
+    #[inline(always)]
+    fn slice_listeners(self, site: &'static CallSite) -> u32 {
+        self.listeners(site)
+    }
+
+    /// Whether any instance records events of `site`. None of them happens.
+    #[inline(always)]
+    fn is_enabled(self, site: &'static CallSite) -> bool {
+        self.listeners(site) != 0
+    }
 
     /// Its name, if it is not the site's.
     #[inline(always)]

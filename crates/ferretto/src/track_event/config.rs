@@ -97,8 +97,16 @@ impl CategoryFilter {
     ///
     /// For groups see [`is_group_enabled`](Self::is_group_enabled).
     pub(crate) fn is_enabled(&self, name: &str, tags: &[&str]) -> bool {
+        self.is_enabled_by(name, [tags, &[]])
+    }
+
+    /// As [`is_enabled`](Self::is_enabled), of a category whose tags are in two lists.
+    pub(crate) fn is_enabled_by(&self, name: &str, tags: [&[&str]; 2]) -> bool {
         for precision in [Precision::Exact, Precision::Prefix, Precision::Everything] {
-            let any_tag = |patterns: &Patterns| tags.iter().any(|tag| patterns.matches(tag, precision));
+            let any_tag = |patterns: &Patterns| {
+                let mut all = tags.iter().copied().flatten();
+                all.any(|tag| patterns.matches(tag, precision))
+            };
             if self.enabled_categories.matches(name, precision) {
                 return true;
             }
@@ -162,32 +170,41 @@ impl TrackEventOptions {
     }
 }
 
-/// Whether what was recorded since start-up with the config `startup` may become part of a session with `config`:
-/// whether it is what that session would have recorded.
+/// Why what was recorded since start-up with the config `startup` may not become part of a session with `config`: in what it is not what that
+/// session would have recorded. `None` if it may.
 ///
 /// As in upstream, categories, tags and filters must agree, whatever the order of the lists; how timestamps are written
 /// is the startup's. (Upstream also wants both to say something.)
-pub(crate) fn can_adopt(startup: &TrackEventConfig, config: &TrackEventConfig) -> bool {
+pub(crate) fn difference(startup: &TrackEventConfig, config: &TrackEventConfig) -> Option<String> {
     let lists = |config: &TrackEventConfig| {
         [
-            &config.enabled_categories,
-            &config.disabled_categories,
-            &config.enabled_tags,
-            &config.disabled_tags,
+            ("enabled_categories", &config.enabled_categories),
+            ("disabled_categories", &config.disabled_categories),
+            ("enabled_tags", &config.enabled_tags),
+            ("disabled_tags", &config.disabled_tags),
         ]
-        .map(|list| {
+        .map(|(name, list)| {
             let mut names = list.clone();
             names.sort_unstable();
             names.dedup();
-            names
+            (name, format!("{names:?}"))
         })
     };
     let filters = |config: &TrackEventConfig| {
         let options = TrackEventOptions::new(config);
-        (
-            options.filter_debug_annotations,
-            options.filter_dynamic_event_names,
-        )
+        [
+            ("filter_debug_annotations", options.filter_debug_annotations),
+            ("filter_dynamic_event_names", options.filter_dynamic_event_names),
+        ]
+        .map(|(name, filters)| (name, filters.to_string()))
     };
-    lists(startup) == lists(config) && filters(startup) == filters(config)
+    let said = |config: &TrackEventConfig| lists(config).into_iter().chain(filters(config));
+    let differences: Vec<String> = said(startup)
+        .zip(said(config))
+        .filter(|(startup, session)| startup != session)
+        .map(|((name, startup), (_, session))| {
+            format!("`{name}` is {startup} for startup and {session} in the session")
+        })
+        .collect();
+    (!differences.is_empty()).then(|| differences.join(", "))
 }

@@ -2,7 +2,7 @@
 //!
 //! No part of the interface. Such a site is leaked, registered at once, and may have tags of its own beside its category's.
 //! Its annotations can be encoded before the event, once for all sessions: their names have the same ids everywhere.
-//! Whoever keeps an account of who listens, as `tracing` does, is told when that changes ([`observe_sessions`]).
+//! Locks of whoever does so can be held over forks ([`hold_over_forks`]).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,27 +12,19 @@ use ferretto_wire::{Reader, Writer};
 
 use super::call_site::{CallSite, UNREGISTERED};
 use super::category::Category;
-use super::emit::{EventName, OpenSlice, Parts, emit};
-use super::event::{EventContext, EventFields};
+use super::emit::OpenSlice;
+use super::event::EventContext;
+use super::observer;
 use super::registry;
 use super::wire::EventType;
 use crate::debug_annotation::{AnnotationValue, DebugAnnotation};
-use crate::track::TrackLike;
+use crate::off::OFF;
 
-static OBSERVERS: Mutex<Observers> = Mutex::new(Observers {
-    tell: Vec::new(),
-    locks: Vec::new(),
-});
+static FORK_LOCKS: Mutex<Vec<ForkLocks>> = Mutex::new(Vec::new());
 
-struct Observers {
-    /// Called on the SDK's thread.
-    tell: Vec<fn()>,
-    locks: Vec<ForkLocks>,
-}
-
-fn observers() -> MutexGuard<'static, Observers> {
+fn fork_locks() -> MutexGuard<'static, Vec<ForkLocks>> {
     // Nothing panics while it holds the lock.
-    OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner)
+    FORK_LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks that a child which is forked should not find held by a thread that it does not have.
@@ -46,12 +38,13 @@ pub struct ForkLocks {
 
 /// Has these held over forks from now on.
 pub fn hold_over_forks(locks: ForkLocks) {
-    observers().locks.push(locks);
+    fork_locks().push(locks);
 }
 
-/// What is held of others' and of this file's while a thread forks.
+/// What is held of others', of this file's and of the observers' while a thread forks.
 pub(super) struct HeldForFork {
-    observers: MutexGuard<'static, Observers>,
+    all: MutexGuard<'static, Vec<ForkLocks>>,
+    _observers: observer::HeldForFork,
     /// How many of the locks: others may have been told of meanwhile.
     locks: usize,
 }
@@ -59,12 +52,13 @@ pub(super) struct HeldForFork {
 impl HeldForFork {
     /// To be called before any lock of the SDK's is taken.
     pub(super) fn hold() -> Self {
-        let locks = observers().locks.clone();
+        let locks = fork_locks().clone();
         for locks in &locks {
             (locks.hold)();
         }
         Self {
-            observers: observers(),
+            all: fork_locks(),
+            _observers: observer::HeldForFork::hold(),
             locks: locks.len(),
         }
     }
@@ -72,23 +66,9 @@ impl HeldForFork {
 
 impl Drop for HeldForFork {
     fn drop(&mut self) {
-        for locks in &self.observers.locks[..self.locks] {
+        for locks in &self.all[..self.locks] {
             (locks.release)();
         }
-    }
-}
-
-/// Has `tell` called after each start and stop of an instance: before the service hears of a start. It runs on the SDK's thread, which
-/// holds no lock then, and may not wait for that thread.
-pub fn observe_sessions(tell: fn()) {
-    observers().tell.push(tell);
-}
-
-pub(super) fn tell_observers() {
-    let all = observers().tell.clone();
-    for tell in all {
-        // What others do there must not end the SDK's thread.
-        let _ = std::panic::catch_unwind(tell);
     }
 }
 
@@ -108,7 +88,9 @@ impl CallSite {
         annotations: &'static [&'static str],
     ) -> &'static CallSite {
         let site: &'static CallSite = Box::leak(Box::new(CallSite::new(event, name, annotations)));
-        registry::register_tagged_site(site, &Category::new(category), tags);
+        if !OFF {
+            registry::register_tagged_site(site, &Category::new(category), tags);
+        }
         site
     }
 
@@ -130,35 +112,19 @@ impl CallSite {
     }
 }
 
-impl OpenSlice {
-    /// Ends the slice with an event that has fields. `site` is one for ends.
-    pub fn end_with(self, site: &'static CallSite, track: Option<&dyn TrackLike>, fields: &impl EventFields) {
-        let listeners = self.into_listeners();
-        if listeners != 0 {
-            let parts = Parts {
-                category: None,
-                name: EventName::OfSite,
-                track,
-                timestamp: None,
-            };
-            emit(site, listeners, parts, fields);
-        }
-    }
-}
-
 /// What there is to keep of a slice on its thread's track, for those who know its site.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    listeners: u32,
+    recorded: u32,
     starts: u32,
 }
 
 impl Begun {
-    /// These listeners have just recorded a beginning.
+    /// These instances have just recorded a beginning: what [`emit`] has returned.
     #[inline(always)]
-    pub fn now(listeners: u32) -> Self {
+    pub fn now(recorded: u32) -> Self {
         Self {
-            listeners,
+            recorded,
             starts: registry::starts(),
         }
     }
@@ -168,7 +134,7 @@ impl Begun {
     pub fn slice(self, site: &'static CallSite) -> OpenSlice {
         OpenSlice {
             site,
-            begun: self.listeners,
+            begun: self.recorded,
             starts: self.starts,
             track: None,
         }
@@ -260,7 +226,7 @@ impl EventContext<'_, '_> {
     #[doc(hidden)]
     pub fn encoded_annotations(&mut self, annotations: &[u8]) -> &mut Self {
         if self.has_annotations() {
-            self.proto().writer().raw(annotations);
+            self.writer().raw(annotations);
         }
         self
     }

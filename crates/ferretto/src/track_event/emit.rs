@@ -9,8 +9,9 @@ use ferretto_client::trace_writer::PreparedPacket;
 use super::call_site::{CallSite, EventCategory, UNREGISTERED};
 use super::event::{EventContext, EventFields};
 use super::registry;
-use super::sequence::{Event, Name, ThreadState, Timestamp, TrackRef};
+use super::sequence::{Event, Name, ThreadState, TrackRef};
 use super::thread;
+use super::timestamp::Timestamp;
 use super::wire::EventType;
 use crate::track::TrackLike;
 
@@ -28,6 +29,25 @@ fn slots(mut listeners: u32) -> impl Iterator<Item = usize> {
         listeners &= listeners.wrapping_sub(1);
         slot
     })
+}
+
+/// Has one listener record an event, and then all others; returns those that did. `others` is to be a call, not inlined: in a loop over all of
+/// them compilers would prepare what does not change in it, at the cost of what is mostly one listener.
+#[inline(always)]
+pub(super) fn one_and_others(
+    listeners: u32,
+    record: impl FnOnce(usize) -> bool,
+    others: impl FnOnce(u32) -> u32,
+) -> u32 {
+    let rest = listeners & listeners.wrapping_sub(1);
+    let recorded = match record(listeners.trailing_zeros() as usize) {
+        true => listeners ^ rest,
+        false => 0,
+    };
+    if rest == 0 {
+        return recorded;
+    }
+    recorded | others(rest)
 }
 
 /// What the options of a macro say.
@@ -70,10 +90,16 @@ pub struct StaticName(pub &'static str);
 
 /// What can be the name of an event.
 #[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the name of an event",
+    label = "neither text nor a `StaticName`",
+    note = "`trace_state!` takes a category, a track and a state"
+)]
 pub trait IntoEventName {
     fn event_name(&self) -> EventName<'_>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: AsRef<str> + ?Sized> IntoEventName for T {
     #[inline(always)]
     fn event_name(&self) -> EventName<'_> {
@@ -88,10 +114,11 @@ impl IntoEventName for StaticName {
     }
 }
 
-/// Writes an event that is nothing but its type, category and name, on the thread's track, now.
+/// Writes an event that is nothing but its type, category and name, on the thread's track, now. Returns for which of the listeners:
+/// not for those that have no memory for it.
 #[doc(hidden)]
 #[inline(always)]
-pub fn emit_plain<C: EventCategory>(category: C, site: &'static CallSite, listeners: u32) {
+pub fn emit_plain<C: EventCategory>(category: C, site: &'static CallSite, listeners: u32) -> u32 {
     match category.dynamic_name() {
         None => emit_site(site, listeners),
         category => emit(
@@ -109,53 +136,117 @@ pub fn emit_plain<C: EventCategory>(category: C, site: &'static CallSite, listen
 }
 
 #[inline(never)]
-fn emit_site(site: &'static CallSite, listeners: u32) {
-    thread::with(|thread| {
-        for slot in slots(listeners) {
+fn emit_site(site: &'static CallSite, listeners: u32) -> u32 {
+    let record = |slot| {
+        let recorded = thread::with(|thread| {
             let written = site.registered().is_some_and(|registered| {
                 registered
                     .prepared
                     .as_ref()
                     .is_some_and(|prepared| thread.write_prepared(slot, prepared, Some(registered.index)))
             });
-            if !written {
-                let event = Event {
-                    kind: site.event,
-                    site: Some(site),
-                    category: None,
-                    name: Name::OfSite,
-                    track: TrackRef::Thread,
-                    timestamp: None,
-                    begun: None,
-                };
-                thread.write(slot, &event, &|_| {});
-            }
-        }
-    });
+            written || write_plain(thread, slot, site)
+        });
+        recorded == Some(true)
+    };
+    one_and_others(listeners, record, |others| emit_site_to_others(site, others))
 }
 
-/// Writes any event.
-#[doc(hidden)]
+#[cold]
 #[inline(never)]
-pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &impl EventFields) {
-    let name = match parts.name {
-        EventName::Dynamic(name) => Some(name),
-        EventName::OfSite | EventName::Static(_) => None,
+fn emit_site_to_others(site: &'static CallSite, listeners: u32) -> u32 {
+    emit_site(site, listeners)
+}
+
+#[cold]
+#[inline(never)]
+fn write_plain(thread: &mut ThreadState, slot: usize, site: &'static CallSite) -> bool {
+    let event = Event {
+        kind: site.event,
+        site: Some(site),
+        category: None,
+        name: Name::OfSite,
+        track: TrackRef::Thread,
+        timestamp: None,
+        begun: None,
     };
-    let is_short =
-        parts.category.is_none() && parts.timestamp.is_none() && !matches!(parts.name, EventName::Static(_));
-    let uuid = parts.track.map(TrackLike::uuid);
-    thread::with(|thread| {
+    thread.write(slot, &event, &|_| {})
+}
+
+/// Writes any event. Returns for which of the listeners, as [`emit_plain`].
+#[doc(hidden)]
+#[inline(always)]
+pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &impl EventFields) -> u32 {
+    // Most of this is known where it is inlined.
+    match (parts.category, parts.timestamp, parts.name) {
+        (None, None, EventName::OfSite) => emit_now(site, listeners, None, parts.track, fields),
+        (None, None, EventName::Dynamic(name)) => emit_now(site, listeners, Some(name), parts.track, fields),
+        _ => emit_long(site, listeners, parts, &|context| fields.write(context)),
+    }
+}
+
+/// Writes an event that happens now, of its site's category, and with its site's name if there is no other.
+#[inline(never)]
+fn emit_now(
+    site: &'static CallSite,
+    listeners: u32,
+    name: Option<&str>,
+    track: Option<&dyn TrackLike>,
+    fields: &impl EventFields,
+) -> u32 {
+    let uuid = track.map(TrackLike::uuid);
+    let record = |slot| {
+        let recorded = thread::with(|thread| {
+            let written = site.registered().is_some_and(|registered| {
+                thread.write_short(slot, site.event, registered, name, uuid, fields)
+            });
+            if written {
+                return true;
+            }
+            let parts = Parts {
+                category: None,
+                name: name.map_or(EventName::OfSite, EventName::Dynamic),
+                track,
+                timestamp: None,
+            };
+            write_long(thread, slot, site, parts, &|context| fields.write(context))
+        });
+        recorded == Some(true)
+    };
+    one_and_others(listeners, record, |others| {
+        emit_to_others(site, others, name, track, fields)
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn emit_to_others(
+    site: &'static CallSite,
+    listeners: u32,
+    name: Option<&str>,
+    track: Option<&dyn TrackLike>,
+    fields: &impl EventFields,
+) -> u32 {
+    emit_now(site, listeners, name, track, fields)
+}
+
+#[inline(never)]
+fn emit_long(
+    site: &'static CallSite,
+    listeners: u32,
+    parts: Parts<'_>,
+    fill: &dyn Fn(&mut EventContext<'_, '_>),
+) -> u32 {
+    let recorded = thread::with(|thread| {
+        let mut recorded = listeners;
         for slot in slots(listeners) {
-            let written = is_short
-                && site.registered().is_some_and(|registered| {
-                    thread.write_short(slot, site.event, registered, name, uuid, fields)
-                });
-            if !written {
-                write_long(thread, slot, site, parts, &|context| fields.write(context));
+            if !write_long(thread, slot, site, parts, fill) {
+                recorded &= !(1 << slot);
             }
         }
+        recorded
     });
+    recorded.unwrap_or(0)
 }
 
 #[cold]
@@ -166,7 +257,7 @@ fn write_long(
     site: &'static CallSite,
     parts: Parts<'_>,
     fill: &dyn Fn(&mut EventContext<'_, '_>),
-) {
+) -> bool {
     let event = Event {
         kind: site.event,
         site: Some(site),
@@ -180,7 +271,7 @@ fn write_long(
         timestamp: parts.timestamp,
         begun: None,
     };
-    thread.write(slot, &event, fill);
+    thread.write(slot, &event, fill)
 }
 
 /// A slice that ends when this is dropped. Made by [`trace_slice!`](crate::trace_slice).
@@ -226,7 +317,7 @@ impl Slice {
 #[derive(Debug)]
 pub struct OpenSlice {
     pub(super) site: &'static CallSite,
-    /// The instances that recorded the beginning.
+    /// The instances that recorded the beginning: an end without one would end another slice.
     pub(super) begun: u32,
     /// How many instances had started by then.
     pub(super) starts: u32,
@@ -247,19 +338,20 @@ impl OpenSlice {
         }
     }
 
-    /// One whose beginning was recorded by these listeners.
+    /// One whose beginning was recorded by these instances, as [`emit`] returns them.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn begun(site: &'static CallSite, listeners: u32, track: Option<&dyn TrackLike>) -> Self {
+    pub fn begun(site: &'static CallSite, recorded: u32, track: Option<&dyn TrackLike>) -> Self {
         Self {
             site,
-            begun: listeners,
+            begun: recorded,
             starts: registry::starts(),
             track: track.map(TrackLike::uuid),
         }
     }
 
     /// Whether anybody records it.
+    #[inline(always)]
     pub fn is_recorded(&self) -> bool {
         self.begun != 0
     }
@@ -291,23 +383,43 @@ impl OpenSlice {
     #[inline(never)]
     fn end(&self) {
         let listeners = self.listeners();
-        thread::with(|thread| {
-            for slot in slots(listeners) {
-                if self.track.is_none() && thread.write_prepared(slot, &SLICE_END, None) {
-                    continue;
-                }
-                let event = Event {
-                    kind: EventType::SliceEnd,
-                    site: None,
-                    category: None,
-                    name: Name::OfSite,
-                    track: self.track.map_or(TrackRef::Thread, TrackRef::Told),
-                    timestamp: None,
-                    begun: Some(self.starts),
-                };
-                thread.write(slot, &event, &|_| {});
-            }
-        });
+        if listeners != 0 {
+            self.end_for(listeners);
+        }
+    }
+
+    #[inline(always)]
+    fn end_for(&self, listeners: u32) -> u32 {
+        let record = |slot| {
+            let recorded = thread::with(|thread| {
+                let written = self.track.is_none() && thread.write_prepared(slot, &SLICE_END, None);
+                written || self.write_end(thread, slot)
+            });
+            recorded == Some(true)
+        };
+        one_and_others(listeners, record, |others| self.end_for_others(others))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_for_others(&self, listeners: u32) -> u32 {
+        slots(listeners).fold(0, |recorded, slot| recorded | self.end_for(1 << slot))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_end(&self, thread: &mut ThreadState, slot: usize) -> bool {
+        let event = Event {
+            kind: EventType::SliceEnd,
+            site: None,
+            category: None,
+            name: Name::OfSite,
+            track: self.track.map_or(TrackRef::Thread, TrackRef::Told),
+            timestamp: None,
+            begun: Some(self.starts),
+        };
+        // If it was lost it is owed.
+        thread.write(slot, &event, &|_| {})
     }
 }
 

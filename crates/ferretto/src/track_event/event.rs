@@ -9,6 +9,7 @@ use ferretto_wire::{Cursor, Writer};
 
 use super::config::TrackEventOptions;
 use super::local_strings::LocalStrings;
+use super::wire::AnnotationFront;
 use crate::debug_annotation::{AnnotationValue, DebugAnnotation};
 use crate::track::Track;
 use crate::track::TrackLike;
@@ -166,11 +167,17 @@ impl<'a, 'w> EventContext<'a, 'w> {
 
     /// Adds a message in a field of this number: of `TrackEvent`, or of an extension of it (1000 to 9999).
     pub fn message(&mut self, number: u32, fill: impl FnOnce(&mut Writer)) -> &mut Self {
-        self.event.writer().nested(number, fill);
+        self.writer().nested(number, fill);
         self
     }
 
-    /// The event, to write any field of it.
+    /// The encoded `TrackEvent` so far, to append fields to.
+    pub fn writer(&mut self) -> &mut Writer {
+        self.event.writer()
+    }
+
+    /// The event, to write any field of it. Of the schema's types, so [not part of what stays stable](crate#stability).
+    #[cfg(feature = "unstable-proto")]
     pub fn proto(&mut self) -> &mut write::TrackEvent<'w> {
         self.event
     }
@@ -295,8 +302,8 @@ float_counter_values!(f32, f64);
 pub trait EventFields {
     fn write(&self, event: &mut EventContext<'_, '_>);
 
-    /// Writes the same into a short event, if it fits. `names` are the ids of annotations' names that are still to come.
-    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>>;
+    /// Writes the same into a short event, if it fits. `names` are those of the annotations that are still to come.
+    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>>;
 }
 
 impl EventFields for () {
@@ -304,7 +311,7 @@ impl EventFields for () {
     fn write(&self, _: &mut EventContext<'_, '_>) {}
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         Some(event)
     }
 }
@@ -317,7 +324,7 @@ impl<First: EventFields, Rest: EventFields> EventFields for (First, Rest) {
     }
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         self.1.put(self.0.put(event, names)?, names)
     }
 }
@@ -334,8 +341,8 @@ impl<T: DebugAnnotation + ?Sized> EventFields for Annotation<'_, T> {
     }
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
-        self.0.as_scalar()?.put(event, *names.next()?)
+    fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
+        self.0.as_scalar()?.put(event, names.next()?)
     }
 }
 
@@ -351,7 +358,7 @@ impl EventFields for FlowField {
     }
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         event.fixed64_field(write::TrackEvent::FLOW_IDS, self.0.id)
     }
 }
@@ -368,7 +375,7 @@ impl EventFields for TerminatingFlowField {
     }
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         event.fixed64_field(write::TrackEvent::TERMINATING_FLOW_IDS, self.0.id)
     }
 }
@@ -385,7 +392,7 @@ impl EventFields for CorrelationField<u64> {
     }
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         event.varint_field(write::TrackEvent::CORRELATION_ID, self.0)
     }
 }
@@ -397,7 +404,7 @@ impl EventFields for CorrelationField<&str> {
     }
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         event.bytes_field(write::TrackEvent::CORRELATION_ID_STR, self.0.as_bytes())
     }
 }
@@ -414,7 +421,7 @@ impl<T: CounterValue> EventFields for Sample<T> {
     }
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         self.0.put(event)
     }
 }
@@ -423,7 +430,19 @@ impl<T: CounterValue> EventFields for Sample<T> {
 #[doc(hidden)]
 pub struct Fill<F>(pub F);
 
-impl<F: Fn(&mut EventContext<'_, '_>)> Fill<F> {
+/// What can stand in a macro without a name in front of it.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither an argument nor an option of an event",
+    label = "not a closure `|event| …`",
+    note = "an argument is written `\"name\" => value`, an option `track = value`"
+)]
+pub trait FillsEvent: Fn(&mut EventContext<'_, '_>) {}
+
+#[diagnostic::do_not_recommend]
+impl<F: Fn(&mut EventContext<'_, '_>)> FillsEvent for F {}
+
+impl<F: FillsEvent> Fill<F> {
     /// Lets closures be written without the type of their argument.
     #[inline(always)]
     pub fn new(fill: F) -> Self {
@@ -431,14 +450,14 @@ impl<F: Fn(&mut EventContext<'_, '_>)> Fill<F> {
     }
 }
 
-impl<F: Fn(&mut EventContext<'_, '_>)> EventFields for Fill<F> {
+impl<F: FillsEvent> EventFields for Fill<F> {
     #[inline(always)]
     fn write(&self, event: &mut EventContext<'_, '_>) {
         (self.0)(event);
     }
 
     #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, u32>) -> Option<Cursor<'w>> {
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         // It may write anything.
         let _ = event;
         None

@@ -2,19 +2,20 @@
 //!
 //! Called when call sites are first used, never per event. Perfetto's ids are those of a sequence; nothing says that two
 //! sequences may not use the same, so each emits what it uses of these tables when it first does ([`super::sequence`]).
+//! Nothing is allocated or freed under the locks, for events wait for them ([`ferretto_client::room`] says why).
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The strings of one field of `InternedData`.
-pub(super) struct Interner(Mutex<Option<Table>>);
+pub(super) struct Interner(Mutex<Table>);
 
 /// See [`Interner::hold`].
-pub(super) struct Held<'a>(MutexGuard<'a, Option<Table>>);
+pub(super) type Held<'a> = MutexGuard<'a, Table>;
 
-#[derive(Default)]
-struct Table {
-    ids: HashMap<&'static str, u32>,
+pub(super) struct Table {
+    ids: HashMap<&'static str, u32, BuildHasherDefault<DefaultHasher>>,
     strings: Vec<&'static str>,
 }
 
@@ -27,33 +28,74 @@ pub(super) static ANNOTATION_NAMES: Interner = Interner::new();
 
 impl Interner {
     const fn new() -> Self {
-        Self(Mutex::new(None))
+        Self(Mutex::new(Table::new()))
     }
 
     /// The id of a string: from 1 on, the same each time.
     pub(super) fn id(&self, string: &'static str) -> u32 {
-        self.with(|table| {
-            *table.ids.entry(string).or_insert_with(|| {
-                table.strings.push(string);
-                table.strings.len() as u32
-            })
-        })
+        let mut spare = Table::new();
+        loop {
+            let mut table = self.hold();
+            if !table.ids.contains_key(string) && table.room() == 0 && spare.room() > table.strings.len() {
+                for string in &table.strings {
+                    spare.add(string);
+                }
+                std::mem::swap(&mut *table, &mut spare);
+            }
+            let id = table.ids.get(string).copied().or_else(|| table.add(string));
+            let needed = 2 * table.strings.len() + 16;
+            drop(table);
+            match id {
+                Some(id) => return id,
+                None => spare = Table::with_room_for(needed),
+            }
+        }
     }
 
     /// The string that has this id.
     pub(super) fn string(&self, id: u32) -> &'static str {
-        self.with(|table| table.strings.get((id as usize).wrapping_sub(1)).copied())
-            .unwrap_or_default()
+        let table = self.hold();
+        let string = table.strings.get((id as usize).wrapping_sub(1));
+        string.copied().unwrap_or_default()
     }
 
     /// Keeps all others out.
     pub(super) fn hold(&self) -> Held<'_> {
         // Nothing panics while it holds the lock, and a table is never half-changed.
-        Held(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    const fn new() -> Self {
+        Self {
+            ids: HashMap::with_hasher(BuildHasherDefault::new()),
+            strings: Vec::new(),
+        }
     }
 
-    fn with<R>(&self, use_table: impl FnOnce(&mut Table) -> R) -> R {
-        use_table(self.hold().0.get_or_insert_default())
+    fn with_room_for(strings: usize) -> Self {
+        Self {
+            ids: HashMap::with_capacity_and_hasher(strings, BuildHasherDefault::new()),
+            strings: Vec::with_capacity(strings),
+        }
+    }
+
+    /// For how many more there is memory.
+    fn room(&self) -> usize {
+        let len = self.strings.len();
+        self.strings.capacity().min(self.ids.capacity()) - len
+    }
+
+    /// Adds a string that is not there, if there is room, and gives it the next id.
+    fn add(&mut self, string: &'static str) -> Option<u32> {
+        if self.room() == 0 {
+            return None;
+        }
+        self.strings.push(string);
+        let id = self.strings.len() as u32;
+        self.ids.insert(string, id);
+        Some(id)
     }
 }
 
@@ -98,6 +140,18 @@ mod tests {
         assert_eq!((one, two), (1, 2));
         assert_eq!(TABLE.id("one"), one);
         assert_eq!((TABLE.string(one), TABLE.string(two)), ("one", "two"));
+    }
+
+    #[test]
+    fn a_table_that_grows_keeps_its_ids() {
+        static TABLE: Interner = Interner::new();
+        let text: &'static str = "x".repeat(1000).leak();
+        for round in 0..2 {
+            for len in 1..=text.len() {
+                assert_eq!(TABLE.id(&text[..len]), len as u32, "round {round}");
+                assert_eq!(TABLE.string(len as u32).len(), len);
+            }
+        }
     }
 
     proptest! {

@@ -1,10 +1,11 @@
 //! The macros that users write; what they have in common is documented in [`super`].
+//!
+//! Their statics have names that no user's constant has: macros do not hide the names of items from what their callers give them.
 
 /// Records a slice from here to the end of the enclosing block.
 ///
-/// The category is a literal, a `&'static` [`Category`](crate::Category) or a [`DynamicCategory`](crate::DynamicCategory). The name is a
-/// literal, which costs two bytes in the trace, or any string, which costs its length; or a [`StaticName`](crate::StaticName).
-/// What else can follow is listed in the [module's documentation](crate::track_event).
+/// The category is a literal, a `&'static` [`Category`](crate::Category) or a [`DynamicCategory`](crate::DynamicCategory). What the name may
+/// be, and what else can follow, is listed in the [module's documentation](crate::track_event).
 ///
 /// ```
 /// use ferretto::trace_event;
@@ -18,7 +19,9 @@
 #[macro_export]
 macro_rules! trace_event {
     ($($event:tt)*) => {
-        let _slice = $crate::trace_slice!($($event)*);
+        // Where an expression is expected the compiler takes this for it, and says that a semicolon is missing.
+        {}
+        let _slice = $crate::__event!(@called "trace_event!" [slice SliceBegin] $($event)*);
     };
 }
 
@@ -31,25 +34,8 @@ macro_rules! trace_event {
 /// ```
 #[macro_export]
 macro_rules! trace_slice {
-    ($category:expr, $name:literal $(,)?) => {{
-        static SITE: $crate::private::CallSite =
-            $crate::private::CallSite::new($crate::private::EventType::SliceBegin, $name, &[]);
-        let category = $category;
-        let listeners = $crate::private::EventCategory::listeners(category, &SITE);
-        $crate::Slice::new(if listeners == 0 {
-            $crate::private::OpenSlice::none(&SITE)
-        } else {
-            $crate::private::emit_plain(category, &SITE, listeners);
-            $crate::private::OpenSlice::begun(&SITE, listeners, $crate::private::None)
-        })
-    }};
-    ($category:expr, $name:literal, $($rest:tt)+) => {
-        $crate::__event!(@options slice SliceBegin $category, $name, ($crate::private::EventName::OfSite);
-            [] [$crate::private::None] [$crate::private::None] []; $($rest)+)
-    };
-    ($category:expr, $name:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options slice SliceBegin $category, "", ($crate::private::IntoEventName::event_name(&$name));
-            [] [$crate::private::None] [$crate::private::None] []; $($($rest)*)?)
+    ($($event:tt)*) => {
+        $crate::__event!(@called "trace_slice!" [slice SliceBegin] $($event)*)
     };
 }
 
@@ -66,20 +52,19 @@ macro_rules! trace_slice {
 /// ```
 #[macro_export]
 macro_rules! trace_event_begin {
-    ($category:expr, $($event:tt)+) => {
-        $crate::__event!(@named SliceBegin $category, $($event)+)
+    ($($event:tt)*) => {
+        $crate::__event!(@called "trace_event_begin!" [emit LooseBegin] $($event)*)
     };
 }
 
 /// Ends the slice that began last on this thread, or on the track given. Takes no name.
 #[macro_export]
 macro_rules! trace_event_end {
-    ($category:expr $(,)?) => {
-        $crate::__event!(@named SliceEnd $category, "")
-    };
     ($category:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options emit SliceEnd $category, "", ($crate::private::EventName::OfSite);
-            [] [$crate::private::None] [$crate::private::None] []; $($($rest)*)?)
+        $crate::__event!(@options ["trace_event_end!" [emit LooseEnd] ($category) (static "")] [] [] [] []; $($($rest)*)?)
+    };
+    ($($wrong:tt)*) => {
+        $crate::__event!(@too_little "trace_event_end!" "a category"; $($wrong)*)
     };
 }
 
@@ -90,8 +75,8 @@ macro_rules! trace_event_end {
 /// ```
 #[macro_export]
 macro_rules! trace_event_instant {
-    ($category:expr, $($event:tt)+) => {
-        $crate::__event!(@named Instant $category, $($event)+)
+    ($($event:tt)*) => {
+        $crate::__event!(@called "trace_event_instant!" [emit Instant] $($event)*)
     };
 }
 
@@ -106,20 +91,38 @@ macro_rules! trace_event_instant {
 /// trace_counter!("memory", "Objects", 12);
 /// trace_counter!("memory", &HEAP, 4096, timestamp = ferretto::clock::now());
 /// ```
+///
+/// A name is a literal, `concat!(…)` or another macro of the compiler's that makes one, or `const { NAME }`.
 #[macro_export]
 macro_rules! trace_counter {
     ($category:expr, $name:literal, $value:expr $(, $($rest:tt)*)?) => {{
-        static TRACK: $crate::track::CounterTrack<'static> = $crate::track::CounterTrack::new($name);
-        $crate::trace_counter!($category, &TRACK, $value $(, $($rest)*)?)
+        static __FERRETTO_TRACK: $crate::track::CounterTrack<'static> = $crate::track::CounterTrack::new($name);
+        $crate::trace_counter!($category, &__FERRETTO_TRACK, $value $(, $($rest)*)?)
     }};
+    ($category:expr, const $name:block, $value:expr $(, $($rest:tt)*)?) => {{
+        static __FERRETTO_TRACK: $crate::track::CounterTrack<'static> = $crate::track::CounterTrack::new($name);
+        $crate::trace_counter!($category, &__FERRETTO_TRACK, $value $(, $($rest)*)?)
+    }};
+    ($category:expr, concat!($($parts:tt)*), $($rest:tt)+) => {
+        $crate::trace_counter!($category, const { ::core::concat!($($parts)*) }, $($rest)+)
+    };
+    ($category:expr, stringify!($($parts:tt)*), $($rest:tt)+) => {
+        $crate::trace_counter!($category, const { ::core::stringify!($($parts)*) }, $($rest)+)
+    };
+    ($category:expr, module_path!(), $($rest:tt)+) => {
+        $crate::trace_counter!($category, const { ::core::module_path!() }, $($rest)+)
+    };
     ($category:expr, $track:expr, $value:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options emit Counter $category, "", ($crate::private::EventName::OfSite);
-            [] [$crate::private::Some(&$track as &dyn $crate::track::TrackLike)] [$crate::private::None]
-            [$crate::private::Sample($value),]; $($($rest)*)?)
+        $crate::__event!(@options ["trace_counter!" [emit Counter] ($category) (static "")]
+            [] [&$track as &dyn $crate::track::TrackLike] [] [$crate::private::Sample($value),]; $($($rest)*)?)
+    };
+    ($($wrong:tt)*) => {
+        $crate::__event!(@too_little "trace_counter!" "a category, a name or track, and a value"; $($wrong)*)
     };
 }
 
-/// Records the state that something is in from now on: on a [`StateTrack`](crate::track::StateTrack), until the next one there.
+/// Records the state that something is in from now on, until the next one: of this name, which the process then has, or on a
+/// [`StateTrack`](crate::track::StateTrack).
 ///
 /// ```
 /// use ferretto::trace_state;
@@ -127,20 +130,25 @@ macro_rules! trace_counter {
 ///
 /// static CONNECTION: StateTrack = StateTrack::new("Connection");
 ///
-/// trace_state!("network", "Connecting", &CONNECTION);
-/// trace_state!("network", format!("Retry {}", 3), &CONNECTION, "reason" => "timeout");
+/// trace_state!("network", &CONNECTION, "Connecting");
+/// trace_state!("network", &CONNECTION, format!("Retry {}", 3), "reason" => "timeout");
+/// trace_state!("network", "Radio", "Asleep");
 /// ```
+///
+/// To read states takes Perfetto's UI or trace processor of version 57 (June 2026) or later, which has them in a table `state`. Earlier ones do
+/// not know such events.
 #[macro_export]
 macro_rules! trace_state {
-    ($category:expr, $state:literal, $track:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options emit State $category, $state, ($crate::private::EventName::OfSite);
-            [] [$crate::private::Some(&$track as &dyn $crate::track::TrackLike)] [$crate::private::None] [];
-            $($($rest)*)?)
+    ($category:expr, $name:literal, $($state:tt)+) => {{
+        static __FERRETTO_TRACK: $crate::track::StateTrack<'static> = $crate::track::StateTrack::new($name);
+        $crate::trace_state!($category, &__FERRETTO_TRACK, $($state)+)
+    }};
+    ($category:expr, $track:expr, $($state:tt)+) => {
+        $crate::__event!(@named "trace_state!" [emit State] ($category)
+            [&$track as &dyn $crate::track::TrackLike]; $($state)+)
     };
-    ($category:expr, $state:expr, $track:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options emit State $category, "", ($crate::private::IntoEventName::event_name(&$state));
-            [] [$crate::private::Some(&$track as &dyn $crate::track::TrackLike)] [$crate::private::None] [];
-            $($($rest)*)?)
+    ($($wrong:tt)*) => {
+        $crate::__event!(@too_little "trace_state!" "a category, a name or track, and a state"; $($wrong)*)
     };
 }
 
@@ -153,127 +161,275 @@ macro_rules! trace_state {
 /// ```
 #[macro_export]
 macro_rules! trace_category_enabled {
-    ($category:expr) => {{
-        static SITE: $crate::private::CallSite =
+    ($category:expr $(,)?) => {{
+        static __FERRETTO_SITE: $crate::private::CallSite =
             $crate::private::CallSite::new($crate::private::EventType::Instant, "", &[]);
-        $crate::private::EventCategory::listeners($category, &SITE) != 0
+        $crate::private::EventCategory::is_enabled($category, &__FERRETTO_SITE)
     }};
 }
 
-/// What the macros of events have in common. Collects annotations' names, the track, the timestamp and other fields, then emits.
+/// What the macros of events have in common: a category, a name, and options one at a time, until the event can be emitted.
+///
+/// What is known of an event so far is its *head*, `[macro [how type] (category) (name)]`, where the name is `(static constant)` or
+/// `(dynamic expression)`; and its names of annotations, track, timestamp and fields, each in brackets.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __event {
-    (@named $event:ident $category:expr, $name:literal $(,)?) => {{
-        static SITE: $crate::private::CallSite =
-            $crate::private::CallSite::new($crate::private::EventType::$event, $name, &[]);
-        let category = $category;
-        let listeners = $crate::private::EventCategory::listeners(category, &SITE);
-        if listeners != 0 {
-            $crate::private::emit_plain(category, &SITE, listeners);
-        }
-    }};
-    (@named $event:ident $category:expr, $name:literal, $($rest:tt)+) => {
-        $crate::__event!(@options emit $event $category, $name, ($crate::private::EventName::OfSite);
-            [] [$crate::private::None] [$crate::private::None] []; $($rest)+)
+    // --- The category. ---
+    (@called $macro:literal $kind:tt $category:expr, $($event:tt)+) => {
+        $crate::__event!(@named $macro $kind ($category) []; $($event)+)
     };
-    (@named $event:ident $category:expr, $name:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options emit $event $category, "", ($crate::private::IntoEventName::event_name(&$name));
-            [] [$crate::private::None] [$crate::private::None] []; $($($rest)*)?)
+    (@called $macro:literal $kind:tt $($wrong:tt)*) => {
+        $crate::__event!(@too_little $macro "a category and a name"; $($wrong)*)
+    };
+    (@too_little $macro:literal $needed:literal; $($category:expr $(, $name:expr)? $(,)?)?) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "` needs ", $needed))
+    };
+    (@too_little $macro:literal $needed:literal; $($wrong:tt)*) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: a `,` is missing in `", ::core::stringify!($($wrong)*), "`"))
     };
 
-    // Options, one at a time: [names] [track] [timestamp] [fields]; what is left
-    (@options $how:ident $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        [$($names:expr,)*] [$track:expr] [$timestamp:expr] [$($fields:expr,)*];
+    // --- The name. ---
+    (@named $macro:literal $kind:tt $category:tt $track:tt; $name:literal $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options [$macro $kind $category (static $name)] [] $track [] []; $($($rest)*)?)
+    };
+    (@named $macro:literal $kind:tt $category:tt $track:tt; concat!($($of:tt)*) $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options [$macro $kind $category (static ::core::concat!($($of)*))] [] $track [] []; $($($rest)*)?)
+    };
+    (@named $macro:literal $kind:tt $category:tt $track:tt; stringify!($($of:tt)*) $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options [$macro $kind $category (static ::core::stringify!($($of)*))] [] $track [] []; $($($rest)*)?)
+    };
+    (@named $macro:literal $kind:tt $category:tt $track:tt; module_path!() $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options [$macro $kind $category (static ::core::module_path!())] [] $track [] []; $($($rest)*)?)
+    };
+    (@named $macro:literal $kind:tt $category:tt $track:tt; const $name:block $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options [$macro $kind $category (static $name)] [] $track [] []; $($($rest)*)?)
+    };
+    (@named $macro:literal $kind:tt $category:tt $track:tt; $name:ident $(, $($rest:tt)*)?) => {
+        $crate::private::if_constant!($name {
+            $crate::__event!(@options [$macro $kind $category (static $crate::private::ConstantName(&$name).get())]
+                [] $track [] []; $($($rest)*)?)
+        } {
+            $crate::__event!(@options [$macro $kind $category (dynamic $crate::private::IntoEventName::event_name(&$name))]
+                [] $track [] []; $($($rest)*)?)
+        })
+    };
+    // No variable has such a path, so it is of something constant: what that is shows in its type.
+    (@named $macro:literal $kind:tt $category:tt $track:tt; $first:ident $(:: $next:ident)+ $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options [$macro $kind $category
+            (dynamic match &$crate::private::NameOfPath($first $(:: $next)+) {
+                name => { #[allow(unused_imports)] use $crate::private::IntoEventName as _; name.event_name() }
+            })]
+            [] $track [] []; $($($rest)*)?)
+    };
+    (@named $macro:literal $kind:tt $category:tt $track:tt; $name:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options [$macro $kind $category (dynamic $crate::private::IntoEventName::event_name(&$name))]
+            [] $track [] []; $($($rest)*)?)
+    };
+    (@named $macro:literal $kind:tt $category:tt $track:tt; $($wrong:tt)*) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: a `,` is missing after the name, in `",
+            ::core::stringify!($($wrong)*), "`"))
+    };
+
+    // --- Options, one at a time: head [names] [track] [timestamp] [fields]; what is left. ---
+    (@options [$macro:literal [$how:ident $($kind:tt)*] $($head:tt)*] $names:tt $track:tt $timestamp:tt $fields:tt;) => {
+        $crate::__event!(@$how [$($kind)* $($head)*] $names $track $timestamp $fields)
+    };
+    (@options $head:tt [$($names:expr,)*] $track:tt $timestamp:tt [$($fields:expr,)*];
         $annotation:literal => $value:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options $how $event $category, $name, ($dynamic);
-            [$($names,)* $annotation,] [$track] [$timestamp] [$($fields,)* $crate::private::Annotation(&$value),];
+        $crate::__event!(@options $head [$($names,)* $annotation,] $track $timestamp
+            [$($fields,)* $crate::private::Annotation(&$value),]; $($($rest)*)?)
+    };
+    (@options [$macro:literal [emit Counter] $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; track = $($rest:tt)*) => {
+        ::core::compile_error!("`trace_counter!` takes no option `track`: its track is its second argument")
+    };
+    (@options [$macro:literal [emit State] $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; track = $($rest:tt)*) => {
+        ::core::compile_error!("`trace_state!` takes no option `track`: its track is its second argument")
+    };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt $fields:tt; track = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names [&$value as &dyn $crate::track::TrackLike] $timestamp $fields;
             $($($rest)*)?)
     };
-    (@options $how:ident $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        $names:tt [$track:expr] $timestamp:tt $fields:tt; track = $value:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options $how $event $category, $name, ($dynamic);
-            $names [$crate::private::Some(&$value as &dyn $crate::track::TrackLike)] $timestamp $fields;
+    (@options $head:tt $names:tt $track:tt $timestamp:tt $fields:tt; timestamp = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track [$crate::private::Timestamp::from($value)] $fields;
             $($($rest)*)?)
     };
-    (@options $how:ident $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        $names:tt $track:tt [$timestamp:expr] $fields:tt; timestamp = $value:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options $how $event $category, $name, ($dynamic);
-            $names $track [$crate::private::Some($crate::private::Timestamp::from($value))] $fields;
-            $($($rest)*)?)
-    };
-    (@options $how:ident $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; flow = $value:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options $how $event $category, $name, ($dynamic); $names $track $timestamp
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; flow = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
             [$($fields,)* $crate::private::FlowField($crate::Flow::from($value)),]; $($($rest)*)?)
     };
-    (@options $how:ident $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; terminating_flow = $value:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options $how $event $category, $name, ($dynamic); $names $track $timestamp
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        terminating_flow = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
             [$($fields,)* $crate::private::TerminatingFlowField($crate::Flow::from($value)),]; $($($rest)*)?)
     };
-    (@options $how:ident $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; correlation_id = $value:expr $(, $($rest:tt)*)?) => {
-        $crate::__event!(@options $how $event $category, $name, ($dynamic); $names $track $timestamp
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        correlation_id = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
             [$($fields,)* $crate::private::CorrelationField($value),]; $($($rest)*)?)
     };
-    (@options $how:ident $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; $fill:expr $(,)?) => {
-        $crate::__event!(@$how $event $category, $name, ($dynamic); $names $track $timestamp
-            [$($fields,)* $crate::private::Fill::new($fill),])
+
+    // What is no option, nor an argument. Literals and `name =` cannot begin a closure.
+    (@options [$macro:literal [emit LooseEnd] $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $name:literal $(, $($rest:tt)*)?) => {
+        ::core::compile_error!(::core::concat!("`trace_event_end!` takes no name: it ends the slice that began last; `",
+            ::core::stringify!($name), "` is too much"))
     };
-    (@options $how:ident $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        $names:tt $track:tt $timestamp:tt $fields:tt; $(,)?) => {
-        $crate::__event!(@$how $event $category, $name, ($dynamic); $names $track $timestamp $fields)
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $annotation:literal => $(, $($rest:tt)*)?) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: the argument `", ::core::stringify!($annotation), "` has no value"))
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $annotation:literal => $($rest:tt)*) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: a `,` is missing after the value of the argument `",
+            ::core::stringify!($annotation), "`: `", ::core::stringify!($($rest)*), "`"))
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $annotation:literal $($rest:tt)*) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: an argument is written `\"name\" => value`, but `",
+            ::core::stringify!($annotation), "` is without `=> value`"))
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $annotation:ident => $($rest:tt)*) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: the name of an argument is a literal: write `\"",
+            ::core::stringify!($annotation), "\" => value`"))
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; track = $($rest:tt)*) => {
+        $crate::__event!(@incomplete $macro track $($rest)*)
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; timestamp = $($rest:tt)*) => {
+        $crate::__event!(@incomplete $macro timestamp $($rest)*)
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; flow = $($rest:tt)*) => {
+        $crate::__event!(@incomplete $macro flow $($rest)*)
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; terminating_flow = $($rest:tt)*) => {
+        $crate::__event!(@incomplete $macro terminating_flow $($rest)*)
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; correlation_id = $($rest:tt)*) => {
+        $crate::__event!(@incomplete $macro correlation_id $($rest)*)
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $option:ident = $($rest:tt)*) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: unknown option `", ::core::stringify!($option),
+            "`; options are `track`, `timestamp`, `flow`, `terminating_flow` and `correlation_id`, and an argument is written `\"",
+            ::core::stringify!($option), "\" => value`"))
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $option:ident : $value:expr $(, $($rest:tt)*)?) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: an option is written `", ::core::stringify!($option),
+            " = value`, and an argument `\"", ::core::stringify!($option), "\" => value`"))
+    };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; $fill:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
+            [$($fields,)* $crate::private::Fill::new($fill),]; $($($rest)*)?)
+    };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $($wrong:tt)*) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: this is no option, argument or closure, or a `,` is missing: `",
+            ::core::stringify!($($wrong)*), "`"))
+    };
+    (@incomplete $macro:literal $option:ident $(, $($rest:tt)*)?) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: the option `", ::core::stringify!($option), "` has no value"))
+    };
+    (@incomplete $macro:literal $option:ident $($rest:tt)*) => {
+        ::core::compile_error!(::core::concat!("`", $macro, "`: a `,` is missing after the value of the option `",
+            ::core::stringify!($option), "`: `", ::core::stringify!($($rest)*), "`"))
     };
 
-    (@emit $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        [$($names:expr,)*] [$track:expr] [$timestamp:expr] [$($fields:expr,)*]) => {{
-        static SITE: $crate::private::CallSite =
-            $crate::private::CallSite::new($crate::private::EventType::$event, $name, &[$($names),*]);
+    // --- Emitting: [type category name] [names] [track] [timestamp] [fields]. ---
+    (@emit [$event:ident ($category:expr) (static $name:expr)] [] [] [] []) => {{
+        static __FERRETTO_SITE: $crate::private::CallSite =
+            $crate::private::CallSite::new($crate::private::EventType::$event, $name, &[]);
         let category = $category;
-        let listeners = $crate::private::EventCategory::listeners(category, &SITE);
+        let listeners = $crate::private::EventCategory::listeners(category, &__FERRETTO_SITE);
+        if listeners != 0 {
+            $crate::private::emit_plain(category, &__FERRETTO_SITE, listeners);
+        }
+    }};
+    (@emit [$event:ident ($category:expr) $name:tt] [$($names:expr,)*] $track:tt $timestamp:tt [$($fields:expr,)*]) => {{
+        static __FERRETTO_SITE: $crate::private::CallSite = $crate::private::CallSite::new(
+            $crate::private::EventType::$event, $crate::__event!(@known $name), &[$($names),*]);
+        let category = $category;
+        let listeners = $crate::private::EventCategory::listeners(category, &__FERRETTO_SITE);
         if listeners != 0 {
             $crate::private::emit(
-                &SITE,
+                &__FERRETTO_SITE,
                 listeners,
                 $crate::private::Parts {
                     category: $crate::private::EventCategory::dynamic_name(&category),
-                    name: $dynamic,
-                    track: $track,
-                    timestamp: $timestamp,
+                    name: $crate::__event!(@made $name),
+                    track: $crate::__event!(@option $track),
+                    timestamp: $crate::__event!(@option $timestamp),
                 },
                 &$crate::__event!(@list $($fields,)*),
             );
         }
     }};
-    (@slice $event:ident $category:expr, $name:expr, ($dynamic:expr);
-        [$($names:expr,)*] [$track:expr] [$timestamp:expr] [$($fields:expr,)*]) => {{
-        static SITE: $crate::private::CallSite =
-            $crate::private::CallSite::new($crate::private::EventType::$event, $name, &[$($names),*]);
+    (@slice [$event:ident ($category:expr) (static $name:expr)] [] [] [] []) => {{
+        static __FERRETTO_SITE: $crate::private::CallSite =
+            $crate::private::CallSite::new($crate::private::EventType::$event, $name, &[]);
         let category = $category;
-        let listeners = $crate::private::EventCategory::listeners(category, &SITE);
+        let listeners = $crate::private::EventCategory::slice_listeners(category, &__FERRETTO_SITE);
         $crate::Slice::new(if listeners == 0 {
-            $crate::private::OpenSlice::none(&SITE)
+            $crate::private::OpenSlice::none(&__FERRETTO_SITE)
         } else {
-            match $track {
-                track => {
-                    $crate::private::emit(
-                        &SITE,
-                        listeners,
-                        $crate::private::Parts {
-                            category: $crate::private::EventCategory::dynamic_name(&category),
-                            name: $dynamic,
-                            track,
-                            timestamp: $timestamp,
-                        },
-                        &$crate::__event!(@list $($fields,)*),
-                    );
-                    $crate::private::OpenSlice::begun(&SITE, listeners, track)
-                }
+            let recorded = $crate::private::emit_plain(category, &__FERRETTO_SITE, listeners);
+            $crate::private::OpenSlice::begun(&__FERRETTO_SITE, recorded, $crate::private::None)
+        })
+    }};
+    (@slice [$event:ident ($category:expr) $name:tt] [$($names:expr,)*] $track:tt $timestamp:tt [$($fields:expr,)*]) => {{
+        static __FERRETTO_SITE: $crate::private::CallSite = $crate::private::CallSite::new(
+            $crate::private::EventType::$event, $crate::__event!(@known $name), &[$($names),*]);
+        let category = $category;
+        let listeners = $crate::private::EventCategory::slice_listeners(category, &__FERRETTO_SITE);
+        $crate::Slice::new(if listeners == 0 {
+            $crate::private::OpenSlice::none(&__FERRETTO_SITE)
+        } else {
+            match $crate::__event!(@option $track) {
+                track => $crate::__event!(@begun category listeners $name track $timestamp [$($fields,)*]),
             }
         })
     }};
+    (@async_slice [$event:ident ($category:expr) $name:tt] [$($names:expr,)*] $track:tt $timestamp:tt $fields:tt) => {{
+        static __FERRETTO_SITE: $crate::private::CallSite = $crate::private::CallSite::new(
+            $crate::private::EventType::$event, $crate::__event!(@known $name), &[$($names),*]);
+        let category = $category;
+        let listeners = $crate::private::EventCategory::slice_listeners(category, &__FERRETTO_SITE);
+        if listeners == 0 {
+            $crate::future::AsyncSlice::none()
+        } else {
+            $crate::__event!(@async_begun category listeners $name $track $timestamp $fields)
+        }
+    }};
+    (@async_begun $category:ident $listeners:ident $name:tt [] $timestamp:tt $fields:tt) => {{
+        static __FERRETTO_LANES: $crate::future::Lanes = $crate::future::Lanes::new($crate::__event!(@of_lanes $name));
+        let mut place = $crate::private::None;
+        let track = $crate::private::Some(__FERRETTO_LANES.take_for(&mut place) as &dyn $crate::track::TrackLike);
+        let slice = $crate::__event!(@begun $category $listeners $name track $timestamp $fields);
+        $crate::future::AsyncSlice::begun(slice, place)
+    }};
+    (@async_begun $category:ident $listeners:ident $name:tt $track:tt $timestamp:tt $fields:tt) => {
+        match $crate::__event!(@option $track) {
+            track => $crate::future::AsyncSlice::begun(
+                $crate::__event!(@begun $category $listeners $name track $timestamp $fields), $crate::private::None),
+        }
+    };
+    (@begun $category:ident $listeners:ident $name:tt $track:ident $timestamp:tt [$($fields:expr,)*]) => {{
+        let recorded = $crate::private::emit(
+            &__FERRETTO_SITE,
+            $listeners,
+            $crate::private::Parts {
+                category: $crate::private::EventCategory::dynamic_name(&$category),
+                name: $crate::__event!(@made $name),
+                track: $track,
+                timestamp: $crate::__event!(@option $timestamp),
+            },
+            &$crate::__event!(@list $($fields,)*),
+        );
+        $crate::private::OpenSlice::begun(&__FERRETTO_SITE, recorded, $track)
+    }};
+    (@of_lanes (static $name:expr)) => { $name };
+    (@of_lanes (dynamic $name:expr)) => { ::core::module_path!() };
+    // The name as the call site knows it, and as the event brings it.
+    (@known (static $name:expr)) => { $name };
+    (@known (dynamic $name:expr)) => { "" };
+    (@made (static $name:expr)) => { $crate::private::EventName::OfSite };
+    (@made (dynamic $name:expr)) => { $name };
+    (@option []) => { $crate::private::None };
+    (@option [$value:expr]) => { $crate::private::Some($value) };
     (@list) => { () };
     (@list $first:expr, $($rest:expr,)*) => { ($first, $crate::__event!(@list $($rest,)*)) };
 }

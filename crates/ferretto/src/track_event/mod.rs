@@ -6,13 +6,24 @@
 //! [`trace_state!`](crate::trace_state) a state. [`trace_function`](macro@crate::trace_function) makes a slice of a function, and
 //! [`future`](crate::future) slices of what is asynchronous.
 //!
-//! Macros of events take a category first, then a name, then in any order:
+//! Macros of events take a category first, then a name. A name that is part of the program costs two bytes in the trace; any other costs its
+//! length, each time:
+//!
+//! | name | |
+//! |---|---|
+//! | `"name"`, `concat!(…)`, `stringify!(…)`, `module_path!()` | part of the program |
+//! | `NAME` | a constant or a `static` (of type `&'static str`), if it is written in capitals; variables written so are refused |
+//! | `const { … }` | whatever can be computed when the program is compiled |
+//! | `module::NAME`, `Self::NAME` | remembered by its address, as a [`StaticName`] |
+//! | `name`, `format!(…)`, `&event.name`, … | any string, made when the event happens |
+//!
+//! Then follow in any order:
 //!
 //! | | |
 //! |---|---|
-//! | `"name" => value` | an argument ([`DebugAnnotation`](crate::debug_annotation::DebugAnnotation)) |
+//! | `"name" => value` | an argument ([`DebugAnnotation`](crate::debug_annotation::DebugAnnotation)); in SQL `extract_arg(arg_set_id, 'debug.name')` |
 //! | `track = track` | the track that the event is on, if not the thread's ([`crate::track`]) |
-//! | `timestamp = time` | when it happened, if not now ([`Timestamp`], or nanoseconds of trace time) |
+//! | `timestamp = time` | when it happened, if not now ([`Timestamp`], `Instant`, `SystemTime`, or nanoseconds of trace time) |
 //! | `flow = flow`, `terminating_flow = flow` | arrows between events ([`Flow`], or a number) |
 //! | `correlation_id = id` | a number or text that events which belong together share |
 //! | <code>&#124;event&#124; …</code> | anything else ([`EventContext`]) |
@@ -27,26 +38,42 @@
 mod call_site;
 mod category;
 mod config;
+mod constant_name;
 mod dynamic_site;
 mod emit;
+mod ends;
 mod event;
 mod interning;
 mod local_strings;
 mod macros;
+pub(crate) mod observer;
+mod open_slices;
 mod registry;
+mod sampling;
 mod sequence;
 mod source;
 #[cfg(test)]
 pub(crate) mod tests;
 mod thread;
+mod timestamp;
 mod wire;
 
+use std::time::Duration;
+
+use ferretto_ipc::channel::{Nothing, channel};
+
+use crate::muxer;
+use crate::off::OFF;
+use crate::session::SessionError;
 pub use category::{Category, DynamicCategory};
 pub use emit::{Slice, StaticName};
 pub use event::{CounterValue, EventContext, Flow, LogPriority};
+pub use observer::{ObservedSession, Observing, SessionEvent, observe_category, observe_sessions};
 pub(crate) use registry::{hold_for_fork, release_after_fork};
-pub use sequence::Timestamp;
+pub use sampling::SampledCategory;
 pub(crate) use source::register;
+pub(crate) use thread::{LockedConfined, confine, lock_confined, unconfined};
+pub use timestamp::Timestamp;
 
 /// By which configs know this data source.
 pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
@@ -55,14 +82,16 @@ pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
 #[doc(hidden)]
 pub mod private {
     pub use super::call_site::{CallSite, EventCategory};
+    pub use super::constant_name::{ConstantName, NameOfPath};
     pub use super::dynamic_site::{
         Begun, EncodedAnnotations, ForkLocks, KeptAnnotations, anyone_listens, hold_over_forks,
-        observe_sessions,
     };
     pub use super::emit::{EventName, IntoEventName, OpenSlice, Parts, emit, emit_plain};
+    pub use super::ends::{call, mark_error};
     pub use super::event::{Annotation, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField};
-    pub use super::sequence::Timestamp;
-    pub use super::wire::EventType;
+    pub use super::timestamp::Timestamp;
+    pub use super::wire::{AnnotationFront, EventType};
+    pub use ferretto_macros::if_constant;
     pub use std::option::Option::{None, Some};
 }
 
@@ -70,12 +99,16 @@ pub mod private {
 ///
 /// Without this a category is known once an event of it could have happened.
 pub fn register_categories(categories: &[&'static Category]) {
-    registry::register_categories(categories);
+    if !OFF {
+        registry::register_categories(categories);
+    }
 }
 
 /// Keeps categories whose names begin with one of these from services: they can be recorded, but are not listed.
 pub fn add_test_category_prefixes(prefixes: &[&'static str]) {
-    registry::add_test_category_prefixes(prefixes);
+    if !OFF {
+        registry::add_test_category_prefixes(prefixes);
+    }
 }
 
 /// Has this thread's sequences tell what tracks that they told of before are now. Those of other threads do so with their next events.
@@ -83,8 +116,98 @@ pub(crate) fn describe_changed_tracks() {
     thread::with_existing(sequence::ThreadState::describe_changed_tracks);
 }
 
-/// How many events were not recorded because they happened while another was being written on the same thread: from a
-/// `Display` of the user's, say.
+/// How many instances have started so far.
+pub(crate) fn starts() -> u32 {
+    registry::starts()
+}
+
+/// Hands what this process has recorded so far to the services that record it, and waits until they have it: for this long at most.
+///
+/// What the calling thread has recorded is in the sessions' buffers then, and can be read. Of what other threads have recorded, the chunk of
+/// shared memory that each is filling (4 KB or less, usually) is not: the service takes what is in there when a session is
+/// [flushed](crate::Session::flush) or stopped, or when this process ends. So the machine's service loses nothing of all that if the
+/// process is killed right after. The service in this process ends with it, and has saved what its sessions have written into files.
+///
+/// It takes a round trip to each service: for moments that matter, not for every event.
+///
+/// ```
+/// # use std::time::Duration;
+/// ferretto::trace_event_instant!("app", "About to do what may end badly");
+/// if let Err(error) = ferretto::flush(Duration::from_secs(1)) {
+///     eprintln!("{error}");
+/// }
+/// ```
+///
+/// Does nothing while nobody records.
+///
+/// # Errors
+/// If a service has not answered in time or is gone, or if this is the SDK's thread, on which callbacks run: it would wait for itself.
+pub fn flush(at_most: Duration) -> Result<(), SessionError> {
+    const REQUEST: &str = "flush";
+    if !registry::anyone_listens() {
+        return Ok(());
+    }
+    thread::with_existing(sequence::ThreadState::commit);
+    if muxer::on_own_thread() {
+        return Err(SessionError::OnSdkThread { request: REQUEST });
+    }
+    let (done, is_done) = channel();
+    muxer::post(muxer::Command::Sync(Box::new(move || {
+        let _ = done.send(());
+    })));
+    is_done.receive_within(at_most).map_err(|nothing| match nothing {
+        Nothing::SoFar => SessionError::TimedOut {
+            request: REQUEST,
+            after: at_most,
+        },
+        Nothing::EverAgain => {
+            SessionError::Disconnected("the connection to a service that records was lost".into())
+        }
+    })
+}
+
+/// Calls `trace`, whose events on this thread neither wait for a lock nor allocate nor free memory nor change `errno`. What cannot be recorded
+/// so is dropped, and [counted](nested_events).
+///
+/// For **signal handlers**: the code that a handler interrupts may be in `malloc`, or hold a lock. An event in a handler has to be in here; here it
+/// is async-signal-safe. And for **allocators**, and whatever else an allocator calls, that trace while they hold a lock of
+/// their own. Allocators that hold none need nothing: the SDK knows where it allocates itself.
+///
+/// An event is recorded in here if
+/// - its thread has recorded something outside, in this session and since the session last cleared its incremental state (by default, ring buffers
+///   have that done every five seconds);
+/// - so has this call site, on this thread;
+/// - it is on the thread's own track, or on one that this thread has used likewise;
+/// - its arguments are few: numbers, `bool`s, short strings;
+/// - the chunk of shared memory that the thread has in hand has room: it holds some kilobytes, and a new one is taken outside only;
+/// - the session wants the usual timestamps, and no thread times.
+///
+/// So record something on each thread now and then. Slices on the thread's track nest, whatever is dropped.
+///
+/// ```
+/// extern "C" fn on_alarm(_signal: i32) {
+///     ferretto::without_waiting(|| ferretto::trace_event_instant!("signals", "Alarm"));
+/// }
+/// ```
+pub fn without_waiting<R>(trace: impl FnOnce() -> R) -> R {
+    let _confined = thread::confine();
+    trace()
+}
+
+/// How many events were not recorded because of where they happened, since the process started:
+/// - while another was being written on the same thread: in a `Display` of the user's, say;
+/// - in an allocator that the SDK itself has called, where they would have needed memory or a lock themselves;
+/// - in [`without_waiting`], where they would have needed the same;
+/// - while the process forked.
+///
+/// An event that two sessions would have recorded may count twice.
 pub fn nested_events() -> u64 {
     thread::nested_events()
+}
+
+/// How many slices of this process have ended and stay open in traces, because their ends were lost for want of shared memory. Such ends
+/// are written as soon as there is memory again, with their times. These were the exceptions: more than 4096 were to be written, or their thread
+/// has ended before there was memory.
+pub fn slices_left_open() -> u64 {
+    sequence::slices_left_open()
 }

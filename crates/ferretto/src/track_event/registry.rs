@@ -1,12 +1,14 @@
 //! Who listens to what: all categories, all call sites that were used, all instances that record.
 //!
 //! One lock, taken when a site is first used and when instances start and stop, never per event but for those of
-//! a category that is only known then. Under it, and nowhere else, the masks of call sites change.
+//! a category that is only known then. Under it, and nowhere else, the masks of call sites change. Nothing is allocated or freed under it,
+//! and nothing of the application's is called: [`ferretto_client::room`] says why. Confined threads ([`super::thread`]) never wait for it.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ferretto_client::room::lock_with_room;
 use ferretto_client::trace_writer::PreparedPacket;
 use ferretto_proto::messages::{TrackEventCategory, TrackEventDescriptor};
 
@@ -15,9 +17,13 @@ use super::category::{Category, Listing};
 use super::config::{CategoryFilter, TrackEventOptions};
 use super::dynamic_site;
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, Held, Interner};
+use super::open_slices;
 use super::sequence::Event;
-use super::wire::{self, EventType, ShortFront};
-use crate::source::{MAX_INSTANCES, Output, Slot};
+use super::thread::{self, Confined};
+use super::wire::{self, AnnotationFront, ShortFront};
+use crate::off::OFF;
+use crate::process_hooks;
+use crate::source::{MAX_INSTANCES, Output, Slot, slots};
 
 /// What sequences of a slot go by: changes when an instance starts there, when it stops, and when its incremental state is to be
 /// cleared. 0 while there is none.
@@ -84,7 +90,7 @@ fn registry() -> MutexGuard<'static, Registry> {
 /// Whether any instance records.
 #[inline(always)]
 pub(super) fn anyone_listens() -> bool {
-    LISTENERS.load(Ordering::Relaxed) != 0
+    !OFF && LISTENERS.load(Ordering::Relaxed) != 0
 }
 
 /// How many instances have started so far.
@@ -96,8 +102,12 @@ pub(super) fn starts() -> u32 {
 /// Those of the `listeners` that had started when the count of starts was this.
 #[cold]
 pub(super) fn started_before(listeners: u32, starts: u32) -> u32 {
+    if thread::is_confined() {
+        thread::count_unrecorded();
+        return 0;
+    }
     let registry = registry();
-    Slot::all()
+    slots()
         .filter(|slot| listeners & slot.bit() != 0)
         .filter(|slot| {
             let active = registry.active[slot.index()].as_ref();
@@ -106,9 +116,15 @@ pub(super) fn started_before(listeners: u32, starts: u32) -> u32 {
         .fold(0, |bits, slot| bits | slot.bit())
 }
 
-/// Registers a site at its first use. Returns who listens.
+/// Registers a site at its first use. Returns who listens. On a confined thread the first use is the next one.
 #[cold]
 pub(super) fn register_site(site: &'static CallSite, category: &Category) -> u32 {
+    if thread::is_confined() {
+        if anyone_listens() {
+            thread::count_unrecorded();
+        }
+        return 0;
+    }
     register_tagged_site(site, category, &[])
 }
 
@@ -119,12 +135,19 @@ pub(super) fn register_tagged_site(
     category: &Category,
     tags: &'static [&'static str],
 ) -> u32 {
-    let mut registry = registry();
+    // The allocator's events would have their sites registered too, for which it would be called.
+    let _confined = thread::confine();
+    let registered = prepare_site(site, Some(category.name));
+    let mut registry = lock_with_room(
+        || with_room_for_categories(members(category.name).count()),
+        |registry| &mut registry.sites,
+        1,
+    );
     if site.registered().is_some() {
         return site.listeners();
     }
     let news = registry.add_category(category);
-    registry.set_up_site(site, Some(category.name));
+    site.set_registered(registered);
     registry.sites.push(Site {
         site,
         category: category.name,
@@ -142,17 +165,31 @@ pub(super) fn register_tagged_site(
 /// Who listens to events of a category that is only known now. Its site keeps being asked.
 #[cold]
 pub(super) fn listeners_of_dynamic(site: &'static CallSite, category: &str) -> u32 {
+    if thread::is_confined() {
+        thread::count_unrecorded();
+        return 0;
+    }
+    let _confined = thread::confine();
+    let mut registered = site.registered().is_none().then(|| prepare_site(site, None));
     let registry = registry();
-    if site.registered().is_none() {
-        registry.set_up_site(site, None);
+    if site.registered().is_none()
+        && let Some(registered) = registered.take()
+    {
+        site.set_registered(registered);
     }
     // It has no tags, not even those of a category of this name that is defined: upstream decides so.
-    registry.listeners_of_tagged(category, &[])
+    registry.listeners_of_tagged(category, [&[]; 2])
+}
+
+/// Who listens to a category or group.
+pub(super) fn listeners_of_category(category: &Category) -> u32 {
+    registry().listeners_of(category.name, &[])
 }
 
 /// Makes categories known, to services too.
 pub(super) fn register_categories(categories: &[&'static Category]) {
-    let mut registry = registry();
+    let members = |category: &&Category| members(category.name).count();
+    let mut registry = with_room_for_categories(categories.iter().map(members).sum());
     let news = categories
         .iter()
         .fold(false, |news, category| registry.add_category(category) | news);
@@ -164,7 +201,8 @@ pub(super) fn register_categories(categories: &[&'static Category]) {
 
 /// Keeps categories whose names begin so from services.
 pub(super) fn add_test_category_prefixes(prefixes: &[&'static str]) {
-    registry().test_prefixes.extend(prefixes);
+    let mut registry = lock_with_room(registry, |registry| &mut registry.test_prefixes, prefixes.len());
+    registry.test_prefixes.extend_from_slice(prefixes);
 }
 
 /// An instance records from now on.
@@ -175,14 +213,15 @@ pub(super) fn start(
     filter: CategoryFilter,
     options: TrackEventOptions,
 ) {
+    let (options, filter) = (Arc::new(options), Arc::new(filter));
     let mut registry = registry();
     let started = STARTS.load(Ordering::Relaxed).wrapping_add(1);
-    registry.active[slot.index()] = Some(Active {
+    let before = registry.active[slot.index()].replace(Active {
         serial,
         started,
         output,
-        options: Arc::new(options),
-        filter: Arc::new(filter),
+        options,
+        filter,
     });
     // Threads that see the new listeners must find the instance, which they look for under the lock; those that see its start
     // too early only look once more.
@@ -190,17 +229,17 @@ pub(super) fn start(
     registry.new_epoch(slot);
     registry.update_sites();
     drop(registry);
-    dynamic_site::tell_observers();
+    drop(before);
 }
 
 /// An instance records no more.
 pub(super) fn stop(slot: Slot) {
     let mut registry = registry();
-    registry.active[slot.index()] = None;
+    let before = registry.active[slot.index()].take();
     EPOCHS[slot.index()].store(0, Ordering::Relaxed);
     registry.update_sites();
     drop(registry);
-    dynamic_site::tell_observers();
+    drop(before);
 }
 
 /// Sequences of this instance are to emit again what their packets refer to.
@@ -213,9 +252,13 @@ pub(super) fn clear_incremental_state(slot: Slot) {
 
 /// Released in this order.
 struct HeldForFork {
+    _open_slices: open_slices::Held,
     _tables: [Held<'static>; 3],
     _registry: MutexGuard<'static, Registry>,
     _others: dynamic_site::HeldForFork,
+    _confined: Confined,
+    /// The process that is about to fork: see [`process_hooks::generation`].
+    parent: u32,
 }
 
 thread_local! {
@@ -226,14 +269,19 @@ thread_local! {
 /// This thread is about to fork: in the child, no other thread would release these locks, and call sites that were registered before are
 /// to be found there.
 pub(crate) fn hold_for_fork() {
+    // What else is called when a process forks may trace: it must not wait for these locks, nor write into the parent's memory.
+    let confined = thread::confine_for_fork();
     // In the order in which they are taken elsewhere.
     let others = dynamic_site::HeldForFork::hold();
     let registry = registry();
     let tables = [&EVENT_NAMES, &CATEGORIES, &ANNOTATION_NAMES].map(Interner::hold);
     let all = HeldForFork {
+        _open_slices: open_slices::Held::hold(),
         _tables: tables,
         _registry: registry,
         _others: others,
+        _confined: confined,
+        parent: process_hooks::generation(),
     };
     // A thread that is past its thread-locals forks as it can.
     let _ = HELD_FOR_FORK.try_with(|held| *held.borrow_mut() = Some(all));
@@ -241,7 +289,16 @@ pub(crate) fn hold_for_fork() {
 
 /// This thread has forked, as parent or child.
 pub(crate) fn release_after_fork() {
-    let _ = HELD_FOR_FORK.try_with(|held| held.borrow_mut().take());
+    let held = HELD_FOR_FORK.try_with(|held| held.borrow_mut().take());
+    if let Ok(Some(held)) = &held
+        && held.parent != process_hooks::generation()
+    {
+        // This thread's sequences are the parent's, which it must not write to from now on.
+        for epoch in &EPOCHS {
+            epoch.store(0, Ordering::Relaxed);
+        }
+    }
+    drop(held);
 }
 
 /// This is a forked child: nobody records here. The outputs are the parent's, so they are left as they are.
@@ -274,9 +331,9 @@ pub(super) fn active(slot: Slot, event: &Event<'_>) -> Option<Found> {
             true => slot.bit(),
             false => 0,
         },
-        (None, Some(category), _) => registry.listeners_of_tagged(category, &[]),
+        (None, Some(category), _) => registry.listeners_of_tagged(category, [&[]; 2]),
         // Ends of slices may have sites that are of no category.
-        (None, None, Some(site)) if site.event != EventType::SliceEnd => site.listeners(),
+        (None, None, Some(site)) if !site.event.is_end() => site.listeners(),
         (None, None, _) => slot.bit(),
     };
     Some(Found {
@@ -288,11 +345,11 @@ pub(super) fn active(slot: Slot, event: &Event<'_>) -> Option<Found> {
 
 /// What services are told of our categories.
 pub(super) fn descriptor() -> TrackEventDescriptor {
-    let registry = registry();
-    let listed = registry.categories.iter().filter(|category| {
+    let categories = copy_of(|registry| &registry.categories);
+    let test_prefixes = copy_of(|registry| &registry.test_prefixes);
+    let listed = categories.iter().filter(|category| {
         category.listing == Listing::Listed
-            && !registry
-                .test_prefixes
+            && !test_prefixes
                 .iter()
                 .any(|prefix| category.name.starts_with(prefix))
     });
@@ -309,6 +366,58 @@ pub(super) fn descriptor() -> TrackEventDescriptor {
     }
 }
 
+/// Takes the lock when there is room for so many more categories.
+fn with_room_for_categories(more: usize) -> MutexGuard<'static, Registry> {
+    lock_with_room(registry, |registry| &mut registry.categories, more)
+}
+
+/// What a list of the registry holds.
+fn copy_of<T: Copy>(list: impl Fn(&Registry) -> &Vec<T>) -> Vec<T> {
+    let mut copy = Vec::new();
+    loop {
+        let registry = registry();
+        let list = list(&registry);
+        if copy.capacity() >= list.len() {
+            copy.extend_from_slice(list);
+            return copy;
+        }
+        let needed = list.len();
+        drop(registry);
+        copy.reserve(needed);
+    }
+}
+
+/// What registering finds out about a site.
+fn prepare_site(site: &CallSite, category: Option<&'static str>) -> Registered {
+    let categories: Box<[u32]> = category
+        .into_iter()
+        .flat_map(members)
+        .map(|name| CATEGORIES.id(name))
+        .collect();
+    let name = match site.name {
+        "" => 0,
+        name => EVENT_NAMES.id(name),
+    };
+    let whole = site.annotations.is_empty() && (name != 0 || site.event.is_end());
+    let prepared = whole
+        .then(|| PreparedPacket::new(&wire::front(site.event, &categories, name)))
+        .flatten();
+    let annotations: Box<[u32]> = site
+        .annotations
+        .iter()
+        .map(|&name| ANNOTATION_NAMES.id(name))
+        .collect();
+    Registered {
+        index: site_index(),
+        front: ShortFront::new(site.event, &categories, name),
+        annotation_fronts: annotations.iter().map(|&id| AnnotationFront::new(id)).collect(),
+        categories,
+        name,
+        annotations,
+        prepared,
+    }
+}
+
 /// The members of a group, or the category itself.
 fn members(category: &str) -> impl Iterator<Item = &str> {
     category.split(',').filter(|name| !name.is_empty())
@@ -321,7 +430,7 @@ impl Registry {
             .binary_search_by(|category| category.name.cmp(name))
     }
 
-    /// Adds what is new of a category or group; whether anything is.
+    /// Adds what is new of a category or group, for which there is room; whether anything is.
     fn add_category(&mut self, category: &Category) -> bool {
         let mut news = false;
         for name in members(category.name) {
@@ -347,41 +456,10 @@ impl Registry {
         news
     }
 
-    fn set_up_site(&self, site: &'static CallSite, category: Option<&'static str>) {
-        let categories: Box<[u32]> = category
-            .into_iter()
-            .flat_map(members)
-            .map(|name| CATEGORIES.id(name))
-            .collect();
-        let name = match site.name {
-            "" => 0,
-            name => EVENT_NAMES.id(name),
-        };
-        let whole = site.annotations.is_empty() && (name != 0 || site.event == EventType::SliceEnd);
-        let prepared = whole
-            .then(|| PreparedPacket::new(&wire::front(site.event, &categories, name)))
-            .flatten();
-        site.set_registered(Registered {
-            index: site_index(),
-            front: ShortFront::new(site.event, &categories, name),
-            categories,
-            name,
-            annotations: site
-                .annotations
-                .iter()
-                .map(|&name| ANNOTATION_NAMES.id(name))
-                .collect(),
-            prepared,
-        });
-    }
-
     /// The instances that record a category or group, for a site with these tags of its own.
     fn listeners_of(&self, category: &str, own_tags: &[&str]) -> u32 {
         let defined = self.tags_of(category).unwrap_or_default();
-        match own_tags {
-            [] => self.listeners_of_tagged(category, defined),
-            _ => self.listeners_of_tagged(category, &[own_tags, defined].concat()),
-        }
+        self.listeners_of_tagged(category, [own_tags, defined])
     }
 
     /// The tags of a category that is known.
@@ -391,9 +469,9 @@ impl Registry {
     }
 
     /// Likewise, of a category with these tags, or of a group, whose members have theirs.
-    fn listeners_of_tagged(&self, category: &str, tags: &[&str]) -> u32 {
+    fn listeners_of_tagged(&self, category: &str, tags: [&[&str]; 2]) -> u32 {
         let mut listeners = 0;
-        for slot in Slot::all() {
+        for slot in slots() {
             let Some(active) = &self.active[slot.index()] else {
                 continue;
             };
@@ -402,7 +480,7 @@ impl Registry {
                 let tags_of = |name: &str| self.tags_of(name);
                 active.filter.is_group_enabled(category, tags_of)
             } else {
-                active.filter.is_enabled(category, tags)
+                active.filter.is_enabled_by(category, tags)
             };
             if enabled {
                 listeners |= slot.bit();
@@ -412,7 +490,7 @@ impl Registry {
     }
 
     fn update_sites(&self) {
-        let active = Slot::all()
+        let active = slots()
             .filter(|slot| self.active[slot.index()].is_some())
             .fold(0, |bits, slot| bits | slot.bit());
         LISTENERS.store(active, Ordering::Relaxed);

@@ -3,33 +3,40 @@
 //! Called through [`super::thread`]. A sequence is a trace writer and what readers know from its packets so far: the time of the
 //! last one, which strings and tracks were told (*incremental state*). It starts with a packet that takes back all earlier
 //! state, sets the thread's track and the clock as defaults, and then tells whatever an event refers to right before the event.
-//! When packets were lost it starts over, for readers trust nothing from before a loss. It also starts over after every
+//! When packets were lost it starts over, for readers trust nothing from before a loss, and makes up for the ends of slices among them
+//! (`nesting.rs`). It also starts over after every
 //! [`STARTS_OVER_AFTER`] bytes and some, because a ring buffer overwrites the oldest packets, which are those that told the names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ferretto_client::trace_writer::{PreparedPacket, TraceWriter};
-use ferretto_proto::write::{TracePacket, TrackDescriptor, TrackEvent};
+use ferretto_proto::write::{TracePacket, TrackDescriptor};
 use ferretto_wire::Writer;
 
 use super::call_site::{CallSite, Registered};
 use super::config::TrackEventOptions;
-use super::event::{EventContext, EventFields, LastValue};
+use super::event::{EventContext, LastValue};
 use super::interning::{ANNOTATION_NAMES, CATEGORIES, EVENT_NAMES, IdSet};
 use super::local_strings::LocalStrings;
-use super::registry::{self, EPOCHS, NO_EPOCH};
-use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE, ShortFront};
+use super::open_slices::{InstanceKey, OwedEnd};
+use super::registry::NO_EPOCH;
+use super::timestamp::Timestamp;
+use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE};
 use crate::clock::{self, Anchor};
-use crate::process_hooks;
-use crate::source::{MAX_INSTANCES, Slot};
-use crate::track::{
-    self, BuiltinCounter, CounterTrack, DescriptorSink, SeenTracks, Track, TrackLike, Values,
-};
+use crate::track::{self, DescriptorSink, SeenTracks, Track, TrackLike, Values};
 
+mod confined;
+mod nesting;
+mod of_thread;
 #[cfg(test)]
 mod tests;
+mod thread_time;
+
+use confined::LeftOut;
+pub(super) use nesting::slices_left_open;
+pub(super) use of_thread::ThreadState;
+use thread_time::ThreadTime;
 
 /// The clock of packets that tell the time since the last one of their sequence; upstream's number.
 const INCREMENTAL_CLOCK: u32 = 64;
@@ -50,26 +57,6 @@ const LATER_FOR_EACH_BYTE_TOLD: u64 = 8;
 
 /// But never later than after so many bytes, for there are threads whose tracks are new ones all the time.
 const STARTS_OVER_AT_THE_LATEST_AFTER: u64 = 2 << 20;
-
-/// When an event happened, if not now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timestamp {
-    /// On the trace clock, in nanoseconds ([`crate::clock::now`]).
-    TraceTime(u64),
-    /// On another clock, in its unit: one of Perfetto's, or one that clock snapshots of the application's relate to those.
-    OnClock {
-        /// Which clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
-        clock_id: u32,
-        /// What it shows.
-        value: u64,
-    },
-}
-
-impl From<u64> for Timestamp {
-    fn from(nanoseconds: u64) -> Self {
-        Timestamp::TraceTime(nanoseconds)
-    }
-}
 
 /// What is to be written of an event, but for its fields.
 pub(super) struct Event<'a> {
@@ -97,6 +84,17 @@ pub(super) enum TrackRef<'a> {
     Tell(&'a dyn TrackLike),
 }
 
+impl TrackRef<'_> {
+    /// Its uuid; `None` for the thread's.
+    pub(super) fn uuid(&self) -> Option<u64> {
+        match self {
+            TrackRef::Thread => None,
+            TrackRef::Told(uuid) => Some(*uuid),
+            TrackRef::Tell(track) => Some(track.uuid()),
+        }
+    }
+}
+
 /// Where the name of an event comes from.
 #[derive(Clone, Copy)]
 pub(super) enum Name<'a> {
@@ -108,194 +106,6 @@ pub(super) enum Name<'a> {
     Static(&'static str),
 }
 
-/// What a thread has for all instances.
-pub(super) struct ThreadState {
-    sequences: [Option<Box<Sequence>>; MAX_INSTANCES],
-    /// Of which process: a forked child has a copy.
-    process: u32,
-}
-
-impl Drop for ThreadState {
-    fn drop(&mut self) {
-        self.leave_parents_memory();
-    }
-}
-
-impl ThreadState {
-    pub(super) fn new() -> Self {
-        Self {
-            sequences: [const { None }; MAX_INSTANCES],
-            process: process_hooks::generation(),
-        }
-    }
-
-    /// In a forked child: sequences are the parent's. To drop them would give back chunks that it is still writing.
-    fn leave_parents_memory(&mut self) {
-        if self.process != process_hooks::generation() {
-            std::mem::forget(std::mem::take(&mut self.sequences));
-            self.process = process_hooks::generation();
-        }
-    }
-
-    /// Writes an event that is prepared but for its time, which is now. False if something has to be done first.
-    #[inline(always)]
-    pub(super) fn write_prepared(
-        &mut self,
-        slot: usize,
-        prepared: &PreparedPacket,
-        site: Option<u32>,
-    ) -> bool {
-        let Some(Some(sequence)) = self.sequences.get_mut(slot) else {
-            return false;
-        };
-        if sequence.plain_epoch != EPOCHS[slot].load(Ordering::Relaxed) {
-            return false;
-        }
-        if site.is_some_and(|site| !sequence.told.sites.contains(site)) {
-            return false;
-        }
-        let Some(now) = sequence.anchor.now() else {
-            return false;
-        };
-        // A time before the last one's is a very long one after.
-        let since_last = now.wrapping_sub(sequence.last);
-        if since_last >= u64::from(PreparedPacket::MAX_END) {
-            return false;
-        }
-        let written = sequence.writer.write_prepared(prepared, since_last as u32);
-        if written {
-            sequence.last = now;
-        }
-        written
-    }
-
-    /// Writes an event with few and simple fields, on a track that readers know, now. False if something has to be done first, or
-    /// it is not such an event.
-    #[inline(always)]
-    pub(super) fn write_short(
-        &mut self,
-        slot: usize,
-        kind: EventType,
-        site: &Registered,
-        name: Option<&str>,
-        track: Option<u64>,
-        fields: &impl EventFields,
-    ) -> bool {
-        let Some(Some(sequence)) = self.sequences.get_mut(slot) else {
-            return false;
-        };
-        let Some(front) = &site.front else {
-            return false;
-        };
-        if sequence.plain_epoch != EPOCHS[slot].load(Ordering::Relaxed)
-            || !sequence.told.sites.contains(site.index)
-            || track.is_some_and(|track| !sequence.told.tracks.contains(track))
-            || sequence.tracks_version != track::descriptors_version()
-        {
-            return false;
-        }
-        if track.is_some() && kind.is_ordered() {
-            finish_what_others_see();
-        }
-        let Some(now) = sequence.anchor.now() else {
-            return false;
-        };
-        let Some(since_last) = now.checked_sub(sequence.last) else {
-            return false;
-        };
-        let written = sequence.writer.write_short(|packet| {
-            let filled =
-                packet.nested_with_front(&front.bytes, front.len, ShortFront::LENGTH_AT, |event| {
-                    let event = match name {
-                        None => event,
-                        Some(name) => event.bytes_field(TrackEvent::NAME, name.as_bytes())?,
-                    };
-                    let event = match track {
-                        None => event,
-                        Some(uuid) => event.varint_field(TrackEvent::TRACK_UUID, uuid)?,
-                    };
-                    fields.put(event, &mut site.annotations.iter())
-                })?;
-            filled.varint_field(TracePacket::TIMESTAMP, since_last)
-        });
-        if written {
-            sequence.last = now;
-        }
-        written
-    }
-
-    /// Writes any event, with the fields that `fill` adds, and whatever has to be told before.
-    pub(super) fn write(&mut self, slot: usize, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
-        if let Some(sequence) = self.sequence(slot, event) {
-            sequence.write(event, fill);
-        }
-    }
-
-    /// Has every sequence that records tell what has changed of the tracks that it told of.
-    pub(super) fn describe_changed_tracks(&mut self) {
-        for (sequence, epoch) in self.sequences.iter_mut().zip(&EPOCHS) {
-            // One that starts over tells all anyhow.
-            if let Some(sequence) = sequence
-                && sequence.epoch == epoch.load(Ordering::Relaxed)
-                && sequence.begun
-            {
-                let now = sequence.now();
-                sequence.describe_changes(now);
-                if sequence.has_lost() {
-                    sequence.start_over(sequence.epoch);
-                }
-            }
-        }
-    }
-
-    /// The sequence of a slot, ready for this event; `None` if nobody records it there any more.
-    fn sequence(&mut self, slot: usize, event: &Event<'_>) -> Option<&mut Sequence> {
-        let epoch = EPOCHS[slot].load(Ordering::Relaxed);
-        let is_ready = |sequence: &Sequence| sequence.epoch == epoch;
-        if !self.sequences.get(slot)?.as_deref().is_some_and(is_ready) {
-            self.renew(slot, event)?;
-        }
-        self.sequences[slot].as_deref_mut()
-    }
-
-    #[cold]
-    fn renew(&mut self, slot: usize, event: &Event<'_>) -> Option<()> {
-        // The epochs of a child are not those of its parent.
-        self.leave_parents_memory();
-        // What this thread has of sessions that are over: others need the chunks.
-        for (entry, epoch) in self.sequences.iter_mut().zip(&EPOCHS) {
-            if epoch.load(Ordering::Relaxed) == 0 {
-                *entry = None;
-            }
-        }
-        let entry = &mut self.sequences[slot];
-        let Some(found) = Slot::all()
-            .nth(slot)
-            .and_then(|slot| registry::active(slot, event))
-        else {
-            *entry = None;
-            return None;
-        };
-        let (active, epoch) = (found.active, found.epoch);
-        match entry {
-            Some(sequence) if sequence.serial == active.serial => {
-                sequence.start_over(epoch);
-            }
-            _ => {
-                // The old one first, for its chunk may be the one that the new one needs.
-                *entry = None;
-                if !found.records_event {
-                    return None;
-                }
-                let writer = active.output.create_trace_writer().ok()?;
-                let sequence = Sequence::new(active.serial, epoch, active.options, writer);
-                *entry = Some(Box::new(sequence));
-            }
-        }
-        Some(())
-    }
-}
-
 pub(super) struct Sequence {
     /// The epoch, unless packets need more than [`ThreadState::write_prepared`] can do; [`NO_EPOCH`] then.
     plain_epoch: u32,
@@ -305,7 +115,7 @@ pub(super) struct Sequence {
     writer: TraceWriter,
     told: Told,
     epoch: u32,
-    serial: u32,
+    instance: InstanceKey,
     options: Arc<TrackEventOptions>,
     losses: u64,
     /// What the writer will have returned when the sequence is to start over.
@@ -314,10 +124,15 @@ pub(super) struct Sequence {
     starts_over_by: u64,
     /// The first packets were written: what readers go by from here on.
     begun: bool,
+    left_out: LeftOut,
     thread: Track,
     thread_time: ThreadTime,
     /// The changes of tracks' descriptors that this sequence has heeded.
     tracks_version: u64,
+    /// Ends of slices of the thread's track that were lost, in their order.
+    owed_ends: Vec<OwedEnd>,
+    /// On the thread's track, a slice without a handle began unrecorded, and has not ended. Others like it cannot take the fast path then.
+    has_loose_slices: bool,
 }
 
 /// What the sequence's readers know.
@@ -347,17 +162,8 @@ impl Told {
     }
 }
 
-/// The samples of the thread's CPU time, each told as the difference to the one before.
-#[derive(Default)]
-struct ThreadTime {
-    /// Nanoseconds.
-    last: u64,
-    /// When that was, on the trace clock.
-    sampled_at: u64,
-}
-
 impl Sequence {
-    fn new(serial: u32, epoch: u32, options: Arc<TrackEventOptions>, writer: TraceWriter) -> Self {
+    fn new(instance: InstanceKey, epoch: u32, options: Arc<TrackEventOptions>, writer: TraceWriter) -> Self {
         let mut sequence = Self {
             plain_epoch: NO_EPOCH,
             anchor: Anchor::EXPIRED,
@@ -365,15 +171,18 @@ impl Sequence {
             writer,
             told: Told::default(),
             epoch,
-            serial,
+            instance,
             options,
             losses: 0,
             starts_over_at: 0,
             starts_over_by: 0,
             begun: false,
+            left_out: LeftOut::default(),
             thread: Track::thread(),
             thread_time: ThreadTime::default(),
             tracks_version: track::descriptors_version(),
+            owed_ends: Vec::new(),
+            has_loose_slices: false,
         };
         sequence.start_over(epoch);
         sequence
@@ -404,9 +213,9 @@ impl Sequence {
         lost
     }
 
-    /// Writes an event, and whatever has to be told before. If the user's code panics meanwhile, readers miss what was counted as
-    /// told, be it only the time that has passed: then the sequence starts over.
-    fn write(&mut self, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
+    /// Writes an event that happens now, and whatever has to be told before; false if something of it was lost. If the user's code
+    /// panics meanwhile, readers miss what was counted as told, be it only the time that has passed: then the sequence starts over.
+    fn write_at(&mut self, now: u64, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) -> bool {
         struct Unfinished<'a>(&'a mut Sequence);
         impl Drop for Unfinished<'_> {
             fn drop(&mut self) {
@@ -414,20 +223,28 @@ impl Sequence {
             }
         }
         let unfinished = Unfinished(self);
-        unfinished.0.write_unguarded(event, fill);
+        let written = unfinished.0.write_unguarded(now, event, fill);
         std::mem::forget(unfinished);
+        written
     }
 
-    fn write_unguarded(&mut self, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) {
-        if !matches!(event.track, TrackRef::Thread) && event.kind.is_ordered() {
-            finish_what_others_see();
-        }
-        let now = self.now();
+    fn write_unguarded(
+        &mut self,
+        now: u64,
+        event: &Event<'_>,
+        fill: &dyn Fn(&mut EventContext<'_, '_>),
+    ) -> bool {
         if self.told.last_values.len() >= MAX_LAST_VALUES || self.writer.returned() >= self.starts_over_at {
             self.start_over(self.epoch);
         }
         if !self.begun && !self.begin(now) {
-            return;
+            return false;
+        }
+        if self.left_out != LeftOut::default() {
+            self.make_up(now);
+        }
+        if self.owes_ends() && !self.pay_owed_ends() {
+            return false;
         }
         let registered = event.site.and_then(CallSite::registered);
         if let Some(registered) = registered
@@ -440,9 +257,11 @@ impl Sequence {
             self.describe(&track, now);
         }
         self.write_event(event, registered, now, fill);
-        if self.has_lost() {
+        let lost = self.has_lost();
+        if lost {
             self.start_over(self.epoch);
         }
+        !lost
     }
 
     fn write_event(
@@ -452,7 +271,10 @@ impl Sequence {
         now: u64,
         fill: &dyn Fn(&mut EventContext<'_, '_>),
     ) {
-        let thread_time = self.sample_thread_time(event, now);
+        let thread_time = match event.track {
+            TrackRef::Thread => self.thread_time.sample(now, &self.options),
+            _ => None,
+        };
         let stamp = match event.timestamp {
             None => self.stamp(now),
             Some(timestamp) => self.stamp_of(timestamp),
@@ -461,11 +283,7 @@ impl Sequence {
         let Told {
             local, last_values, ..
         } = &mut self.told;
-        let track = match event.track {
-            TrackRef::Thread => None,
-            TrackRef::Told(uuid) => Some(uuid),
-            TrackRef::Tell(track) => Some(track.uuid()),
-        };
+        let track = event.track.uuid();
         self.writer.packet(|writer| {
             let mut packet = TracePacket::new(writer);
             packet.sequence_flags(NEEDS_INCREMENTAL_STATE as u32);
@@ -535,7 +353,7 @@ impl Sequence {
         let thread = self.thread;
         let thread_time_track = options
             .thread_time_sampling
-            .then(|| thread_time_track(thread, multiplier));
+            .then(|| thread_time::track_of(thread, multiplier));
         let stamp = self.stamp(now);
         self.writer.packet(|writer| {
             let mut packet = TracePacket::new(writer);
@@ -585,15 +403,22 @@ impl Sequence {
             self.describe(track, now);
         }
         self.begun = !self.has_lost();
-        let plain = multiplier == 1
-            && default_clock == INCREMENTAL_CLOCK
+        self.update_plain_epoch();
+        self.begun
+    }
+
+    /// Opens the fast path, or closes it.
+    pub(super) fn update_plain_epoch(&mut self) {
+        let options = &self.options;
+        let is_plain = self.begun
+            && !self.has_loose_slices
+            && self.left_out == LeftOut::default()
+            && options.timestamp_unit_multiplier.get() == 1
+            && options.incremental_timestamps
             && !options.thread_time_sampling
             && !options.filter_debug_annotations
             && !options.filter_dynamic_event_names;
-        if self.begun && plain {
-            self.plain_epoch = self.epoch;
-        }
-        self.begun
+        self.plain_epoch = if is_plain { self.epoch } else { NO_EPOCH };
     }
 
     /// The clock of timestamps that do not say which.
@@ -697,29 +522,6 @@ impl Sequence {
         let mut describing = Describing { sequence: self, now };
         self.tracks_version = track::describe_changes(version, &mut describing);
     }
-
-    /// The time that the thread has spent on a CPU since the last sample, if it is sampled.
-    #[inline]
-    fn sample_thread_time(&mut self, event: &Event<'_>, now: u64) -> Option<i64> {
-        if !self.options.thread_time_sampling || !matches!(event.track, TrackRef::Thread) {
-            return None;
-        }
-        let sampling = &mut self.thread_time;
-        let subsampling = self.options.thread_time_subsampling_ns;
-        let due = subsampling == 0
-            || sampling.sampled_at == 0
-            || now >= sampling.sampled_at.saturating_add(subsampling);
-        if !due {
-            return Some(0);
-        }
-        let time = clock::thread_time_ns();
-        let since_last = time.saturating_sub(sampling.last);
-        *sampling = ThreadTime {
-            last: time,
-            sampled_at: now,
-        };
-        Some((since_last / self.options.timestamp_unit_multiplier.get()).cast_signed())
-    }
 }
 
 /// To be called before the time is taken of an event on a track that other threads may write to: the processor might otherwise read
@@ -727,15 +529,6 @@ impl Sequence {
 #[inline(always)]
 fn finish_what_others_see() {
     clock::finish_earlier_instructions();
-}
-
-/// The counter of the CPU time of a thread; upstream's name and attributes.
-fn thread_time_track(thread: Track, multiplier: u64) -> CounterTrack<'static> {
-    CounterTrack::new("thread_time")
-        .parent(thread)
-        .incremental()
-        .unit_multiplier(multiplier.cast_signed())
-        .builtin(BuiltinCounter::ThreadTimeNs)
 }
 
 /// Where descriptors go: packets of their own.

@@ -6,9 +6,10 @@ use ferretto_client::arbiter::BufferExhaustedPolicy;
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, MessageField, TrackEventConfig};
 
 use super::config::{self, CategoryFilter, TrackEventOptions};
-use super::{DATA_SOURCE_NAME, registry};
+use super::{DATA_SOURCE_NAME, observer, registry};
 use crate::muxer;
-use crate::source::{Acknowledge, Instance, Output, Slot, Source, policy_of};
+use crate::options::Concurrency;
+use crate::source::{self, Acknowledge, DataSource, Instance, Output, Slot, Source, policy_of};
 
 static ENTRY: OnceLock<&'static muxer::Entry> = OnceLock::new();
 
@@ -29,6 +30,13 @@ pub(super) fn changed() {
 struct TrackEventSource;
 
 impl Source for TrackEventSource {
+    fn forget(&self) {
+        observer::forget();
+        registry::forget();
+    }
+}
+
+impl DataSource for TrackEventSource {
     fn descriptor(&self) -> DataSourceDescriptor {
         DataSourceDescriptor {
             name: Some(DATA_SOURCE_NAME.to_owned()),
@@ -40,9 +48,12 @@ impl Source for TrackEventSource {
         }
     }
 
-    fn set_up(&self, _: &Instance) {}
+    fn set_up(&self, instance: &Instance) -> Result<(), String> {
+        observer::set_up(instance);
+        Ok(())
+    }
 
-    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) {
+    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String> {
         let config = instance
             .config
             .track_event_config
@@ -56,11 +67,15 @@ impl Source for TrackEventSource {
             CategoryFilter::new(&config),
             TrackEventOptions::new(&config),
         );
+        observer::started(instance.slot);
         drop(started);
+        Ok(())
     }
 
     fn stop(&self, slot: Slot, stopped: Acknowledge) {
+        observer::stopping(slot);
         registry::stop(slot);
+        observer::stopped(slot);
         drop(stopped);
     }
 
@@ -71,10 +86,7 @@ impl Source for TrackEventSource {
 
     fn clear_incremental_state(&self, slot: Slot) {
         registry::clear_incremental_state(slot);
-    }
-
-    fn forget(&self) {
-        registry::forget();
+        observer::clears_incremental_state(slot);
     }
 
     fn exhausted_policy(&self, config: &DataSourceConfig) -> BufferExhaustedPolicy {
@@ -84,9 +96,13 @@ impl Source for TrackEventSource {
         policy_of(config, usual)
     }
 
-    fn can_adopt(&self, startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
+    fn max_instances(&self) -> usize {
+        source::max_instances(Concurrency::Many)
+    }
+
+    fn difference(&self, startup: &DataSourceConfig, session: &DataSourceConfig) -> Option<String> {
         let nothing = TrackEventConfig::default();
-        config::can_adopt(
+        config::difference(
             startup.track_event_config.as_option().unwrap_or(&nothing),
             session.track_event_config.as_option().unwrap_or(&nothing),
         )

@@ -4,8 +4,8 @@
 //! orders are the same.
 
 use ferretto_proto::messages::track_event::Type;
-use ferretto_proto::write::{TracePacket, TrackEvent};
-use ferretto_wire::Writer;
+use ferretto_proto::write::{DebugAnnotation, TracePacket, TrackEvent};
+use ferretto_wire::{WireType, Writer, tag};
 
 /// `sequence_flags` of packets that refer to others: `SEQ_NEEDS_INCREMENTAL_STATE`.
 pub(super) const NEEDS_INCREMENTAL_STATE: u64 = 2;
@@ -16,8 +16,12 @@ pub(super) const INCREMENTAL_STATE_CLEARED: u64 = 1;
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
+    /// Of a slice with a handle, which knows who has recorded the beginning.
     SliceBegin,
     SliceEnd,
+    /// Of a slice without one.
+    LooseBegin,
+    LooseEnd,
     Instant,
     Counter,
     State,
@@ -26,8 +30,8 @@ pub enum EventType {
 impl EventType {
     pub(super) fn to_wire(self) -> Type {
         match self {
-            EventType::SliceBegin => Type::TYPE_SLICE_BEGIN,
-            EventType::SliceEnd => Type::TYPE_SLICE_END,
+            EventType::SliceBegin | EventType::LooseBegin => Type::TYPE_SLICE_BEGIN,
+            EventType::SliceEnd | EventType::LooseEnd => Type::TYPE_SLICE_END,
             EventType::Instant => Type::TYPE_INSTANT,
             EventType::Counter => Type::TYPE_COUNTER,
             EventType::State => Type::TYPE_STATE,
@@ -38,15 +42,23 @@ impl EventType {
     /// are.
     #[inline(always)]
     pub(super) fn is_ordered(self) -> bool {
-        matches!(
-            self,
-            EventType::SliceBegin | EventType::SliceEnd | EventType::State
-        )
+        !matches!(self, EventType::Instant | EventType::Counter)
+    }
+
+    /// Whether it is of a slice without a handle.
+    #[inline(always)]
+    pub(super) fn is_loose(self) -> bool {
+        matches!(self, EventType::LooseBegin | EventType::LooseEnd)
+    }
+
+    /// Whether it ends a slice.
+    pub(super) fn is_end(self) -> bool {
+        matches!(self, EventType::SliceEnd | EventType::LooseEnd)
     }
 
     /// Whether events of this kind tell their category: the ends of slices and samples of counters do not.
     pub(super) fn tells_category(self) -> bool {
-        !matches!(self, EventType::SliceEnd | EventType::Counter)
+        !self.is_end() && self != EventType::Counter
     }
 }
 
@@ -58,7 +70,7 @@ pub(super) fn front(event: EventType, categories: &[u32], name: u32) -> Vec<u8> 
         .track_event(|track_event| {
             head(track_event, event, categories, name);
         });
-    packet.varint(u64::from(TracePacket::TIMESTAMP << 3));
+    packet.varint(tag(TracePacket::TIMESTAMP, WireType::Varint).into());
     packet.as_slice().to_vec()
 }
 
@@ -89,6 +101,41 @@ impl ShortFront {
             bytes,
             len: front.len(),
         })
+    }
+}
+
+/// The first bytes of an argument of a short packet: the field `debug_annotations` with the byte for its length, and the id of its name.
+/// The value follows.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct AnnotationFront {
+    pub(crate) bytes: [u8; Self::CAPACITY],
+    /// How many count.
+    len: u8,
+}
+
+impl AnnotationFront {
+    /// Where the argument's length is.
+    pub(crate) const LENGTH_AT: usize = 1;
+    /// Two tags and the length, of a byte each, and the longest id.
+    const CAPACITY: usize = 8;
+
+    pub(super) fn new(name: u32) -> Self {
+        let mut front = Writer::new();
+        front.nested(TrackEvent::DEBUG_ANNOTATIONS, |annotation| {
+            annotation.varint_field(DebugAnnotation::NAME_IID, u64::from(name));
+        });
+        let mut bytes = [0; Self::CAPACITY];
+        bytes[..front.len()].copy_from_slice(front.as_slice());
+        Self {
+            bytes,
+            len: front.len() as u8,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.len)
     }
 }
 

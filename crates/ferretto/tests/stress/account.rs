@@ -81,12 +81,25 @@ struct Sequence {
     told: Vec<Told>,
 }
 
+/// What the service says of a writer that it was never told of, because the application ended first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NeverHeardOf {
+    /// That packets were lost.
+    Counted,
+    /// Nothing, as upstream's: it cannot know which buffer the chunks were for, and leaves them.
+    Ignored,
+}
+
 /// Checks a trace; says what is wrong with it.
-fn check(recording: &Recording, journals: &BTreeMap<u64, Vec<u64>>) -> Result<Found, String> {
+fn check(
+    recording: &Recording,
+    journals: &BTreeMap<u64, Vec<u64>>,
+    never_heard_of: NeverHeardOf,
+) -> Result<Found, String> {
     let (sequences, stats) = read(&recording.trace)?;
     let mut expected = recording.expected.clone();
     // A service that is told to end ends sessions before it answers whoever would do so now; what comes then it does not record, and says so.
-    if let Some(ended) = ended_by_the_service(&recording.trace)? {
+    if let Some(ended) = first_service_event(&recording.trace, field::SERVICE_ENDED)? {
         expected.stopping = expected.stopping.min(ended);
     }
     let expected = &expected;
@@ -148,10 +161,14 @@ fn check(recording: &Recording, journals: &BTreeMap<u64, Vec<u64>>) -> Result<Fo
     // Those that have much to tell first: a sequence in which that is found could be that of others, too.
     unnamed.sort_by_key(|(events, _)| std::cmp::Reverse(events.len()));
     nameless.sort_by_key(|sequence| sequence.told.len());
+    let mut ignored = 0;
     for (events, stream) in unnamed {
         match nameless.iter().position(|sequence| sequence.tells(&events)) {
             Some(found) => drop(nameless.remove(found)),
-            None => missing.push(format!("all {} of stream {stream}", events.len())),
+            None => {
+                missing.push(format!("all {} of stream {stream}", events.len()));
+                ignored += u64::from(matches!(never_heard_of, NeverHeardOf::Ignored));
+            }
         }
     }
     found.ends_lost = missing.len() as u64;
@@ -166,7 +183,9 @@ fn check(recording: &Recording, journals: &BTreeMap<u64, Vec<u64>>) -> Result<Fo
             "the service found packets or chunks that are not valid: {stats:?}"
         ));
     }
-    if found.ends_lost > writers_lost && buffer_lost == 0 {
+    // What an application has lost since its memory was full, only it could tell. If it ended before that, the trace says that it is gone.
+    let is_gone = first_service_event(&recording.trace, field::DATA_SOURCES_GONE)?.is_some();
+    if found.ends_lost - ignored > writers_lost && buffer_lost == 0 && !is_gone {
         return Err(format!(
             "{} ends are missing, but the service knows of {writers_lost} losses only: {missing:?}",
             found.ends_lost
@@ -176,8 +195,12 @@ fn check(recording: &Recording, journals: &BTreeMap<u64, Vec<u64>>) -> Result<Fo
 }
 
 /// Checks a recording. One that is wrong is kept for people, and ends the test.
-pub(crate) fn check_or_keep(recording: &Recording, journals: &BTreeMap<u64, Vec<u64>>) -> Found {
-    check(recording, journals).unwrap_or_else(|problem| {
+pub(crate) fn check_or_keep(
+    recording: &Recording,
+    journals: &BTreeMap<u64, Vec<u64>>,
+    never_heard_of: NeverHeardOf,
+) -> Found {
+    check(recording, journals, never_heard_of).unwrap_or_else(|problem| {
         let file = tempfile::Builder::new()
             .prefix("ferretto-stress-")
             .suffix(".pftrace")
@@ -304,10 +327,9 @@ fn follow(sequence: &Sequence, stream: u64, expected: &Expected, times: &[u64]) 
                     if let Some(position) = candidate
                         && at(stream, position).kind == Kind::End
                         && before.kind != Kind::End
-                        && place.is_none()
                         && unplaced.is_empty()
                     {
-                        // The session began within a slice, whose end it does not record.
+                        // The session began within a slice, or what began it was lost: then its end is not recorded.
                         candidate =
                             previous(stream, position, expected).filter(|before| before.0 == position.0);
                     }
@@ -356,13 +378,15 @@ fn follow(sequence: &Sequence, stream: u64, expected: &Expected, times: &[u64]) 
 mod field {
     pub(super) const TIMESTAMP: u32 = 8;
     pub(super) const SERVICE_EVENT: u32 = 69;
-    /// Of a service event; our own extension.
+    /// Of a service event; our own extensions.
+    pub(super) const DATA_SOURCES_GONE: u32 = 9901;
     pub(super) const SERVICE_ENDED: u32 = 9903;
     pub(super) const TRACK_EVENT: u32 = 11;
     pub(super) const SEQUENCE_ID: u32 = 10;
     pub(super) const INTERNED_DATA: u32 = 12;
     pub(super) const SEQUENCE_FLAGS: u32 = 13;
     pub(super) const TRACE_STATS: u32 = 35;
+    pub(super) const TIMESTAMP_CLOCK_ID: u32 = 58;
     pub(super) const PREVIOUS_PACKET_DROPPED: u32 = 42;
     pub(super) const FIRST_PACKET_ON_SEQUENCE: u32 = 87;
 }
@@ -384,21 +408,21 @@ fn bytes(value: Value<'_>) -> Result<&[u8], String> {
         .ok_or_else(|| "not a string or message".to_owned())
 }
 
-/// When the service ended the session because it was told to end itself.
-fn ended_by_the_service(trace: &[u8]) -> Result<Option<u64>, String> {
+/// When the service wrote an event with this field for the first time.
+fn first_service_event(trace: &[u8], field: u32) -> Result<Option<u64>, String> {
     for packet in fields(trace) {
-        let (mut time, mut is_ended) = (0, false);
+        let (mut time, mut is_such) = (0, false);
         for entry in fields(bytes(packet?.1)?) {
             match entry? {
                 (field::TIMESTAMP, value) => time = number(value)?,
                 (field::SERVICE_EVENT, value) => {
                     let mut events = fields(bytes(value)?);
-                    is_ended = events.any(|event| matches!(event, Ok((field::SERVICE_ENDED, _))));
+                    is_such = events.any(|event| event.is_ok_and(|(number, _)| number == field));
                 }
                 _ => {}
             }
         }
-        if is_ended {
+        if is_such {
             return Ok(Some(time));
         }
     }
@@ -416,7 +440,7 @@ fn read(trace: &[u8]) -> Result<(BTreeMap<u64, Sequence>, Option<TraceStats>), S
         }
         let packet = bytes(packet)?;
         let (mut id, mut flags, mut dropped, mut first) = (0, 0, false, false);
-        let (mut interned, mut event) = (None, None);
+        let (mut interned, mut event, mut has_own_clock) = (None, None, false);
         for entry in fields(packet) {
             match entry? {
                 (field::SEQUENCE_ID, value) => id = number(value)?,
@@ -425,6 +449,7 @@ fn read(trace: &[u8]) -> Result<(BTreeMap<u64, Sequence>, Option<TraceStats>), S
                 (field::FIRST_PACKET_ON_SEQUENCE, value) => first = number(value)? != 0,
                 (field::INTERNED_DATA, value) => interned = Some(bytes(value)?),
                 (field::TRACK_EVENT, value) => event = Some(bytes(value)?),
+                (field::TIMESTAMP_CLOCK_ID, _) => has_own_clock = true,
                 (field::TRACE_STATS, value) => {
                     let decoded = TraceStats::decode_from_slice(bytes(value)?);
                     stats = Some(decoded.map_err(|error| format!("statistics: {error}"))?);
@@ -437,12 +462,29 @@ fn read(trace: &[u8]) -> Result<(BTreeMap<u64, Sequence>, Option<TraceStats>), S
             continue;
         }
         let sequence = sequences.entry(id).or_default();
+        let timing = match has_own_clock {
+            true => Timing::Late,
+            false => Timing::Now,
+        };
         sequence
-            .packet(flags, dropped, first, interned, event)
+            .packet(
+                flags,
+                dropped,
+                first,
+                interned,
+                event.map(|event| (event, timing)),
+            )
             .map_err(|problem| format!("sequence {id}: {problem}"))?;
     }
     sequences.retain(|_, sequence| !sequence.told.is_empty());
     Ok((sequences, stats))
+}
+
+/// Whether an event was told when it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timing {
+    Now,
+    Late,
 }
 
 impl Sequence {
@@ -460,7 +502,7 @@ impl Sequence {
         dropped: bool,
         first: bool,
         interned: Option<&[u8]>,
-        event: Option<&[u8]>,
+        event: Option<(&[u8], Timing)>,
     ) -> Result<(), String> {
         const CLEARED: u64 = 1;
         if !self.begun && !first && !dropped {
@@ -483,12 +525,19 @@ impl Sequence {
         if let Some(interned) = interned {
             self.intern(interned)?;
         }
-        if let Some(event) = event {
-            match self.event(event) {
-                Ok(event) => self.told.push(Told::Event(event)),
-                // Readers skip these, and know why.
-                Err(_) if self.blind => self.miss(),
-                Err(problem) => return Err(problem),
+        if let Some((event, timing)) = event {
+            // Readers skip these, and know why.
+            if self.blind {
+                self.miss();
+                return Ok(());
+            }
+            match (self.event(event), timing) {
+                // It was lost, and belongs before the gap or into it.
+                (Ok(Event { kind: Kind::End, .. }), Timing::Late)
+                    if matches!(self.told.last(), Some(Told::Gap)) => {}
+                (Ok(event), Timing::Now) => self.told.push(Told::Event(event)),
+                (Ok(event), Timing::Late) => return Err(format!("{event:?} is late")),
+                (Err(problem), _) => return Err(problem),
             }
         }
         Ok(())

@@ -122,6 +122,19 @@ fn a_rejection_fails_the_call() {
 }
 
 #[test]
+fn a_rejection_says_why_if_the_host_does() {
+    let (mut pair, greeter) = Pair::bound();
+    let call = pair.call(greeter, "SayHello", b"");
+    pair.carry_to_host();
+    let to = pair.host.next_request().unwrap().unwrap().reply_to;
+    pair.host
+        .reply(to, Reply::rejected_for("nobody is at home".to_owned()))
+        .unwrap();
+    let error = CallError::Host("nobody is at home".to_owned());
+    assert_eq!(pair.events(), [Seen::Failed(call, error)]);
+}
+
+#[test]
 fn a_call_without_reply_gets_none() {
     let (mut pair, greeter) = Pair::bound();
     pair.client
@@ -231,7 +244,7 @@ fn calls_that_wait_for_their_service_count_against_the_limit() {
 #[test]
 fn unasked_replies_are_ignored() {
     let (mut pair, _) = Pair::bound();
-    let stray = wire_protocol::invoke_method_reply(99, false, Some(b"x".into()), None).unwrap();
+    let stray = wire_protocol::invoke_method_reply(99, false, b"x".into(), None).unwrap();
     pair.client.receive(&stray.parts().concat(), None);
     assert_eq!(pair.events(), []);
 }

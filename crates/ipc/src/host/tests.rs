@@ -67,7 +67,7 @@ fn messages_that_are_no_requests_get_an_error_and_the_connection_lives() {
     let mut pair = Pair::new();
     // Nothing at all; a field of the future; a reply.
     let of_the_future = [16, 3, 200 << 1 & 0x7f | 2, 0];
-    let a_reply = wire_protocol::invoke_method_reply(3, false, None, None)
+    let a_reply = wire_protocol::rejection(3, String::new())
         .unwrap()
         .parts()
         .concat();

@@ -1,6 +1,7 @@
 //! What wakes a reactor, and what does not.
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::thread;
 
 use super::*;

@@ -1,7 +1,12 @@
 //! Sockets of every kind: bytes and descriptors arrive, names behave, peers are known.
 
+#[path = "../../tests/reference/socket_folder.rs"]
+mod socket_folder;
+
 use std::io::{Read, Seek};
 use std::os::unix::fs::PermissionsExt;
+
+use socket_folder::socket_folder;
 
 use super::*;
 use crate::frame::{FrameDecoder, HEADER, OutgoingFrame};
@@ -128,7 +133,7 @@ fn nothing_to_read_and_the_end_of_the_stream_are_told_apart() {
 
 #[test]
 fn unix_sockets_replace_stale_ones_know_their_peer_and_take_permissions() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = socket_folder("ferretto-test-");
     let path = directory.path().join("socket");
     let address = Address::Unix(path.clone());
     assert!(Stream::connect(&address).unwrap_err().is_unreachable());
@@ -157,7 +162,7 @@ fn unix_sockets_replace_stale_ones_know_their_peer_and_take_permissions() {
 
 #[test]
 fn a_link_to_a_socket_is_as_stale_as_that() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = socket_folder("ferretto-test-");
     let (target, link) = (directory.path().join("target"), directory.path().join("link"));
     let address = Address::Unix(link.clone());
     let target_address = Address::Unix(target.clone());
@@ -200,7 +205,7 @@ fn only_files_have_permissions() {
 
 #[test]
 fn a_socket_that_somebody_listens_on_is_left_to_them() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = socket_folder("ferretto-test-");
     let address = Address::Unix(directory.path().join("socket"));
     let listener = Listener::bind(&address).unwrap();
     let error = Listener::bind(&address).unwrap_err();
@@ -240,7 +245,7 @@ fn names_that_are_no_files_have_one_listener_as_well() {
 
 #[test]
 fn a_socket_of_another_kind_is_left_alone() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = socket_folder("ferretto-test-");
     let path = directory.path().join("socket");
     let _datagrams = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     let error = Listener::bind(&Address::Unix(path.clone())).unwrap_err();
@@ -253,7 +258,7 @@ fn a_socket_of_another_kind_is_left_alone() {
 
 #[test]
 fn a_listener_that_is_closed_removes_its_own_file_only() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = socket_folder("ferretto-test-");
     let path = directory.path().join("socket");
     let address = Address::Unix(path.clone());
     Listener::bind(&address).unwrap().close();

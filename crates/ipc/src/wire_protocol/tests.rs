@@ -2,6 +2,7 @@
 
 use ferretto_proto::messages::ipc_frame::Msg;
 use ferretto_proto::messages::{IPCFrame, Message as _};
+use ferretto_wire::{WireType, tag};
 use proptest::prelude::*;
 
 use super::*;
@@ -46,7 +47,12 @@ proptest! {
 
     #[test]
     fn a_reply_means_the_same_to_both(id: u64, has_more: bool, reply: Option<Vec<u8>>) {
-        let (_, msg) = generated(invoke_method_reply(id, has_more, reply.clone(), None));
+        let frame = match reply.clone() {
+            Some(reply) => invoke_method_reply(id, has_more, reply, None),
+            None => rejection(id, String::new()),
+        };
+        let has_more = has_more && reply.is_some();
+        let (_, msg) = generated(frame);
         let Msg::MsgInvokeMethodReply(decoded) = &msg else { panic!("{msg:?}") };
         prop_assert_eq!(decoded.success, Some(reply.is_some()));
         prop_assert_eq!(decoded.has_more, Some(has_more));
@@ -62,7 +68,7 @@ proptest! {
     #[test]
     fn any_bytes_decode_to_ranges_within_them_or_are_refused(bytes: Vec<u8>, number in 2..9u8) {
         // Most often a known field, so that its inside is decoded too.
-        let mut frame = vec![number << 3 | 2, bytes.len().min(127) as u8];
+        let mut frame = vec![tag(number.into(), WireType::Bytes) as u8, bytes.len().min(127) as u8];
         frame.extend_from_slice(&bytes);
         match Message::decode(&frame) {
             Ok(Message { body: Body::InvokeMethod { arguments: range, .. }, .. })

@@ -5,15 +5,18 @@
 
 #![allow(dead_code)] // Each test binary that includes this file uses a part of it.
 
+pub(crate) mod inherited;
+pub(crate) mod socket_folder;
+
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use ferretto_ipc::Address;
-use rustix::io::FdFlags;
+use rustix::pipe::PipeFlags;
+pub(crate) use socket_folder::socket_folder;
 
 /// A folder with `perfetto`, `traced` and `traced_probes`.
 pub(crate) struct Reference {
@@ -59,21 +62,11 @@ impl Reference {
 
     /// Sockets in a folder of their own.
     pub(crate) fn sockets(self) -> Sockets {
-        let directory = tempfile::tempdir_in(folder_for_sockets()).expect("a temporary folder");
+        let directory = socket_folder("ferretto-test-");
         Sockets {
             programs: self.programs,
             directory,
         }
-    }
-}
-
-/// Where tests make folders with sockets in them: the folder for temporary files, unless its name leaves no room in a socket's
-/// address, which has 107 characters.
-pub(crate) fn folder_for_sockets() -> PathBuf {
-    let usual = std::env::temp_dir();
-    match usual.as_os_str().len() {
-        0..=60 => usual,
-        _ => "/tmp".into(),
     }
 }
 
@@ -111,11 +104,11 @@ impl Sockets {
 
     /// Upstream's service, listening when this returns.
     pub(crate) fn start_traced(&self) -> Running {
-        let (read, write) = rustix::pipe::pipe().expect("a pipe");
-        rustix::io::fcntl_setfd(&read, FdFlags::CLOEXEC).expect("a pipe of our own");
-        let child = self
-            .command("traced")
-            .env("TRACED_NOTIFY_FD", write.as_raw_fd().to_string())
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let mut command = self.command("traced");
+        let number = inherited::inherit(&mut command, &write);
+        let child = command
+            .env("TRACED_NOTIFY_FD", number.to_string())
             .stderr(Stdio::null())
             .spawn()
             .expect("traced starts");

@@ -16,36 +16,17 @@ use super::page::{Loss, Page, ParseStatus};
 use super::print_filter::Verdict;
 use super::session::{Action, Session};
 use super::table::{Encoding, EventPlan, FIRST_SELF_DESCRIBED, Table};
-use crate::data_source::PacketSink;
+use ferretto_client::runtime::probe::PacketSink;
+use ferretto_proto::write::{
+    FtraceEventBundle, InternedData, InternedString, TracePacket, ftrace_event_bundle,
+};
 use ferretto_wire::{Writer, varint_len};
 
 #[cfg(test)]
 mod tests;
 
-/// Field numbers of `TracePacket`.
-mod packet {
-    pub(super) const FTRACE_EVENTS: u32 = 1;
-    pub(super) const INTERNED_DATA: u32 = 12;
-    pub(super) const SEQUENCE_FLAGS: u32 = 13;
-    /// `SEQ_INCREMENTAL_STATE_CLEARED`.
-    pub(super) const INCREMENTAL_STATE_CLEARED: u64 = 1;
-    /// `InternedData.kernel_symbols`.
-    pub(super) const KERNEL_SYMBOLS: u32 = 26;
-}
-
-/// Field numbers of `FtraceEventBundle`.
-mod number {
-    pub(super) const CPU: u32 = 1;
-    pub(super) const EVENT: u32 = 2;
-    pub(super) const LOST_EVENTS: u32 = 3;
-    pub(super) const COMPACT_SCHED: u32 = 4;
-    pub(super) const FTRACE_CLOCK: u32 = 5;
-    pub(super) const FTRACE_TIMESTAMP: u32 = 6;
-    pub(super) const BOOT_TIMESTAMP: u32 = 7;
-    pub(super) const ERROR: u32 = 8;
-    pub(super) const PREVIOUS_BUNDLE_END_TIMESTAMP: u32 = 10;
-    pub(super) const GENERIC_EVENT_DESCRIPTORS: u32 = 11;
-}
+/// `TracePacket.SequenceFlags.SEQ_INCREMENTAL_STATE_CLEARED`.
+const INCREMENTAL_STATE_CLEARED: u64 = 1;
 
 /// Clocks of the kernel's ring buffer other than the one that traces assume (`boot`). The numbers are those of
 /// `FtraceClock`.
@@ -231,7 +212,7 @@ impl BundleWriter {
             metadata: &mut session.metadata,
             malformed: false,
         };
-        self.body.nested(number::EVENT, |event| {
+        self.body.nested(FtraceEventBundle::EVENT, |event| {
             encoder.write_event(event, plan, timestamp, payload)
         });
         let malformed = encoder.malformed;
@@ -249,14 +230,12 @@ impl BundleWriter {
 
     /// Puts an error into the bundle and into the session's stats.
     fn report(&mut self, session: &mut Session, page_timestamp: u64, status: ParseStatus) {
-        const TIMESTAMP: u32 = 1;
-        const STATUS: u32 = 2;
         session.add_parse_error(status);
-        self.body.nested(number::ERROR, |error| {
+        self.body.nested(FtraceEventBundle::ERROR, |error| {
             if page_timestamp != 0 {
-                error.varint_field(TIMESTAMP, page_timestamp);
+                error.varint_field(ftrace_event_bundle::FtraceError::TIMESTAMP, page_timestamp);
             }
-            error.varint_field(STATUS, status as u64);
+            error.varint_field(ftrace_event_bundle::FtraceError::STATUS, status as u64);
         });
     }
 
@@ -288,20 +267,26 @@ impl BundleWriter {
     fn write_bundle(&mut self, table: &Table, read: &CpuRead<'_>, bundle: &Bundle) {
         let out = &mut self.head;
         out.clear();
-        out.varint_field(number::CPU, read.cpu.into());
+        out.varint_field(FtraceEventBundle::CPU, read.cpu.into());
         if bundle.lost_events {
-            out.varint_field(number::LOST_EVENTS, 1);
+            out.varint_field(FtraceEventBundle::LOST_EVENTS, 1);
         }
         // Also when zero, which says that everything since the start is here.
-        out.varint_field(number::PREVIOUS_BUNDLE_END_TIMESTAMP, bundle.previous_end);
+        out.varint_field(
+            FtraceEventBundle::PREVIOUS_BUNDLE_END_TIMESTAMP,
+            bundle.previous_end,
+        );
         if let Some(clock) = &read.clock {
-            out.varint_field(number::FTRACE_CLOCK, clock.clock as u64);
-            out.varint_field(number::FTRACE_TIMESTAMP, clock.ftrace_timestamp as u64);
-            out.varint_field(number::BOOT_TIMESTAMP, clock.boot_timestamp as u64);
+            out.varint_field(FtraceEventBundle::FTRACE_CLOCK, clock.clock as u64);
+            out.varint_field(FtraceEventBundle::FTRACE_TIMESTAMP, clock.ftrace_timestamp as u64);
+            out.varint_field(FtraceEventBundle::BOOT_TIMESTAMP, clock.boot_timestamp as u64);
         }
         for plan in self.described.in_order.iter().filter_map(|id| table.plan(*id)) {
             if let Encoding::Generic(described) = &plan.encoding {
-                out.bytes_field(number::GENERIC_EVENT_DESCRIPTORS, &described.descriptor);
+                out.bytes_field(
+                    FtraceEventBundle::GENERIC_EVENT_DESCRIPTORS,
+                    &described.descriptor,
+                );
             }
         }
         let (head, body, out) = (self.head.as_slice(), self.body.as_slice(), &mut self.packet);
@@ -315,34 +300,30 @@ impl BundleWriter {
         } else {
             1 + varint_len(compact_len as u64) + compact_len
         };
-        start_message(
-            out,
-            packet::FTRACE_EVENTS,
+        out.bytes_field_head(
+            TracePacket::FTRACE_EVENTS,
             head.len() + body.len() + compact_field_len,
         );
         out.raw(head);
         out.raw(body);
         if compact_len > 0 {
-            start_message(out, number::COMPACT_SCHED, compact_len);
+            out.bytes_field_head(FtraceEventBundle::COMPACT_SCHED, compact_len);
             self.compact.write(out);
         }
     }
 
     /// Adds the names of kernel functions that were referred to since the last packet that did.
     fn write_symbols(&mut self, metadata: &mut super::metadata::Metadata, symbols: &dyn SymbolSource) {
-        /// Of `InternedString`.
-        const IID: u32 = 1;
-        const STR: u32 = 2;
         let before = self.packet.len();
         let name = &mut self.symbol;
-        let found_any = self.packet.nested(packet::INTERNED_DATA, |data| {
+        let found_any = self.packet.nested(TracePacket::INTERNED_DATA, |data| {
             let start = data.len();
             for (index, address) in metadata.unnamed_addresses() {
                 // Pointers to data have no symbol; neither have functions of modules that are gone.
                 if symbols.lookup(address, name) {
-                    data.nested(packet::KERNEL_SYMBOLS, |symbol| {
-                        symbol.varint_field(IID, index);
-                        symbol.bytes_field(STR, name.as_bytes());
+                    data.nested(InternedData::KERNEL_SYMBOLS, |symbol| {
+                        symbol.varint_field(InternedString::IID, index);
+                        symbol.bytes_field(InternedString::STR, name.as_bytes());
                     });
                 }
             }
@@ -355,17 +336,10 @@ impl BundleWriter {
         }
         if metadata.nothing_named_yet() {
             self.packet
-                .varint_field(packet::SEQUENCE_FLAGS, packet::INCREMENTAL_STATE_CLEARED);
+                .varint_field(TracePacket::SEQUENCE_FLAGS, INCREMENTAL_STATE_CLEARED);
         }
         metadata.mark_named();
     }
-}
-
-/// Appends the tag and length of a message field whose contents are to follow.
-fn start_message(out: &mut Writer, number: u32, len: usize) {
-    const LENGTH_DELIMITED: u64 = 2;
-    out.varint(u64::from(number) << 3 | LENGTH_DELIMITED);
-    out.varint(len as u64);
 }
 
 fn is_unwanted_print(session: &Session, plan: &EventPlan, payload: &[u8]) -> bool {

@@ -9,29 +9,14 @@
 use super::field::{FieldKind, Width};
 use super::format::{EventFormat, FormatField};
 use super::metadata::Metadata;
-use ferretto_wire::{MAX_VARINT_LEN, Writer, varint_len};
+use ferretto_proto::write::ftrace_event_bundle::CompactSched as Fields;
+use ferretto_wire::{MAX_SHORT_VARINT, MAX_VARINT_LEN, Writer, encode_varint, short_varint, varint_len};
 
 #[cfg(test)]
 mod tests;
 
 /// Length of a thread name with its NUL in the kernel (`TASK_COMM_LEN`).
 const NAME_LEN: usize = 16;
-
-/// Field numbers of `FtraceEventBundle.CompactSched`.
-mod number {
-    pub(super) const SWITCH_TIMESTAMP: u32 = 1;
-    pub(super) const SWITCH_PREV_STATE: u32 = 2;
-    pub(super) const SWITCH_NEXT_PID: u32 = 3;
-    pub(super) const SWITCH_NEXT_PRIO: u32 = 4;
-    pub(super) const INTERN_TABLE: u32 = 5;
-    pub(super) const SWITCH_NEXT_COMM_INDEX: u32 = 6;
-    pub(super) const WAKING_TIMESTAMP: u32 = 7;
-    pub(super) const WAKING_PID: u32 = 8;
-    pub(super) const WAKING_TARGET_CPU: u32 = 9;
-    pub(super) const WAKING_PRIO: u32 = 10;
-    pub(super) const WAKING_COMM_INDEX: u32 = 11;
-    pub(super) const WAKING_COMMON_FLAGS: u32 = 12;
-}
 
 /// Whether a format is the one that nearly all 64-bit kernels share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,21 +200,21 @@ pub(super) struct CompactSched {
 
 /// Field numbers, in the order in which [`CompactSched::add_switch`] fills the columns.
 const SWITCH_NUMBERS: [u32; 5] = [
-    number::SWITCH_TIMESTAMP,
-    number::SWITCH_PREV_STATE,
-    number::SWITCH_NEXT_PID,
-    number::SWITCH_NEXT_PRIO,
-    number::SWITCH_NEXT_COMM_INDEX,
+    Fields::SWITCH_TIMESTAMP,
+    Fields::SWITCH_PREV_STATE,
+    Fields::SWITCH_NEXT_PID,
+    Fields::SWITCH_NEXT_PRIO,
+    Fields::SWITCH_NEXT_COMM_INDEX,
 ];
 
 /// Field numbers, in the order in which [`CompactSched::add_waking`] fills the columns.
 const WAKING_NUMBERS: [u32; 6] = [
-    number::WAKING_TIMESTAMP,
-    number::WAKING_PID,
-    number::WAKING_TARGET_CPU,
-    number::WAKING_PRIO,
-    number::WAKING_COMM_INDEX,
-    number::WAKING_COMMON_FLAGS,
+    Fields::WAKING_TIMESTAMP,
+    Fields::WAKING_PID,
+    Fields::WAKING_TARGET_CPU,
+    Fields::WAKING_PRIO,
+    Fields::WAKING_COMM_INDEX,
+    Fields::WAKING_COMMON_FLAGS,
 ];
 
 impl CompactSched {
@@ -306,7 +291,7 @@ impl CompactSched {
     /// Appends the fields of a `CompactSched` message.
     pub(super) fn write(&mut self, out: &mut Writer) {
         for name in &self.names.names {
-            out.bytes_field(number::INTERN_TABLE, name.as_bytes());
+            out.bytes_field(Fields::INTERN_TABLE, name.as_bytes());
         }
         self.switch.write(&SWITCH_NUMBERS, out);
         self.waking.write(&WAKING_NUMBERS, out);
@@ -416,8 +401,8 @@ const RECENT: usize = 2048;
 /// How many values fit there, whatever they are.
 const EVENTS_PER_SPILL: usize = RECENT / MAX_VARINT_LEN;
 
-/// How far a value of up to 28 bits may write beyond its own bytes.
-const SLACK: usize = 4;
+/// How many bytes may be written from any position on, whatever the value takes.
+const SLACK: usize = MAX_VARINT_LEN;
 
 /// Varints one behind the other: the contents of a packed field.
 ///
@@ -467,33 +452,24 @@ impl Column {
     /// length from one event to the next, and a mispredicted branch would cost more than the rest of the work.
     #[inline(always)]
     fn push(&mut self, value: u64) {
-        /// For each length, which bytes say that another one follows: all but the last.
-        const FOLLOWED: [u32; 4] = [0, 0x80, 0x8080, 0x80_8080];
-        if value >= 1 << 28 {
+        if value >= MAX_SHORT_VARINT.into() {
             return self.push_any(value);
         }
-        let value = value as u32;
-        let spread =
-            value & 0x7f | (value & 0x3f80) << 1 | (value & 0x1f_c000) << 2 | (value & 0xfe0_0000) << 3;
-        // One less than the length: seven bits a byte.
-        let more =
-            usize::from(value >= 1 << 7) + usize::from(value >= 1 << 14) + usize::from(value >= 1 << 21);
-        let bytes = (spread | FOLLOWED[more & 3]).to_le_bytes();
+        let (bytes, len) = short_varint(value as u32);
+        let bytes = bytes.to_le_bytes();
         let at = self.position();
         self.recent[at..at + bytes.len()].copy_from_slice(&bytes);
-        self.recent_len += more + 1;
+        self.recent_len += len;
     }
 
     #[cold]
     #[inline(never)]
-    fn push_any(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.recent[self.position()] = value as u8 | 0x80;
-            self.recent_len += 1;
-            value >>= 7;
+    fn push_any(&mut self, value: u64) {
+        // There always is so much: `SLACK` behind the last position.
+        let at = self.position();
+        if let Some(place) = self.recent[at..].first_chunk_mut() {
+            self.recent_len += encode_varint(value, place).len();
         }
-        self.recent[self.position()] = value as u8;
-        self.recent_len += 1;
     }
 
     fn spill(&mut self) {

@@ -46,7 +46,7 @@ use super::session::Session as Decoding;
 use super::stats::{FtraceStats, KprobeStats, SetupErrors, SymbolStats, encode_preserved_buffer};
 use super::tracefs::{EventName, Tracefs, TracefsError};
 use super::watch::Depth;
-use crate::data_source::{BootTime, PacketSink};
+use ferretto_client::runtime::probe::{BootTime, PacketSink};
 
 /// The name of the data source.
 pub const NAME: &str = "linux.ftrace";

@@ -3,20 +3,15 @@
 //! Called by the bundle writer with an event that is at least as long as its plan says.
 
 use super::field::{Origin, Read, Width};
-use super::generic::{self, GENERIC_EVENT, GenericEncoding};
+use super::generic::{self, GenericEncoding};
 use super::metadata::Metadata;
 use super::page::{read_u32, read_u64};
 use super::printk_formats::PrintkFormats;
 use super::session::DecodeConfig;
-use super::table::{Encoding, EventPlan, FieldPlan, KPROBE_EVENT};
-use super::typed::TASK_RENAME;
+use super::table::{Encoding, EventPlan, FieldPlan};
+use ferretto_proto::write::{FtraceEvent, KprobeEvent, SysEnterFtraceEvent};
 use ferretto_wire::Writer;
 use std::ffi::CStr;
-
-/// `FtraceEvent.timestamp`.
-const TIMESTAMP: u32 = 1;
-/// `FtraceEvent.pid`.
-const PID: u32 = 2;
 
 /// What encoding an event needs besides the event.
 pub(super) struct Encoder<'a> {
@@ -31,24 +26,23 @@ impl Encoder<'_> {
     /// Appends the fields of an `FtraceEvent`.
     #[inline]
     pub(super) fn write_event(&mut self, out: &mut Writer, plan: &EventPlan, timestamp: u64, payload: &[u8]) {
-        out.varint_field(TIMESTAMP, timestamp);
+        out.varint_field(FtraceEvent::TIMESTAMP, timestamp);
         // Zero where there is no such field, as for the idle thread: neither can own anything that is noted below.
         let mut tid = 0;
         if let Some(offset) = plan.common_pid {
             tid = signed32(payload, offset);
-            out.varint_field(PID, extend(tid));
+            out.varint_field(FtraceEvent::PID, extend(tid));
             self.metadata.add_thread(tid);
         }
         match &plan.encoding {
             Encoding::Typed { number } => {
                 out.nested(*number, |message| self.write_fields(message, plan, payload));
-                if *number == TASK_RENAME {
+                if *number == FtraceEvent::TASK_RENAME {
                     // Who renames another thread does so rarely enough that upstream takes both for one, too.
                     self.metadata.add_renamed(tid);
                 }
             }
             Encoding::SysEnter { number, arguments } => out.nested(*number, |message| {
-                const ARGS: u32 = 2;
                 self.write_fields(message, plan, payload);
                 let (offset, width) = *arguments;
                 for index in 0..6 {
@@ -56,7 +50,7 @@ impl Encoder<'_> {
                         Width::Eight => unsigned64(payload, offset + index * 8),
                         _ => unsigned32(payload, offset + index * 4).into(),
                     };
-                    message.varint_field(ARGS, argument);
+                    message.varint_field(SysEnterFtraceEvent::ARGS, argument);
                 }
             }),
             Encoding::SysExit { number } => {
@@ -65,12 +59,10 @@ impl Encoder<'_> {
                     self.note_opened_fd(plan, tid, payload);
                 }
             }
-            Encoding::Kprobe => out.nested(KPROBE_EVENT, |message| {
-                const NAME: u32 = 1;
-                const TYPE: u32 = 2;
-                message.bytes_field(NAME, plan.name.as_bytes());
+            Encoding::Kprobe => out.nested(FtraceEvent::KPROBE_EVENT, |message| {
+                message.bytes_field(KprobeEvent::NAME, plan.name.as_bytes());
                 if let Some(kind) = self.config.kprobes.get(&plan.id) {
-                    message.varint_field(TYPE, *kind as u64);
+                    message.varint_field(KprobeEvent::TYPE, *kind as u64);
                 }
             }),
             Encoding::Generic(described) => match self.config.generic_encoding {
@@ -80,7 +72,7 @@ impl Encoder<'_> {
                     });
                 }
                 GenericEncoding::Names => {
-                    out.nested(GENERIC_EVENT, |message| {
+                    out.nested(FtraceEvent::GENERIC, |message| {
                         generic::write_with_names(self, message, plan, payload)
                     });
                 }

@@ -7,6 +7,9 @@
 use super::event::Encoder;
 use super::field::ProtoType;
 use super::table::{EventPlan, FieldPlan};
+use ferretto_proto::write::GenericFtraceEvent;
+use ferretto_proto::write::ftrace_event_bundle::GenericEventDescriptor;
+use ferretto_proto::write::generic_ftrace_event::Field;
 use ferretto_wire::Writer;
 
 /// How a session wants events that the trace format has no message for.
@@ -19,14 +22,8 @@ pub enum GenericEncoding {
     Names,
 }
 
-/// `FtraceEvent.generic`.
-pub(super) const GENERIC_EVENT: u32 = 327;
-
 /// Encodes a `GenericEventDescriptor`.
 pub(super) fn describe(group: &str, name: &str, number: u32, fields: &[FieldPlan]) -> Vec<u8> {
-    const FIELD_ID: u32 = 1;
-    const EVENT_DESCRIPTOR: u32 = 2;
-    const GROUP_NAME: u32 = 3;
     /// Of `google.protobuf.DescriptorProto`.
     const NAME: u32 = 1;
     const FIELD: u32 = 2;
@@ -36,9 +33,9 @@ pub(super) fn describe(group: &str, name: &str, number: u32, fields: &[FieldPlan
     const FIELD_TYPE: u32 = 5;
 
     let mut out = Writer::new();
-    out.varint_field(FIELD_ID, number.into());
-    out.bytes_field(GROUP_NAME, group.as_bytes());
-    out.nested(EVENT_DESCRIPTOR, |message| {
+    out.varint_field(GenericEventDescriptor::FIELD_ID, number.into());
+    out.bytes_field(GenericEventDescriptor::GROUP_NAME, group.as_bytes());
+    out.nested(GenericEventDescriptor::EVENT_DESCRIPTOR, |message| {
         message.bytes_field(NAME, name.as_bytes());
         for field in fields {
             message.nested(FIELD, |out| {
@@ -73,22 +70,14 @@ pub(super) fn write_with_names(
     plan: &EventPlan,
     payload: &[u8],
 ) {
-    const EVENT_NAME: u32 = 1;
-    const FIELD: u32 = 2;
-    /// Of `GenericFtraceEvent.Field`.
-    const NAME: u32 = 1;
-    const STR_VALUE: u32 = 3;
-    const INT_VALUE: u32 = 4;
-    const UINT_VALUE: u32 = 5;
-
-    out.bytes_field(EVENT_NAME, plan.name.as_bytes());
+    out.bytes_field(GenericFtraceEvent::EVENT_NAME, plan.name.as_bytes());
     for field in &plan.fields {
-        out.nested(FIELD, |out| {
-            out.bytes_field(NAME, field.name.as_bytes());
+        out.nested(GenericFtraceEvent::FIELD, |out| {
+            out.bytes_field(Field::NAME, field.name.as_bytes());
             let number = match field.proto_type {
-                ProtoType::String => STR_VALUE,
-                ProtoType::Int32 | ProtoType::Int64 => INT_VALUE,
-                ProtoType::Uint32 | ProtoType::Uint64 => UINT_VALUE,
+                ProtoType::String => Field::STR_VALUE,
+                ProtoType::Int32 | ProtoType::Int64 => Field::INT_VALUE,
+                ProtoType::Uint32 | ProtoType::Uint64 => Field::UINT_VALUE,
                 ProtoType::Bytes => return,
             };
             encoder.write_field(out, field, number, payload);

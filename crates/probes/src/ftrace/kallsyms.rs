@@ -11,6 +11,8 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 
+use ferretto_wire::{push_varint, take_varint};
+
 /// Symbols between two entries of the index.
 const BLOCK: usize = 16;
 /// Longest name kept: the kernel's `KSYM_NAME_LEN`.
@@ -238,27 +240,6 @@ fn open_with_addresses() -> io::Result<File> {
         return file;
     }
     File::open(KALLSYMS)
-}
-
-fn push_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

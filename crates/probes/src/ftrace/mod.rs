@@ -35,6 +35,7 @@ pub mod field;
 mod fixtures;
 pub mod format;
 pub mod generic;
+pub mod instances;
 pub mod kallsyms;
 pub mod metadata;
 pub mod page;

@@ -11,7 +11,7 @@ use ferretto_wire::Writer;
 
 use super::page::ParseStatus;
 use super::tracefs::{Tracefs, TracefsError};
-use crate::data_source::BootTime;
+use ferretto_client::runtime::probe::BootTime;
 
 /// Counters of one CPU's buffer, from `per_cpu/cpuN/stats`.
 #[derive(Clone, Debug, Default, PartialEq)]

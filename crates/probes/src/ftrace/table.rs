@@ -11,6 +11,7 @@ use super::format::{EventFormat, FormatError, FormatField, PageLayout};
 use super::generic;
 use super::printk_formats::PrintkFormats;
 use super::typed::{self, Declared, TypedEvent};
+use ferretto_proto::write::FtraceEvent;
 use std::collections::HashMap;
 use thiserror::Error;
 
@@ -21,8 +22,6 @@ mod tests;
 pub const FIRST_SELF_DESCRIBED: u32 = 65_536;
 /// The last number reserved for them.
 const LAST_SELF_DESCRIBED: u32 = 131_072;
-/// `FtraceEvent.kprobe_event`.
-pub(super) const KPROBE_EVENT: u32 = 542;
 
 /// Why an event cannot be recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -332,11 +331,11 @@ fn plan_typed(event: &TypedEvent, format: &EventFormat) -> EventPlan {
     }
     let number = event.number;
     let encoding = match number {
-        typed::SYS_ENTER => match take_arguments(&mut fields) {
+        FtraceEvent::SYS_ENTER => match take_arguments(&mut fields) {
             Some(arguments) => Encoding::SysEnter { number, arguments },
             None => Encoding::Typed { number },
         },
-        typed::SYS_EXIT => Encoding::SysExit { number },
+        FtraceEvent::SYS_EXIT => Encoding::SysExit { number },
         _ => Encoding::Typed { number },
     };
     EventPlan {

@@ -22,7 +22,7 @@ pub use unexplained::Target;
 use unexplained::{Unexplained, cpu_of_trace, switches};
 
 use super::tracefs::{EventName, Setting};
-use crate::data_source::BootTime;
+use ferretto_client::runtime::probe::BootTime;
 
 /// So many events are named in a sentence.
 const MOST_NAMES: usize = 4;

@@ -2,7 +2,7 @@
 //!
 //! Three sources feed it. A scan describes every process when the recording starts; ftrace's readers report the threads
 //! they see running, which are described once each; and a timer samples the counters of all processes. One instance
-//! serves one tracing session; the producer owns it and calls it as [`DataSource`].
+//! serves one tracing session; the producer owns it and calls it as [`Probe`].
 //!
 //! Guarantees: a packet is written only if it says something, stamped with the time its scan began; the first one, and
 //! the first after state was cleared or lost, says that incremental state starts anew.
@@ -18,7 +18,7 @@ mod tree;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ferretto_proto::messages::DataSourceConfig;
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
@@ -27,16 +27,23 @@ pub use self::config::SHORTEST_POLL_MS;
 use self::counters::Counters;
 use self::proc_dir::ProcDir;
 use self::tree::Tree;
-use crate::data_source::{BootTime, DataSource, PacketSink};
 use crate::kernel_files::KernelRoots;
 use crate::notice::Notice;
-use crate::time::{boot_time, next_multiple};
+use crate::time::next_multiple;
+use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
+use ferretto_ipc::reactor::boot_now;
 
 /// The name it is registered with.
 pub const NAME: &str = "linux.process_stats";
 
-/// `DataSourceDescriptor.handles_incremental_state_clear`, with which it is registered.
-pub const HANDLES_INCREMENTAL_STATE_CLEAR: bool = true;
+/// What services are told of it.
+pub fn descriptor() -> DataSourceDescriptor {
+    DataSourceDescriptor {
+        name: Some(NAME.to_owned()),
+        handles_incremental_state_clear: Some(true),
+        ..Default::default()
+    }
+}
 
 /// Why an instance cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -88,11 +95,6 @@ impl ProcessStats {
         })
     }
 
-    /// What is not done as the config asked, for the log. Each is returned once.
-    pub fn take_notices(&mut self) -> Vec<Notice> {
-        std::mem::take(&mut self.notices)
-    }
-
     /// Describes every process and thread there is, and the files they have open if those are wanted.
     fn scan_all(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
         if !self.list_processes() {
@@ -112,7 +114,7 @@ impl ProcessStats {
             })
         });
         if self.config.counters.open_files {
-            self.output.stats(boot_time(), sink, |out| {
+            self.output.stats(boot_now(), sink, |out| {
                 pids.iter().fold(false, |wrote, &pid| {
                     counters.write_open_files(procfs, pid, out) | wrote
                 })
@@ -134,7 +136,7 @@ impl ProcessStats {
         } = self;
         self.output
             .stats(began, sink, |out| counters.sample_all(procfs, pids, out));
-        self.output.tree(boot_time(), sink, |out| {
+        self.output.tree(boot_now(), sink, |out| {
             pids.iter().fold(false, |wrote, &pid| {
                 tree.describe_if_new(procfs, pid, out) | wrote
             })
@@ -153,7 +155,59 @@ impl ProcessStats {
     }
 }
 
-impl DataSource for ProcessStats {
+impl ProcessStats {
+    /// Threads of which `linux.ftrace` of the same session saw the name change: what was told of them is out of date.
+    /// Comes before the [`ProcessStats::on_threads_seen`] of the same batch, so that they are described again there.
+    pub fn on_threads_renamed(&mut self, tids: &BTreeSet<i32>) {
+        if self.config.on_demand {
+            tids.iter().for_each(|&tid| self.tree.forget(tid));
+        }
+    }
+
+    /// Threads seen by `linux.ftrace` of the same session since the last call: describes those that were not described yet.
+    pub fn on_threads_seen(&mut self, tids: &BTreeSet<i32>, now: BootTime, sink: &mut dyn PacketSink) {
+        if !self.config.on_demand {
+            return;
+        }
+        self.recover_losses(sink);
+        let Self { tree, procfs, .. } = self;
+        self.output.tree(now, sink, |out| {
+            tids.iter().fold(false, |wrote, &tid| {
+                tree.describe_if_new(procfs, tid, out) | wrote
+            })
+        });
+    }
+
+    /// Open files (thread, file number) that `linux.ftrace` of the same session saw in system calls, after the
+    /// [`ProcessStats::on_threads_seen`] of the same batch.
+    pub fn on_files_seen(&mut self, files: &BTreeSet<(i32, u64)>, now: BootTime, sink: &mut dyn PacketSink) {
+        if !self.config.on_demand || !self.config.counters.open_files {
+            return;
+        }
+        self.recover_losses(sink);
+        let Self {
+            tree,
+            procfs,
+            counters,
+            ..
+        } = self;
+        // Of a thread that is not known yet, the next sample finds the files together with it.
+        let known = files
+            .iter()
+            .filter_map(|&(tid, fd)| Some((tree.process_of(tid)?, fd)));
+        let by_process: Vec<(i32, u64)> = known.collect::<BTreeSet<_>>().into_iter().collect();
+        self.output.stats(now, sink, |out| {
+            by_process
+                .chunk_by(|left, right| left.0 == right.0)
+                .fold(false, |wrote, files| {
+                    let fds = files.iter().map(|&(_, fd)| fd);
+                    counters.write_files(procfs, files[0].0, fds, out) | wrote
+                })
+        });
+    }
+}
+
+impl Probe for ProcessStats {
     fn start(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         self.output.losses = sink.losses();
         if self.config.scan_at_start {
@@ -184,10 +238,6 @@ impl DataSource for ProcessStats {
         }
     }
 
-    fn flush(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
-        // Nothing is held back.
-    }
-
     fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
         self.next_sample = None;
     }
@@ -199,49 +249,10 @@ impl DataSource for ProcessStats {
         self.output.announced = Announced::No;
     }
 
-    fn on_threads_renamed(&mut self, tids: &BTreeSet<i32>) {
-        if self.config.on_demand {
-            tids.iter().for_each(|&tid| self.tree.forget(tid));
-        }
-    }
-
-    fn on_threads_seen(&mut self, tids: &BTreeSet<i32>, now: BootTime, sink: &mut dyn PacketSink) {
-        if !self.config.on_demand {
-            return;
-        }
-        self.recover_losses(sink);
-        let Self { tree, procfs, .. } = self;
-        self.output.tree(now, sink, |out| {
-            tids.iter().fold(false, |wrote, &tid| {
-                tree.describe_if_new(procfs, tid, out) | wrote
-            })
-        });
-    }
-
-    fn on_files_seen(&mut self, files: &BTreeSet<(i32, u64)>, now: BootTime, sink: &mut dyn PacketSink) {
-        if !self.config.on_demand || !self.config.counters.open_files {
-            return;
-        }
-        self.recover_losses(sink);
-        let Self {
-            tree,
-            procfs,
-            counters,
-            ..
-        } = self;
-        // Of a thread that is not known yet, the next sample finds the files together with it.
-        let known = files
-            .iter()
-            .filter_map(|&(tid, fd)| Some((tree.process_of(tid)?, fd)));
-        let by_process: Vec<(i32, u64)> = known.collect::<BTreeSet<_>>().into_iter().collect();
-        self.output.stats(now, sink, |out| {
-            by_process
-                .chunk_by(|left, right| left.0 == right.0)
-                .fold(false, |wrote, files| {
-                    let fds = files.iter().map(|&(_, fd)| fd);
-                    counters.write_files(procfs, files[0].0, fds, out) | wrote
-                })
-        });
+    /// What is not done as the config asked: known after the start and after the first time of whatever is sampled.
+    fn take_notices(&mut self) -> Vec<String> {
+        let notices = std::mem::take(&mut self.notices);
+        notices.iter().map(ToString::to_string).collect()
     }
 }
 
@@ -278,7 +289,7 @@ impl Output {
             let mut wrote = false;
             packet.process_tree(|tree| {
                 wrote = fill(tree);
-                tree.collection_end_timestamp(boot_time());
+                tree.collection_end_timestamp(boot_now());
             });
             wrote
         });
@@ -294,7 +305,7 @@ impl Output {
             let mut wrote = false;
             packet.process_stats(|stats| {
                 wrote = fill(stats);
-                stats.collection_end_timestamp(boot_time());
+                stats.collection_end_timestamp(boot_now());
             });
             wrote
         });

@@ -263,7 +263,7 @@ fn this_machine_is_described_as_it_is() {
     };
     let mut source = ProcessStats::from_config(&wrap(config), &KernelRoots::default()).unwrap();
     let mut sink: Vec<Vec<u8>> = Vec::new();
-    let before = boot_time();
+    let before = boot_now();
     source.start(before, &mut sink);
     source.on_deadline(before, &mut sink);
     let packets: Vec<_> = sink
@@ -302,7 +302,7 @@ fn this_machine_is_described_as_it_is() {
         "each has one, and this one more"
     );
     let end = trees[0].collection_end_timestamp.unwrap();
-    assert!(before < end && end <= boot_time());
+    assert!(before < end && end <= boot_now());
 
     // First the open files, then the sample.
     let mine: Vec<_> = all_stats

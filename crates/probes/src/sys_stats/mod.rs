@@ -3,7 +3,7 @@
 //! Each group of counters (a file like `/proc/meminfo`, or a directory of devices like the thermal zones) has a period
 //! of its own; all are multiples of the shortest one, which is the tick of the instance's timer. At each tick one
 //! packet carries the groups that are due. One instance serves one tracing session; the producer owns it and calls it
-//! as [`DataSource`].
+//! as [`Probe`].
 //!
 //! | group | where | not there |
 //! |---|---|---|
@@ -26,23 +26,29 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use ferretto_proto::messages::{DataSourceConfig, SysStatsConfig};
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, SysStatsConfig};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 use rustix::io::Errno;
 
 pub use self::config::SHORTEST_PERIOD_MS;
 use self::config::{Group, Schedule};
-use crate::data_source::{BootTime, DataSource, PacketSink};
 use crate::kernel_files::KernelRoots;
 use crate::notice::Notice;
-use crate::time::{boot_time, next_multiple};
+use crate::time::next_multiple;
+use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
+use ferretto_ipc::reactor::boot_now;
 
 /// The name it is registered with.
 pub const NAME: &str = "linux.sys_stats";
 
-/// `DataSourceDescriptor.handles_incremental_state_clear`, with which it is registered: every packet stands alone.
-pub const HANDLES_INCREMENTAL_STATE_CLEAR: bool = false;
+/// What services are told of it. Every packet stands alone.
+pub fn descriptor() -> DataSourceDescriptor {
+    DataSourceDescriptor {
+        name: Some(NAME.to_owned()),
+        ..Default::default()
+    }
+}
 
 /// Why an instance cannot be made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -75,7 +81,7 @@ pub fn check(config: &SysStatsConfig) -> Result<(), SetupError> {
 }
 
 /// Reads one group of counters.
-trait Sampler: std::fmt::Debug {
+trait Sampler: std::fmt::Debug + Send {
     /// Appends the counters' values to `stats`. `buffer` is for the files' content.
     fn sample(&mut self, stats: &mut write::SysStats<'_>, buffer: &mut Vec<u8>) -> Result<(), Missing>;
 }
@@ -148,11 +154,6 @@ impl SysStats {
         })
     }
 
-    /// What is not done as the config asked, for the log: known after the first tick of each group, each returned once.
-    pub fn take_notices(&mut self) -> Vec<Notice> {
-        std::mem::take(&mut self.notices)
-    }
-
     fn sample(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
         let Self {
             groups,
@@ -181,7 +182,7 @@ impl SysStats {
                         });
                     }
                 }
-                stats.collection_end_timestamp(boot_time());
+                stats.collection_end_timestamp(boot_now());
             });
         sink.write_packet(packet.as_slice());
         self.tick += 1;
@@ -212,7 +213,7 @@ fn sampler(group: Group, config: &SysStatsConfig, roots: &KernelRoots) -> Box<dy
     }
 }
 
-impl DataSource for SysStats {
+impl Probe for SysStats {
     fn start(&mut self, now: BootTime, _sink: &mut dyn PacketSink) {
         self.next_tick = (self.period > 0).then_some(now);
     }
@@ -239,5 +240,11 @@ impl DataSource for SysStats {
 
     fn clear_incremental_state(&mut self) {
         // There is none.
+    }
+
+    /// What is not done as the config asked: known after the start and after the first time of whatever is sampled.
+    fn take_notices(&mut self) -> Vec<String> {
+        let notices = std::mem::take(&mut self.notices);
+        notices.iter().map(ToString::to_string).collect()
     }
 }

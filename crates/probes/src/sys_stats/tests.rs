@@ -693,7 +693,7 @@ fn a_directory_of_endless_cpus_is_bounded() {
 #[test]
 fn this_machine_is_sampled_as_it_is() {
     let mut source = SysStats::from_config(&wrap(everything()), &KernelRoots::default()).unwrap();
-    source.start(boot_time(), &mut Vec::new());
+    source.start(boot_now(), &mut Vec::new());
     let first = next_sample(&mut source);
     let second = next_sample(&mut source);
     let total = |stats: &Stats| {

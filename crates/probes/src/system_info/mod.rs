@@ -3,7 +3,7 @@
 //! A `CpuInfo` packet names the CPUs that are online, in the order in which the kernel lists them, with what tells fast
 //! ones from slow ones. With `irq_names`, an `InterruptInfo` packet names the interrupts whose numbers `linux.ftrace`
 //! and `linux.sys_stats` record. One instance serves one tracing session; the producer owns it and calls it as
-//! [`DataSource`].
+//! [`Probe`].
 //!
 //! | what | where | not there |
 //! |---|---|---|
@@ -23,22 +23,27 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ferretto_proto::messages::DataSourceConfig;
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
 use self::cpu_list::{Cpu, CpuList};
 use self::interrupts::InterruptTable;
-use crate::data_source::{BootTime, DataSource, PacketSink};
 use crate::kernel_files::{Keep, KernelRoots, PolledFile, for_each_line};
 use crate::kernel_text::{trimmed, whole_u32, words};
 use crate::notice::Notice;
+use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
 
 /// The name it is registered with.
 pub const NAME: &str = "linux.system_info";
 
-/// `DataSourceDescriptor.handles_incremental_state_clear`, with which it is registered: every packet stands alone.
-pub const HANDLES_INCREMENTAL_STATE_CLEAR: bool = false;
+/// What services are told of it. Every packet stands alone.
+pub fn descriptor() -> DataSourceDescriptor {
+    DataSourceDescriptor {
+        name: Some(NAME.to_owned()),
+        ..Default::default()
+    }
+}
 
 /// Whether interrupts are named: `SystemInfoConfig.irq_names`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,11 +72,6 @@ impl SystemInfo {
             interrupts,
             notices: Vec::new(),
         }
-    }
-
-    /// What is not done as the config asked, for the log: known after the start, each returned once.
-    pub fn take_notices(&mut self) -> Vec<Notice> {
-        std::mem::take(&mut self.notices)
     }
 
     /// Comes also if there is nothing to tell: a reader of the trace then knows that it was asked.
@@ -164,7 +164,7 @@ fn read_small(path: PathBuf) -> Option<Vec<u8>> {
     Some(text)
 }
 
-impl DataSource for SystemInfo {
+impl Probe for SystemInfo {
     fn start(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         self.write_cpus(now, sink);
         if self.interrupts == Interrupts::Named {
@@ -172,23 +172,9 @@ impl DataSource for SystemInfo {
         }
     }
 
-    fn next_deadline(&self) -> Option<BootTime> {
-        None
-    }
-
-    fn on_deadline(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
-        // It has none.
-    }
-
-    fn flush(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
-        // Nothing is held back.
-    }
-
-    fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
-        // All was told at the start.
-    }
-
-    fn clear_incremental_state(&mut self) {
-        // There is none.
+    /// What is not done as the config asked: known after the start and after the first time of whatever is sampled.
+    fn take_notices(&mut self) -> Vec<String> {
+        let notices = std::mem::take(&mut self.notices);
+        notices.iter().map(ToString::to_string).collect()
     }
 }

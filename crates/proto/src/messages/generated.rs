@@ -13,6 +13,7 @@ impl ActivateTriggersRequest {
         trigger_names: Vec::new(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const TRIGGER_NAMES: u32 = 1;
 }
 impl Default for ActivateTriggersRequest {
     #[inline]
@@ -137,6 +138,7 @@ impl AttachResponse {
         trace_config: codec::MessageField::none(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const TRACE_CONFIG: u32 = 1;
 }
 impl Default for AttachResponse {
     #[inline]
@@ -286,6 +288,7 @@ impl ChangeTraceConfigRequest {
         trace_config: codec::MessageField::none(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const TRACE_CONFIG: u32 = 1;
 }
 impl Default for ChangeTraceConfigRequest {
     #[inline]
@@ -1927,6 +1930,66 @@ impl DataSourceConfig {
         for_testing: codec::MessageField::none(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const NAME: u32 = 1;
+    pub const TARGET_BUFFER: u32 = 2;
+    pub const TARGET_BUFFER_NAME: u32 = 11;
+    pub const TRACE_DURATION_MS: u32 = 3;
+    pub const PREFER_SUSPEND_CLOCK_FOR_DURATION: u32 = 122;
+    pub const STOP_TIMEOUT_MS: u32 = 7;
+    pub const ENABLE_EXTRA_GUARDRAILS: u32 = 6;
+    pub const SESSION_INITIATOR: u32 = 8;
+    pub const TRACING_SESSION_ID: u32 = 4;
+    pub const BUFFER_EXHAUSTED_POLICY: u32 = 9;
+    pub const PRIORITY_BOOST: u32 = 10;
+    pub const PROTOVM_CONFIG: u32 = 12;
+    pub const FTRACE_CONFIG: u32 = 100;
+    pub const INODE_FILE_CONFIG: u32 = 102;
+    pub const PROCESS_STATS_CONFIG: u32 = 103;
+    pub const SYS_STATS_CONFIG: u32 = 104;
+    pub const HEAPPROFD_CONFIG: u32 = 105;
+    pub const JAVA_HPROF_CONFIG: u32 = 110;
+    pub const ANDROID_POWER_CONFIG: u32 = 106;
+    pub const ANDROID_LOG_CONFIG: u32 = 107;
+    pub const GPU_COUNTER_CONFIG: u32 = 108;
+    pub const ANDROID_GAME_INTERVENTION_LIST_CONFIG: u32 = 116;
+    pub const PACKAGES_LIST_CONFIG: u32 = 109;
+    pub const PERF_EVENT_CONFIG: u32 = 111;
+    pub const VULKAN_MEMORY_CONFIG: u32 = 112;
+    pub const TRACK_EVENT_CONFIG: u32 = 113;
+    pub const ANDROID_POLLED_STATE_CONFIG: u32 = 114;
+    pub const ANDROID_SYSTEM_PROPERTY_CONFIG: u32 = 118;
+    pub const STATSD_TRACING_CONFIG: u32 = 117;
+    pub const SYSTEM_INFO_CONFIG: u32 = 119;
+    pub const FROZEN_FTRACE_CONFIG: u32 = 136;
+    pub const CHROME_CONFIG: u32 = 101;
+    pub const V8_CONFIG: u32 = 127;
+    pub const INTERCEPTOR_CONFIG: u32 = 115;
+    pub const NETWORK_PACKET_TRACE_CONFIG: u32 = 120;
+    pub const SURFACEFLINGER_LAYERS_CONFIG: u32 = 121;
+    pub const SURFACEFLINGER_TRANSACTIONS_CONFIG: u32 = 123;
+    pub const ANDROID_SDK_SYSPROP_GUARD_CONFIG: u32 = 124;
+    pub const ETW_CONFIG: u32 = 125;
+    pub const PROTOLOG_CONFIG: u32 = 126;
+    pub const ANDROID_INPUT_EVENT_CONFIG: u32 = 128;
+    pub const PIXEL_MODEM_CONFIG: u32 = 129;
+    pub const WINDOWMANAGER_CONFIG: u32 = 130;
+    pub const CHROMIUM_SYSTEM_METRICS: u32 = 131;
+    pub const KERNEL_WAKELOCKS_CONFIG: u32 = 132;
+    pub const GPU_RENDERSTAGES_CONFIG: u32 = 133;
+    pub const CHROMIUM_HISTOGRAM_SAMPLES: u32 = 134;
+    pub const APP_WAKELOCKS_CONFIG: u32 = 135;
+    pub const CPU_PER_UID_CONFIG: u32 = 137;
+    pub const USER_LIST_CONFIG: u32 = 138;
+    pub const INPUTMETHOD_CONFIG: u32 = 139;
+    pub const ANDROID_AFLAGS_CONFIG: u32 = 140;
+    pub const JOURNALD_CONFIG: u32 = 141;
+    pub const DISPLAY_VIDEO_CONFIG: u32 = 142;
+    pub const CHROMIUM_STACK_SAMPLING_PROFILER: u32 = 143;
+    pub const CHROMIUM_SAMPLING_HEAP_PROFILER: u32 = 144;
+    pub const SUPPORTS_TRACING_V2: u32 = 147;
+    pub const QNX_CONFIG: u32 = 150;
+    pub const LEGACY_CONFIG: u32 = 1000;
+    pub const FOR_TESTING: u32 = 1001;
 }
 impl Default for DataSourceConfig {
     #[inline]
@@ -2107,6 +2170,16 @@ impl DataSourceDescriptor {
         protovm_program: codec::MessageField::none(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const NAME: u32 = 1;
+    pub const ID: u32 = 7;
+    pub const WILL_NOTIFY_ON_STOP: u32 = 2;
+    pub const WILL_NOTIFY_ON_START: u32 = 3;
+    pub const HANDLES_INCREMENTAL_STATE_CLEAR: u32 = 4;
+    pub const NO_FLUSH: u32 = 9;
+    pub const PROTOVM_PROGRAM: u32 = 10;
+    pub const GPU_COUNTER_DESCRIPTOR: u32 = 5;
+    pub const TRACK_EVENT_DESCRIPTOR: u32 = 6;
+    pub const FTRACE_DESCRIPTOR: u32 = 8;
 }
 impl Default for DataSourceDescriptor {
     #[inline]
@@ -2880,6 +2953,8 @@ impl EnableTracingRequest {
         attach_notification_only: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const TRACE_CONFIG: u32 = 1;
+    pub const ATTACH_NOTIFICATION_ONLY: u32 = 2;
 }
 impl Default for EnableTracingRequest {
     #[inline]
@@ -3566,6 +3641,36 @@ impl FtraceConfig {
         tracing_cpumask: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const FTRACE_EVENTS: u32 = 1;
+    pub const ATRACE_CATEGORIES: u32 = 2;
+    pub const ATRACE_APPS: u32 = 3;
+    pub const ATRACE_CATEGORIES_PREFER_SDK: u32 = 28;
+    pub const ATRACE_USERSPACE_ONLY: u32 = 34;
+    pub const BUFFER_SIZE_KB: u32 = 10;
+    pub const BUFFER_SIZE_LOWER_BOUND: u32 = 27;
+    pub const DRAIN_PERIOD_MS: u32 = 11;
+    pub const DRAIN_BUFFER_PERCENT: u32 = 29;
+    pub const COMPACT_SCHED: u32 = 12;
+    pub const PRINT_FILTER: u32 = 22;
+    pub const SYMBOLIZE_KSYMS: u32 = 13;
+    pub const KSYMS_MEM_POLICY: u32 = 17;
+    pub const THROTTLE_RSS_STAT: u32 = 15;
+    pub const DENSER_GENERIC_EVENT_ENCODING: u32 = 32;
+    pub const DISABLE_GENERIC_EVENTS: u32 = 16;
+    pub const SYSCALL_EVENTS: u32 = 18;
+    pub const ENABLE_FUNCTION_GRAPH: u32 = 19;
+    pub const FUNCTION_FILTERS: u32 = 20;
+    pub const FUNCTION_GRAPH_ROOTS: u32 = 21;
+    pub const FUNCTION_GRAPH_MAX_DEPTH: u32 = 33;
+    pub const KPROBE_EVENTS: u32 = 30;
+    pub const PRESERVE_FTRACE_BUFFER: u32 = 23;
+    pub const USE_MONOTONIC_RAW_CLOCK: u32 = 24;
+    pub const INSTANCE_NAME: u32 = 25;
+    pub const DEBUG_FTRACE_ABI: u32 = 31;
+    pub const TIDS_TO_TRACE: u32 = 35;
+    pub const TRACEFS_OPTIONS: u32 = 36;
+    pub const TRACING_CPUMASK: u32 = 37;
+    pub const INITIALIZE_KSYMS_SYNCHRONOUSLY_FOR_TESTING: u32 = 14;
 }
 impl Default for FtraceConfig {
     #[inline]
@@ -6256,6 +6361,12 @@ impl GetAsyncCommandResponse {
         cmd: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const SETUP_TRACING: u32 = 3;
+    pub const SETUP_DATA_SOURCE: u32 = 6;
+    pub const START_DATA_SOURCE: u32 = 1;
+    pub const STOP_DATA_SOURCE: u32 = 2;
+    pub const FLUSH: u32 = 5;
+    pub const CLEAR_INCREMENTAL_STATE: u32 = 7;
 }
 impl Default for GetAsyncCommandResponse {
     #[inline]
@@ -6365,6 +6476,8 @@ pub mod get_async_command_response {
             config: codec::MessageField::none(),
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const NEW_INSTANCE_ID: u32 = 1;
+        pub const CONFIG: u32 = 2;
     }
     impl Default for SetupDataSource {
         #[inline]
@@ -6413,6 +6526,8 @@ pub mod get_async_command_response {
             config: codec::MessageField::none(),
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const NEW_INSTANCE_ID: u32 = 1;
+        pub const CONFIG: u32 = 2;
     }
     impl Default for StartDataSource {
         #[inline]
@@ -6458,6 +6573,7 @@ pub mod get_async_command_response {
             instance_id: None,
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const INSTANCE_ID: u32 = 1;
     }
     impl Default for StopDataSource {
         #[inline]
@@ -6503,6 +6619,8 @@ pub mod get_async_command_response {
             shm_key_windows: None,
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const SHARED_BUFFER_PAGE_SIZE_KB: u32 = 1;
+        pub const SHM_KEY_WINDOWS: u32 = 2;
     }
     impl Default for SetupTracing {
         #[inline]
@@ -6553,6 +6671,9 @@ pub mod get_async_command_response {
             flags: None,
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const DATA_SOURCE_IDS: u32 = 1;
+        pub const REQUEST_ID: u32 = 2;
+        pub const FLAGS: u32 = 3;
     }
     impl Default for Flush {
         #[inline]
@@ -6602,6 +6723,7 @@ pub mod get_async_command_response {
             data_source_ids: Vec::new(),
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const DATA_SOURCE_IDS: u32 = 1;
     }
     impl Default for ClearIncrementalState {
         #[inline]
@@ -7396,6 +7518,7 @@ impl InitRelayRequest {
         system_info: codec::MessageField::none(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const SYSTEM_INFO: u32 = 1;
 }
 impl Default for InitRelayRequest {
     #[inline]
@@ -7490,6 +7613,13 @@ impl InitializeConnectionRequest {
         sdk_version: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const SHARED_MEMORY_PAGE_SIZE_HINT_BYTES: u32 = 1;
+    pub const SHARED_MEMORY_SIZE_HINT_BYTES: u32 = 2;
+    pub const PRODUCER_NAME: u32 = 3;
+    pub const SMB_SCRAPING_MODE: u32 = 4;
+    pub const PRODUCER_PROVIDED_SHMEM: u32 = 6;
+    pub const SDK_VERSION: u32 = 8;
+    pub const SHM_KEY_WINDOWS: u32 = 7;
 }
 impl Default for InitializeConnectionRequest {
     #[inline]
@@ -10217,6 +10347,7 @@ impl QueryServiceStateResponse {
         service_state: codec::MessageField::none(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const SERVICE_STATE: u32 = 1;
 }
 impl Default for QueryServiceStateResponse {
     #[inline]
@@ -10393,6 +10524,7 @@ impl RegisterDataSourceRequest {
         data_source_descriptor: codec::MessageField::none(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const DATA_SOURCE_DESCRIPTOR: u32 = 1;
 }
 impl Default for RegisterDataSourceRequest {
     #[inline]
@@ -15026,6 +15158,50 @@ impl TraceConfig {
         experimental_trace_buffer_v2_compaction: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const BUFFERS: u32 = 1;
+    pub const DATA_SOURCES: u32 = 2;
+    pub const BUILTIN_DATA_SOURCES: u32 = 20;
+    pub const DURATION_MS: u32 = 3;
+    pub const PREFER_SUSPEND_CLOCK_FOR_DURATION: u32 = 36;
+    pub const ENABLE_EXTRA_GUARDRAILS: u32 = 4;
+    pub const LOCKDOWN_MODE: u32 = 5;
+    pub const PRODUCERS: u32 = 6;
+    pub const STATSD_METADATA: u32 = 7;
+    pub const WRITE_INTO_FILE: u32 = 8;
+    pub const OUTPUT_PATH: u32 = 29;
+    pub const FILE_WRITE_PERIOD_MS: u32 = 9;
+    pub const MAX_FILE_SIZE_BYTES: u32 = 10;
+    pub const GUARDRAIL_OVERRIDES: u32 = 11;
+    pub const DEFERRED_START: u32 = 12;
+    pub const FLUSH_PERIOD_MS: u32 = 13;
+    pub const FLUSH_TIMEOUT_MS: u32 = 14;
+    pub const DATA_SOURCE_STOP_TIMEOUT_MS: u32 = 23;
+    pub const NOTIFY_TRACEUR: u32 = 16;
+    pub const BUGREPORT_SCORE: u32 = 30;
+    pub const BUGREPORT_FILENAME: u32 = 38;
+    pub const TRIGGER_CONFIG: u32 = 17;
+    pub const ACTIVATE_TRIGGERS: u32 = 18;
+    pub const INCREMENTAL_STATE_CONFIG: u32 = 21;
+    pub const ALLOW_USER_BUILD_TRACING: u32 = 19;
+    pub const UNIQUE_SESSION_NAME: u32 = 22;
+    pub const COMPRESSION_TYPE: u32 = 24;
+    pub const COMPRESSION: u32 = 47;
+    pub const INCIDENT_REPORT_CONFIG: u32 = 25;
+    pub const STATSD_LOGGING: u32 = 31;
+    pub const TRACE_UUID_MSB: u32 = 27;
+    pub const TRACE_UUID_LSB: u32 = 28;
+    pub const TRACE_FILTER: u32 = 33;
+    pub const ANDROID_REPORT_CONFIG: u32 = 34;
+    pub const CMD_TRACE_START_DELAY: u32 = 35;
+    pub const SESSION_SEMAPHORES: u32 = 39;
+    pub const PRIORITY_BOOST: u32 = 40;
+    pub const EXCLUSIVE_PRIO: u32 = 41;
+    pub const WRITE_FLUSH_MODE: u32 = 44;
+    pub const FFLUSH_POST_WRITE: u32 = 45;
+    pub const TRACE_ALL_MACHINES: u32 = 43;
+    pub const TRACE_ATTRIBUTES: u32 = 48;
+    pub const PERSIST_TRACE_ACROSS_REBOOTS: u32 = 49;
+    pub const EXPERIMENTAL_TRACE_BUFFER_V2_COMPACTION: u32 = 50;
 }
 impl Default for TraceConfig {
     #[inline]
@@ -15211,6 +15387,12 @@ pub mod trace_config {
             experimental_mode: None,
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const SIZE_KB: u32 = 1;
+        pub const FILL_POLICY: u32 = 4;
+        pub const TRANSFER_ON_CLONE: u32 = 5;
+        pub const CLEAR_BEFORE_CLONE: u32 = 6;
+        pub const NAME: u32 = 7;
+        pub const EXPERIMENTAL_MODE: u32 = 8;
     }
     impl Default for BufferConfig {
         #[inline]
@@ -15329,6 +15511,10 @@ pub mod trace_config {
             machine_name_filter: Vec::new(),
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const CONFIG: u32 = 1;
+        pub const PRODUCER_NAME_FILTER: u32 = 2;
+        pub const PRODUCER_NAME_REGEX_FILTER: u32 = 3;
+        pub const MACHINE_NAME_FILTER: u32 = 4;
     }
     impl Default for DataSource {
         #[inline]
@@ -15634,6 +15820,10 @@ pub mod trace_config {
             use_clone_snapshot_if_available: None,
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const TRIGGER_MODE: u32 = 1;
+        pub const USE_CLONE_SNAPSHOT_IF_AVAILABLE: u32 = 5;
+        pub const TRIGGERS: u32 = 2;
+        pub const TRIGGER_TIMEOUT_MS: u32 = 3;
     }
     impl Default for TriggerConfig {
         #[inline]
@@ -15696,6 +15886,11 @@ pub mod trace_config {
                 skip_probability: None,
                 unknown_fields: codec::UnknownFields::new(),
             };
+            pub const NAME: u32 = 1;
+            pub const PRODUCER_NAME_REGEX: u32 = 2;
+            pub const STOP_DELAY_MS: u32 = 3;
+            pub const MAX_PER_24_H: u32 = 4;
+            pub const SKIP_PROBABILITY: u32 = 5;
         }
         impl Default for Trigger {
             #[inline]
@@ -15781,6 +15976,7 @@ pub mod trace_config {
             clear_period_ms: None,
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const CLEAR_PERIOD_MS: u32 = 1;
     }
     impl Default for IncrementalStateConfig {
         #[inline]
@@ -15827,6 +16023,8 @@ pub mod trace_config {
             zstd: codec::MessageField::none(),
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const DEFLATE: u32 = 1;
+        pub const ZSTD: u32 = 2;
     }
     impl Default for CompressionConfig {
         #[inline]
@@ -16092,6 +16290,11 @@ pub mod trace_config {
                 semantic_type: Vec::new(),
                 unknown_fields: codec::UnknownFields::new(),
             };
+            pub const POLICY: u32 = 1;
+            pub const REGEX_PATTERN: u32 = 2;
+            pub const ATRACE_PAYLOAD_STARTS_WITH: u32 = 3;
+            pub const NAME: u32 = 4;
+            pub const SEMANTIC_TYPE: u32 = 5;
         }
         impl Default for StringFilterRule {
             #[inline]
@@ -18268,6 +18471,13 @@ impl TracingServiceState {
         supports_tracing_sessions: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const PRODUCERS: u32 = 1;
+    pub const DATA_SOURCES: u32 = 2;
+    pub const TRACING_SESSIONS: u32 = 6;
+    pub const SUPPORTS_TRACING_SESSIONS: u32 = 7;
+    pub const NUM_SESSIONS: u32 = 3;
+    pub const NUM_SESSIONS_STARTED: u32 = 4;
+    pub const TRACING_SERVICE_VERSION: u32 = 5;
 }
 impl Default for TracingServiceState {
     #[inline]
@@ -18410,6 +18620,8 @@ pub mod tracing_service_state {
             producer_id: None,
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const DS_DESCRIPTOR: u32 = 1;
+        pub const PRODUCER_ID: u32 = 2;
     }
     impl Default for DataSource {
         #[inline]
@@ -19601,6 +19813,16 @@ impl TrackEventConfig {
         thread_time_subsampling_ns: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const DISABLED_CATEGORIES: u32 = 1;
+    pub const ENABLED_CATEGORIES: u32 = 2;
+    pub const DISABLED_TAGS: u32 = 3;
+    pub const ENABLED_TAGS: u32 = 4;
+    pub const DISABLE_INCREMENTAL_TIMESTAMPS: u32 = 5;
+    pub const TIMESTAMP_UNIT_MULTIPLIER: u32 = 6;
+    pub const FILTER_DEBUG_ANNOTATIONS: u32 = 7;
+    pub const ENABLE_THREAD_TIME_SAMPLING: u32 = 8;
+    pub const THREAD_TIME_SUBSAMPLING_NS: u32 = 10;
+    pub const FILTER_DYNAMIC_EVENT_NAMES: u32 = 9;
 }
 impl Default for TrackEventConfig {
     #[inline]
@@ -19885,6 +20107,7 @@ impl UnregisterDataSourceRequest {
         data_source_name: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const DATA_SOURCE_NAME: u32 = 1;
 }
 impl Default for UnregisterDataSourceRequest {
     #[inline]
@@ -20279,6 +20502,13 @@ impl VmInstruction {
         nested_instructions: Vec::new(),
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const SELECT: u32 = 1;
+    pub const REG_LOAD: u32 = 2;
+    pub const MERGE: u32 = 3;
+    pub const SET: u32 = 4;
+    pub const DEL: u32 = 5;
+    pub const ABORT_LEVEL: u32 = 6;
+    pub const NESTED_INSTRUCTIONS: u32 = 7;
 }
 impl Default for VmInstruction {
     #[inline]
@@ -20505,6 +20735,8 @@ impl VmOpRegLoad {
         dst_register: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const CURSOR: u32 = 1;
+    pub const DST_REGISTER: u32 = 2;
 }
 impl Default for VmOpRegLoad {
     #[inline]
@@ -20555,6 +20787,9 @@ impl VmOpSelect {
         create_if_not_exist: None,
         unknown_fields: codec::UnknownFields::new(),
     };
+    pub const CURSOR: u32 = 1;
+    pub const RELATIVE_PATH: u32 = 2;
+    pub const CREATE_IF_NOT_EXIST: u32 = 3;
 }
 impl Default for VmOpSelect {
     #[inline]

@@ -22,6 +22,9 @@
 //! the configs of data sources that are not ours, which have no struct here. Decoding is safe against hostile bytes:
 //! nesting and the memory that elements take are bounded ([`MAX_DEPTH`], [`MAX_ELEMENT_MEMORY`]), and text that is not
 //! UTF-8 is an error.
+//!
+//! Messages that are also read or written field by field have the fields' numbers as constants (`TraceConfig::DURATION_MS`),
+//! unless they have a [writer](mod@crate::write), which has them.
 
 mod codec;
 #[rustfmt::skip]

@@ -6666,6 +6666,23 @@ impl ThreadDescriptor<'_> {
 }
 
 message_writer!(
+    /// Writes a `Trace`.
+    Trace
+);
+
+impl Trace<'_> {
+    /// Field number of `packet`.
+    pub const PACKET: u32 = 1;
+
+    /// Appends one `packet`, field 1.
+    #[inline]
+    pub fn packet(&mut self, fill: impl FnOnce(&mut crate::write::TracePacket<'_>)) -> &mut Self {
+        self.0.nested(1, |writer| fill(&mut crate::write::TracePacket::new(writer)));
+        self
+    }
+}
+
+message_writer!(
     /// Writes a `TraceAttributes`.
     TraceAttributes
 );
@@ -6984,6 +7001,13 @@ impl TracePacket<'_> {
         self
     }
 
+    /// Writes `protovms`, field 125.
+    #[inline]
+    pub fn protovms(&mut self, fill: impl FnOnce(&mut crate::write::trace_packet::ProtoVms<'_>)) -> &mut Self {
+        self.0.nested(125, |writer| fill(&mut crate::write::trace_packet::ProtoVms::new(writer)));
+        self
+    }
+
     /// Writes `trace_attributes`, field 126.
     #[inline]
     pub fn trace_attributes(&mut self, fill: impl FnOnce(&mut crate::write::TraceAttributes<'_>)) -> &mut Self {
@@ -7136,6 +7160,59 @@ impl TracePacket<'_> {
     pub fn machine_id(&mut self, value: u32) -> &mut Self {
         self.0.varint_field(98, u64::from(value));
         self
+    }
+}
+
+/// Messages nested in `TracePacket`.
+pub mod trace_packet {
+    message_writer!(
+        /// Writes a `ProtoVms`.
+        ProtoVms
+    );
+
+    impl ProtoVms<'_> {
+        /// Field number of `instance`.
+        pub const INSTANCE: u32 = 1;
+
+        /// Appends one `instance`, field 1.
+        #[inline]
+        pub fn instance(&mut self, fill: impl FnOnce(&mut crate::write::trace_packet::proto_vms::Instance<'_>)) -> &mut Self {
+            self.0.nested(1, |writer| fill(&mut crate::write::trace_packet::proto_vms::Instance::new(writer)));
+            self
+        }
+    }
+
+    /// Messages nested in `ProtoVms`.
+    pub mod proto_vms {
+        message_writer!(
+            /// Writes a `Instance`.
+            Instance
+        );
+
+        impl Instance<'_> {
+            /// Field number of `program`.
+            pub const PROGRAM: u32 = 1;
+            /// Field number of `state`.
+            pub const STATE: u32 = 2;
+            /// Field number of `memory_limit_kb`.
+            pub const MEMORY_LIMIT_KB: u32 = 3;
+            /// Field number of `producer_id`.
+            pub const PRODUCER_ID: u32 = 4;
+
+            /// Writes `memory_limit_kb`, field 3.
+            #[inline]
+            pub fn memory_limit_kb(&mut self, value: u32) -> &mut Self {
+                self.0.varint_field(3, u64::from(value));
+                self
+            }
+
+            /// Appends one `producer_id`, field 4.
+            #[inline]
+            pub fn producer_id(&mut self, value: i32) -> &mut Self {
+                self.0.varint_field(4, i64::from(value) as u64);
+                self
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use ferretto_proto::messages::{Message, VmProgram};
+use ferretto_proto::write::trace_packet::{self, proto_vms};
 use ferretto_wire::Writer;
 
 use super::machine::{Outcome, ProtoVm};
@@ -266,10 +267,9 @@ pub(crate) fn write_instances<'v>(
     enough: usize,
     out: &mut Writer,
 ) {
-    const INSTANCE: u32 = 1;
     let end = out.len() + enough;
     for instance in instances {
-        out.nested(INSTANCE, |out| instance.write(out));
+        out.nested(trace_packet::ProtoVms::INSTANCE, |out| instance.write(out));
         if out.len() >= end {
             return;
         }
@@ -323,15 +323,11 @@ impl Instance {
 
     /// Writes it as the fields of a `TracePacket.ProtoVms.Instance`.
     pub fn write(&self, out: &mut Writer) {
-        const PROGRAM: u32 = 1;
-        const STATE: u32 = 2;
-        const MEMORY_LIMIT_KB: u32 = 3;
-        const PRODUCER_ID: u32 = 4;
-        out.bytes_field(PROGRAM, &self.program);
-        out.nested(STATE, |out| self.write_state(out));
-        out.varint_field(MEMORY_LIMIT_KB, self.memory_limit_kb.into());
+        out.bytes_field(proto_vms::Instance::PROGRAM, &self.program);
+        out.nested(proto_vms::Instance::STATE, |out| self.write_state(out));
+        out.varint_field(proto_vms::Instance::MEMORY_LIMIT_KB, self.memory_limit_kb.into());
         for producer in &self.producers {
-            out.varint_field(PRODUCER_ID, producer.0.into());
+            out.varint_field(proto_vms::Instance::PRODUCER_ID, producer.0.into());
         }
     }
 }

@@ -8,7 +8,9 @@ use std::fmt;
 use ferretto_proto::messages::vm_instruction::{AbortLevel, Operation as Encoded};
 use ferretto_proto::messages::vm_op_select::PathComponent;
 use ferretto_proto::messages::vm_op_select::path_component::Field;
-use ferretto_proto::messages::{UnknownFields, VmCursorEnum, VmInstruction, VmOpSelect, VmProgram};
+use ferretto_proto::messages::{
+    UnknownFields, VmCursorEnum, VmInstruction, VmOpRegLoad, VmOpSelect, VmProgram,
+};
 
 use super::machine::Reason;
 use super::state::MAX_FIELD;
@@ -179,12 +181,11 @@ fn instructions(
 }
 
 fn on_failure(encoded: &VmInstruction) -> OnFailure {
-    const ABORT_LEVEL: u32 = 6;
     match encoded.abort_level {
         Some(AbortLevel::ABORT) => OnFailure::Abort,
         Some(AbortLevel::SKIP_CURRENT_INSTRUCTION) => OnFailure::Skip,
         // Of a level that it does not know upstream makes nothing, and goes on.
-        None if has(&encoded.unknown_fields, ABORT_LEVEL) => OnFailure::Skip,
+        None if has(&encoded.unknown_fields, VmInstruction::ABORT_LEVEL) => OnFailure::Skip,
         None | Some(AbortLevel::SKIP_CURRENT_INSTRUCTION_AND_BREAK_OUTER) => OnFailure::BreakOuter,
     }
 }
@@ -193,7 +194,7 @@ fn operation(encoded: Option<&Encoded>) -> Operation {
     match encoded {
         Some(Encoded::Select(select)) => selection(select),
         Some(Encoded::RegLoad(load)) => Operation::Load {
-            cursor: cursor(load.cursor, &load.unknown_fields),
+            cursor: cursor(load.cursor, &load.unknown_fields, VmOpRegLoad::CURSOR),
             register: register(load.dst_register.unwrap_or_default()),
         },
         Some(Encoded::Merge(merge)) => Operation::Merge(MergeRules {
@@ -213,7 +214,7 @@ fn operation(encoded: Option<&Encoded>) -> Operation {
 }
 
 fn selection(select: &VmOpSelect) -> Operation {
-    let cursor = cursor(select.cursor, &select.unknown_fields);
+    let cursor = cursor(select.cursor, &select.unknown_fields, VmOpSelect::CURSOR);
     let absent = match select.create_if_not_exist {
         Some(true) => Absent::IsCreated,
         _ => Absent::Fails,
@@ -261,12 +262,12 @@ fn step(component: &PathComponent, next: Option<&PathComponent>, cursor: Cursor)
     }
 }
 
-fn cursor(encoded: Option<VmCursorEnum>, unknown: &UnknownFields) -> Cursor {
-    const CURSOR: u32 = 1;
+/// The cursor that a field of this number names.
+fn cursor(encoded: Option<VmCursorEnum>, unknown: &UnknownFields, number: u32) -> Cursor {
     match encoded {
         Some(VmCursorEnum::VM_CURSOR_SRC) => Cursor::Source,
         Some(VmCursorEnum::VM_CURSOR_DST) => Cursor::Target,
-        None if !has(unknown, CURSOR) => Cursor::Source,
+        None if !has(unknown, number) => Cursor::Source,
         None | Some(VmCursorEnum::VM_CURSOR_BOTH | VmCursorEnum::VM_CURSOR_UNSPECIFIED) => Cursor::Both,
     }
 }

@@ -4,6 +4,8 @@
 //! A fragment is a length as a varint, often padded to four bytes, and that many bytes. The input is hostile;
 //! every answer lies within the payload.
 
+use ferretto_wire::{decode_varint_wrapping, load_length};
+
 use super::record::Flags;
 
 /// Length a trace writer stores in place of the real one to say that it gave up on the packet, and maybe on
@@ -32,7 +34,7 @@ pub(super) fn token(payload: &[u8], at: usize) -> Token {
     if rest.is_empty() {
         return Token::End;
     }
-    let Some((length, prefix)) = short_varint(rest).or_else(|| varint(rest)) else {
+    let Some((length, prefix)) = load_length(rest).or_else(|| unusual_length(rest)) else {
         return Token::Malformed;
     };
     let start = at + prefix;
@@ -48,35 +50,10 @@ pub(super) fn token(payload: &[u8], at: usize) -> Token {
     }
 }
 
-/// The same as [`varint`], for the lengths there are: of one byte, of two, and of four, which is what upstream's trace
-/// writers reserve before they know the length. The length of one fragment is what the place of the next depends on, so
-/// all four bytes are loaded at once, and their number is guessed by the processor while the sum is still being made.
-#[inline]
-fn short_varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let word = u32::from_le_bytes(*bytes.first_chunk()?);
-    let two_bytes = u64::from(word & 0x7f | word >> 1 & 0x3f80);
-    if word & 0x80 == 0 {
-        Some((u64::from(word & 0x7f), 1))
-    } else if word & 0xffff_8080 == 0x0080_8080 {
-        Some((two_bytes, 4))
-    } else if word & 0x8000 == 0 {
-        Some((two_bytes, 2))
-    } else {
-        None
-    }
-}
-
-/// Value and encoded size of the varint at the start of `bytes`.
+/// A length that [`load_length`] does not know.
 #[cold]
-fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let mut value = 0;
-    for (index, byte) in bytes.iter().take(10).enumerate() {
-        value |= u64::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            return Some((value, index + 1));
-        }
-    }
-    None
+fn unusual_length(bytes: &[u8]) -> Option<(u64, usize)> {
+    decode_varint_wrapping(bytes)
 }
 
 /// Which part of a packet a fragment is.
@@ -149,11 +126,11 @@ pub(super) fn measure(payload: &[u8], fragments: u16) -> Measured {
     }
 }
 
-/// What follows the fragment at the start of `rest`, if it is whole and its length is of those that [`short_varint`] knows: the same as
+/// What follows the fragment at the start of `rest`, if it is whole and its length is of those that [`load_length`] knows: the same as
 /// [`token`] says, in half as many steps.
 #[inline]
 fn after_short_fragment(rest: &[u8]) -> Option<&[u8]> {
-    let (length, prefix) = short_varint(rest)?;
+    let (length, prefix) = load_length(rest)?;
     rest.get(prefix + length as usize..)
 }
 

@@ -9,6 +9,7 @@ use crate::trace_filter::pattern::PatternError;
 use crate::trace_filter::strings::{Policy, SemanticTypes, StringFilter};
 use ferretto_proto::messages::trace_config::TraceFilter as Config;
 use ferretto_proto::messages::trace_config::trace_filter::{StringFilterPolicy, StringFilterRule};
+use ferretto_proto::write::TRACE_PACKET;
 use ferretto_wire::Value;
 
 /// Why a filter is refused.
@@ -148,10 +149,9 @@ fn add_rule(filter: &mut StringFilter, rule: &StringFilterRule) -> Result<(), Ru
 
 /// The semantic types that a rule names, those too that a later schema has.
 fn semantic_types(rule: &StringFilterRule) -> Result<SemanticTypes, RuleError> {
-    const SEMANTIC_TYPE: u32 = 5;
     let known = rule.semantic_type.iter().map(|known| i64::from(*known as i32));
     let unknown = rule.unknown_fields.iter().filter_map(|field| match field.value {
-        Value::Varint(value) if field.number == SEMANTIC_TYPE => Some(value as i64),
+        Value::Varint(value) if field.number == StringFilterRule::SEMANTIC_TYPE => Some(value as i64),
         _ => None,
     });
     let mut types: Option<SemanticTypes> = None;
@@ -165,7 +165,6 @@ fn semantic_types(rule: &StringFilterRule) -> Result<SemanticTypes, RuleError> {
 
 /// The table of fields that the config has, and which message a packet is.
 pub(super) fn field_table(config: &Config) -> Result<(FieldTable, u32), FilterError> {
-    const PACKET: u32 = 1;
     let [v1, v2, overlay] = [
         &config.bytecode,
         &config.bytecode_v2,
@@ -185,7 +184,7 @@ pub(super) fn field_table(config: &Config) -> Result<(FieldTable, u32), FilterEr
     }
     .map_err(of("bytecode_overlay_v54"))?;
     let table = FieldTable::new(&words, &overlay).map_err(of(field))?;
-    match table.action(0, PACKET) {
+    match table.action(0, TRACE_PACKET) {
         Action::Message(packet) => Ok((table, packet)),
         _ => Err(FilterError::NotForTraces),
     }

@@ -12,7 +12,10 @@ use std::ops::Range;
 use crate::limits;
 use crate::trace_filter::bytecode::{Action, FieldTable};
 use crate::trace_filter::strings::{Groups, SearchTooLong, StringFilter};
-use ferretto_wire::{MAX_FIELD_NUMBER, varint_len};
+use ferretto_wire::{
+    MAX_FIELD_NUMBER, WireType, decode_varint_wrapping, field_number, put_padded_varint, varint_len,
+    wire_type,
+};
 
 /// Why a packet cannot be filtered. Nothing of it may stay then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +95,12 @@ pub(super) fn filter_in_place(
         let field_start = read;
         let (tag, value_start) = varint_at(&packet[..end], field_start).ok_or(Malformed)?;
         // Numbers that no field can have are never allowed, even if a decoder would cut bits off until they are.
-        let action = match u32::try_from(tag >> 3) {
+        let action = match u32::try_from(field_number(tag)) {
             Ok(field @ 1..=MAX_FIELD_NUMBER) => table.action(message, field),
             _ => Action::Drop,
         };
-        match tag & 7 {
-            0 => {
+        match wire_type(tag) {
+            Ok(WireType::Varint) => {
                 let (value, next) = varint_at(&packet[..end], value_start).ok_or(Malformed)?;
                 read = next;
                 match action {
@@ -105,8 +108,8 @@ pub(super) fn filter_in_place(
                     _ => kept.cut(packet, field_start..next),
                 }
             }
-            wire_type @ (1 | 5) => {
-                let size = if wire_type == 1 { 8 } else { 4 };
+            Ok(fixed @ (WireType::Fixed64 | WireType::Fixed32)) => {
+                let size = if fixed == WireType::Fixed64 { 8 } else { 4 };
                 if end - value_start < size {
                     return Err(Malformed);
                 }
@@ -116,7 +119,7 @@ pub(super) fn filter_in_place(
                     _ => kept.cut(packet, field_start..read),
                 }
             }
-            2 => {
+            Ok(WireType::Bytes) => {
                 let (length, body) = varint_at(&packet[..end], value_start).ok_or(Malformed)?;
                 let length = usize::try_from(length)
                     .ok()
@@ -149,7 +152,7 @@ pub(super) fn filter_in_place(
                     _ => {}
                 }
             }
-            _ => return Err(Malformed),
+            Err(_) => return Err(Malformed),
         }
     }
 }
@@ -202,37 +205,16 @@ impl Kept {
     }
 }
 
-/// Writes a number as a varint that takes all of `place`.
-fn put_padded_varint(place: &mut [u8], mut value: u64) {
-    let Some((last, others)) = place.split_last_mut() else {
-        return;
-    };
-    for byte in others {
-        *byte = value as u8 | 0x80;
-        value >>= 7;
-    }
-    *last = value as u8;
-}
-
 /// The varint at `at` and where it ends; `None` if it is cut off or longer than ten bytes. Bits beyond the 64th are cut
 /// off, as upstream does.
 #[inline]
 pub(super) fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
-    match bytes.get(at) {
-        Some(byte @ 0..0x80) => Some((u64::from(*byte), at + 1)),
-        _ => long_varint_at(bytes, at),
+    // One comparison for both, that there is a rest and that it is not empty.
+    if at >= bytes.len() {
+        return None;
     }
-}
-
-fn long_varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
-    let mut value = 0;
-    for (index, byte) in bytes.get(at..)?.iter().take(10).enumerate() {
-        value |= u64::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            return Some((value, at + index + 1));
-        }
-    }
-    None
+    let (value, len) = decode_varint_wrapping(&bytes[at..])?;
+    Some((value, at + len))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_proto::messages::{TraceConfig, trace_config::trigger_config};
+use ferretto_proto::messages::{TraceConfig, trace_config, trace_config::trigger_config};
 use ferretto_wire::{Reader, Value};
 
 use crate::effort::Effort;
@@ -154,20 +154,18 @@ fn mode(config: &TraceConfig, bytes: &[u8]) -> Result<Mode, String> {
 
 /// `trigger_config.trigger_mode` as a number: the decoded message has none for numbers it does not know.
 fn raw_mode(config: &[u8]) -> u64 {
-    const TRIGGER_CONFIG: u32 = 17;
-    const TRIGGER_MODE: u32 = 1;
     let of = |message, number| {
         Reader::new(message)
             .filter_map(Result::ok)
             .filter(move |field| field.number == number)
             .map(|field| field.value)
     };
-    of(config, TRIGGER_CONFIG)
+    of(config, TraceConfig::TRIGGER_CONFIG)
         .filter_map(|value| match value {
             Value::Bytes(bytes) => Some(bytes),
             _ => None,
         })
-        .flat_map(|triggers| of(triggers, TRIGGER_MODE))
+        .flat_map(|triggers| of(triggers, trace_config::TriggerConfig::TRIGGER_MODE))
         .filter_map(|value| match value {
             Value::Varint(number) => Some(number),
             _ => None,

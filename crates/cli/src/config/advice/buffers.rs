@@ -7,8 +7,10 @@ use ferretto_service::limits;
 
 use super::known_sources::{FTRACE, TELL_NAMES_ONCE};
 use super::{Adviser, Origin, name_of, rates, target_of, time};
-use crate::account::counters::LARGE_BUFFER_KB;
 use crate::config::length::longest;
+
+/// From here on a buffer is better streamed into a file than made larger.
+pub(crate) const LARGE_BUFFER_KB: u64 = 1 << 20;
 
 /// KB that a buffer has to have for any chunk to fit: one may be as large as a page of shared memory, and whoever writes fills
 /// several before the oldest is read.

@@ -8,10 +8,10 @@ use ferretto_proto::messages::{Message, TraceConfig};
 
 use super::PlanError;
 use crate::config::advice::Origin;
+use crate::config::config_source::{ConfigError, ConfigSyntax, WrittenConfig, parse_config, read_config};
 use crate::config::surroundings::Kernel;
 use crate::perfetto::Program;
 use crate::perfetto::args::Arguments;
-use crate::perfetto::config_source::{ConfigError, ConfigSyntax, WrittenConfig, parse_config, read_config};
 use crate::perfetto::event_words::{Given, WordError, understand};
 use crate::perfetto::light_config::{LightFlags, Wanted, add_overview, light_config, test_config};
 

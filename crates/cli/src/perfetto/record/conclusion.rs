@@ -3,7 +3,7 @@
 //! Called by [`record`](super::record) when the loop is over. Data are kept, a file without any is removed.
 
 use super::*;
-use crate::perfetto::figures::Counted;
+use crate::figures::Counted;
 use crate::perfetto::output::Missing;
 use crate::perfetto::progress::{Known, LineKind};
 

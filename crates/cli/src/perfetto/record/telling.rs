@@ -65,7 +65,7 @@ impl Recorder<'_> {
             }
             // Said with the summary: a recording that still waits for its trigger has nothing to miss.
             Notice::FlushFailed => self.last_flush = LastFlush::Failed,
-            Notice::AlreadyReadingBack => {
+            Notice::AlreadyEnding => {
                 self.console.key_pressed();
                 self.console
                     .notice("the recording is over and being written (again to give it up)");

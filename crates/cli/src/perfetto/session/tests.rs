@@ -212,11 +212,27 @@ fn a_second_signal_gives_up() {
 
     let mut session = reading_back();
     session.interrupted(Signal::Interrupt, seconds(11));
-    assert_eq!(steps(&mut session), [Step::Tell(Notice::AlreadyReadingBack)]);
+    assert_eq!(steps(&mut session), [Step::Tell(Notice::AlreadyEnding)]);
     session.interrupted(Signal::Terminate, seconds(12));
     assert_eq!(steps(&mut session), [], "somebody else's, for the same end");
     session.interrupted(Signal::Terminate, seconds(13));
     assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Terminate)));
+}
+
+#[test]
+fn the_first_signal_after_the_end_of_the_command_does_not_give_up() {
+    let mut flushing = recording(parameters());
+    flushing.nothing_more_to_record(seconds(3));
+    let mut disabling = recording(parameters());
+    disabling.nothing_more_to_record(seconds(3));
+    disabling.flushed(Ok(()));
+    for mut session in [flushing, disabling] {
+        steps(&mut session);
+        session.interrupted(Signal::Interrupt, seconds(3));
+        assert_eq!(steps(&mut session), [Step::Tell(Notice::AlreadyEnding)]);
+        session.interrupted(Signal::Interrupt, seconds(4));
+        assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Interrupt)));
+    }
 }
 
 #[test]

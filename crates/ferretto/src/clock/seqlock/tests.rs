@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::SeqLock;
-use crate::atomic_word::{Modelled, check};
+use ferretto_client::atomic_word::model::{Modelled, check};
 
 #[test]
 fn starts_with_zeros_and_holds_what_was_written() {

@@ -2,19 +2,29 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::atomic_word::{Modelled, check};
 use crate::clock::Anchor;
+use ferretto_client::atomic_word::model::{Modelled, check};
+
+/// Lanes of one name that are used again.
+const REUSED: usize = Numbers::<LANES>::REUSED as usize;
+
+/// A lane that nothing stands on.
+fn take(lanes: &'static Lanes) -> Arc<Lane> {
+    let mut taken = None;
+    lanes.take_for(&mut taken);
+    Arc::clone(&taken.unwrap().lane.turn.0)
+}
 
 #[test]
 fn a_lane_is_used_again_only_when_it_is_free() {
     static LANES: Lanes = Lanes::new("reused");
-    let (first, second) = (LANES.take(), LANES.take());
+    let (first, second) = (take(&LANES), take(&LANES));
     let (first_uuid, second_uuid) = (first.uuid(), second.uuid());
     assert_ne!(first_uuid, second_uuid);
     drop(first);
-    let third = LANES.take();
+    let third = take(&LANES);
     assert_eq!(third.uuid(), first_uuid);
-    assert_ne!(LANES.take().uuid(), second_uuid);
+    assert_ne!(take(&LANES).uuid(), second_uuid);
     assert_eq!(third.parent_uuid(), ASYNC.uuid());
 }
 
@@ -22,28 +32,28 @@ fn a_lane_is_used_again_only_when_it_is_free() {
 fn lanes_of_one_name_differ_by_place() {
     static HERE: Lanes = Lanes::new("same");
     static THERE: Lanes = Lanes::new("same");
-    assert_ne!(HERE.take().uuid(), THERE.take().uuid());
+    assert_ne!(take(&HERE).uuid(), take(&THERE).uuid());
 }
 
 #[test]
 fn there_are_lanes_beyond_those_that_are_used_again() {
     static LANES: Lanes = Lanes::new("many");
-    let lanes: Vec<Lane> = (0..MAX_REUSED + 3).map(|_| LANES.take()).collect();
-    let uuids: HashSet<u64> = lanes.iter().map(Lane::uuid).collect();
+    let lanes: Vec<Arc<Lane>> = (0..REUSED + 3).map(|_| take(&LANES)).collect();
+    let uuids: HashSet<u64> = lanes.iter().map(|lane| lane.uuid()).collect();
     assert_eq!(uuids.len(), lanes.len());
     drop(lanes);
-    let again: HashSet<u64> = (0..MAX_REUSED).map(|_| LANES.take().uuid()).collect();
+    let again: HashSet<u64> = (0..REUSED).map(|_| take(&LANES).uuid()).collect();
     assert!(again.is_subset(&uuids));
     assert_eq!(again.len(), 1);
     // Those beyond are new each time.
-    let lanes: Vec<Lane> = (0..=MAX_REUSED).map(|_| LANES.take()).collect();
-    assert!(!uuids.contains(&lanes[MAX_REUSED].uuid()));
+    let lanes: Vec<Arc<Lane>> = (0..=REUSED).map(|_| take(&LANES)).collect();
+    assert!(!uuids.contains(&lanes[REUSED].uuid()));
 }
 
 #[test]
 fn no_two_threads_have_the_same_lane_at_the_same_time() {
     static LANES: Lanes = Lanes::new("contended");
-    static HELD: [AtomicBool; MAX_REUSED] = [const { AtomicBool::new(false) }; MAX_REUSED];
+    static HELD: [AtomicBool; REUSED] = [const { AtomicBool::new(false) }; REUSED];
     // Without the order in the processor, one in a million overlaps, in release builds.
     const TURNS: usize = if cfg!(debug_assertions) {
         200_000
@@ -59,12 +69,12 @@ fn no_two_threads_have_the_same_lane_at_the_same_time() {
         };
         let mut held = Vec::new();
         for _ in 0..TURNS {
-            let lane = LANES.take();
+            let lane = take(&LANES);
             let begin = time();
             // Relaxed, for it is the lanes that are to order it.
-            assert!(!HELD[lane.number as usize].swap(true, Ordering::Relaxed));
-            HELD[lane.number as usize].store(false, Ordering::Relaxed);
-            held.push((lane.number, begin, time()));
+            assert!(!HELD[lane.0.shared.number as usize].swap(true, Ordering::Relaxed));
+            HELD[lane.0.shared.number as usize].store(false, Ordering::Relaxed);
+            held.push((lane.0.shared.number, begin, time()));
         }
         held
     };
@@ -82,8 +92,14 @@ fn no_two_threads_have_the_same_lane_at_the_same_time() {
         };
         assert!(lane != next_lane || begin >= end, "{pair:?} overlap");
     }
-    assert!(LANES.taken.iter().all(|word| word.load(Ordering::Relaxed) == 0));
-    assert_eq!(LANES.beyond.load(Ordering::Relaxed), 0);
+    assert!(
+        LANES
+            .numbers
+            .taken
+            .iter()
+            .all(|word| word.load(Ordering::Relaxed) == 0)
+    );
+    assert_eq!(LANES.numbers.beyond.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -128,6 +128,29 @@ fn a_large_trace_is_read_in_bounded_memory() {
 }
 
 #[test]
+fn a_reader_that_pauses_holds_back_trace_data_and_nothing_else() {
+    let _alone = alone();
+    let recorder = Recorder::new();
+    let config = TraceConfig::new()
+        .buffer_kb(32 * 1024)
+        .data_source(DataSource::new(&recorder.name));
+    let session = started(&config);
+    let expected: Vec<String> = (0..1000).map(|number: u32| format!("{number:020000}")).collect();
+    expected.iter().for_each(|text| recorder.write(text));
+    session.flush_blocking(PATIENCE).unwrap();
+    let mut reader = session.read().unwrap();
+    eventually("the pipe is full", || reader.waiting() >= 4 << 20);
+    session.trace_stats().unwrap();
+    session.flush_blocking(PATIENCE).unwrap();
+    session.stop_blocking().unwrap();
+    let most = reader.waiting();
+    assert!(most < 7 << 20, "{most} bytes wait to be read");
+    let mut trace = Vec::new();
+    reader.read_to_end(&mut trace).unwrap();
+    assert_eq!(texts(&trace), expected);
+}
+
+#[test]
 fn a_reader_that_is_dropped_holds_up_nobody() {
     let _alone = alone();
     let recorder = Recorder::new();

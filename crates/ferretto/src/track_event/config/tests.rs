@@ -324,6 +324,25 @@ fn nothing_is_ever_divided_by_zero() {
     assert_eq!(TrackEventOptions::new(&config).timestamp_unit_multiplier.get(), 1);
 }
 
+fn can_adopt(startup: &TrackEventConfig, session: &TrackEventConfig) -> bool {
+    difference(startup, session).is_none()
+}
+
+#[test]
+fn what_differs_is_told_by_name() {
+    let filtered = TrackEventConfig {
+        filter_debug_annotations: Some(true),
+        ..config("net db -#slow")
+    };
+    assert_eq!(
+        difference(&config("net -#slow"), &filtered).as_deref(),
+        Some(
+            "`enabled_categories` is [\"net\"] for startup and [\"db\", \"net\"] in the session, \
+             `filter_debug_annotations` is false for startup and true in the session"
+        )
+    );
+}
+
 #[test]
 fn a_session_adopts_what_it_would_have_recorded() {
     assert!(can_adopt(

@@ -33,10 +33,10 @@ proptest! {
 static HOLDS: AtomicI32 = AtomicI32::new(0);
 
 #[test]
-fn a_thread_that_forks_holds_what_it_was_told_to_and_the_list_of_observers() {
+fn a_thread_that_forks_holds_what_it_was_told_to_and_the_list_of_that() {
     hold_over_forks(ForkLocks {
         hold: || {
-            assert!(OBSERVERS.try_lock().is_ok(), "the others are to be held first");
+            assert!(FORK_LOCKS.try_lock().is_ok(), "the others are to be held first");
             HOLDS.fetch_add(1, Ordering::Relaxed);
         },
         release: || {
@@ -44,7 +44,7 @@ fn a_thread_that_forks_holds_what_it_was_told_to_and_the_list_of_observers() {
         },
     });
     let is_locked_for_others = || {
-        let look = || OBSERVERS.try_lock().is_err();
+        let look = || FORK_LOCKS.try_lock().is_err();
         std::thread::scope(|scope| scope.spawn(look).join()).expect("it looks")
     };
     registry::hold_for_fork();

@@ -19,7 +19,8 @@ fn sequence(multiplier: u64) -> Sequence {
         timestamp_unit_multiplier: Some(multiplier),
         ..Default::default()
     });
-    Sequence::new(1, 1, Arc::new(options), writer.unwrap())
+    let instance = InstanceKey { slot: 0, serial: 1 };
+    Sequence::new(instance, 1, Arc::new(options), writer.unwrap())
 }
 
 #[test]

@@ -8,6 +8,7 @@ use ferretto_proto::messages::{FtraceEvent, FtraceEventBundle, Message, TracePac
 use ferretto_proto::messages::{
     ftrace_event::Event, generic_ftrace_event::field::Value as GenericValue, trace_packet::Data,
 };
+use ferretto_proto::write;
 use ferretto_wire::{Reader, Value};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -456,11 +457,11 @@ proptest! {
         for packet in &packets {
             for field in Reader::new(packet) {
                 let bundle = field.unwrap();
-                if bundle.number == packet::FTRACE_EVENTS {
+                if bundle.number == write::TracePacket::FTRACE_EVENTS {
                     let fields: Vec<_> = Reader::new(bundle.value.as_bytes().unwrap()).collect::<Result<_, _>>().unwrap();
-                    let errors = fields.iter().filter(|field| field.number == number::ERROR).count();
+                    let errors = fields.iter().filter(|field| field.number == write::FtraceEventBundle::ERROR).count();
                     prop_assert!(errors == 0 || !session.parse_errors().is_empty());
-                    let events = fields.iter().filter(|field| field.number == number::EVENT);
+                    let events = fields.iter().filter(|field| field.number == write::FtraceEventBundle::EVENT);
                     for event in events {
                         prop_assert!(Reader::new(event.value.as_bytes().unwrap()).all(|field| field.is_ok()));
                     }

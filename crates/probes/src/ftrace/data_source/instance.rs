@@ -6,7 +6,6 @@ use ferretto_proto::messages::FtraceConfig;
 use ferretto_proto::messages::ftrace_config::KsymsMemPolicy;
 
 use super::{DEFAULT_PERIOD_MS, FtraceError, PERIODS_MS, SeenThreads, Session, SetupReport, SymbolsWanted};
-use crate::data_source::BootTime;
 use crate::ftrace::bundle::ClockSnapshot;
 use crate::ftrace::control::{Control, Description, FtraceSessionId, Setup};
 use crate::ftrace::decoding::decode_config;
@@ -22,6 +21,7 @@ use crate::ftrace::table::{EventPlan, Table};
 use crate::ftrace::tracefs::{EventName, Tracefs};
 use crate::ftrace::watch::Watch;
 use crate::ftrace::watch::writers::Writers;
+use ferretto_client::runtime::probe::BootTime;
 
 /// One tracefs directory in use. The order of the fields is that in which they are dropped: the raw buffers have to be
 /// closed before everything is put back.

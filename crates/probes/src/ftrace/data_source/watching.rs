@@ -4,7 +4,6 @@ use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
 use super::{FtraceController, Instance};
-use crate::data_source::BootTime;
 use crate::ftrace::control::FtraceSessionId;
 use crate::ftrace::reader::CpuBuffer;
 use crate::ftrace::tracefs::Setting;
@@ -14,6 +13,7 @@ use crate::ftrace::watch::look::{
 };
 use crate::ftrace::watch::writers::Writers;
 use crate::ftrace::watch::{Depth, Finding};
+use ferretto_client::runtime::probe::BootTime;
 
 /// Time between regular looks, at least.
 const LOOK_PERIOD: BootTime = 1_000_000_000;

@@ -50,13 +50,6 @@ pub enum Declared {
     AsInteger,
 }
 
-/// Number of `sys_enter` in `FtraceEvent`, whose arguments are an array.
-pub(super) const SYS_ENTER: u32 = 329;
-/// Number of `sys_exit` in `FtraceEvent`.
-pub(super) const SYS_EXIT: u32 = 330;
-/// Number of `task_rename` in `FtraceEvent`.
-pub(super) const TASK_RENAME: u32 = 236;
-
 /// Every event with a message of its own.
 pub fn all() -> impl Iterator<Item = &'static TypedEvent> {
     [

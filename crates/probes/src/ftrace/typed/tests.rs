@@ -94,14 +94,7 @@ fn every_message_of_these_groups_is_mapped_whole() {
 }
 
 #[test]
-fn the_numbers_with_a_meaning_of_their_own_are_those_of_the_events() {
-    let number = |group, name| find(group, name).map(|event| event.number);
-    assert_eq!(number("raw_syscalls", "sys_enter"), Some(SYS_ENTER));
-    assert_eq!(number("raw_syscalls", "sys_exit"), Some(SYS_EXIT));
-    assert_eq!(number("task", "task_rename"), Some(TASK_RENAME));
-    assert_eq!(
-        number("sched", "sys_enter"),
-        None,
-        "a name counts only in its group"
-    );
+fn a_name_counts_only_in_its_group() {
+    assert!(find("raw_syscalls", "sys_enter").is_some());
+    assert!(find("sched", "sys_enter").is_none());
 }

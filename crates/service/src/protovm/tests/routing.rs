@@ -237,8 +237,7 @@ fn packets_are_put_together_up_to_a_limit() {
         // One field of bytes that fills the packet.
         let body = limits::MAX_PROTOVM_PACKET - 5 + more;
         let mut start = Writer::new();
-        start.varint(1 << 3 | 2);
-        start.varint(body as u64);
+        start.bytes_field_head(1, body);
         assert_eq!(start.len(), 5);
         vms.apply(ONE, [start.as_slice(), &piece[..body]].into_iter());
         (vms.memory_used() > body as u64, vms.complaints().count())

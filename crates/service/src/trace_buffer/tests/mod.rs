@@ -14,6 +14,7 @@ mod recommits;
 mod snapshots;
 
 use super::*;
+use ferretto_wire::put_padded_varint;
 use record::Record;
 
 /// A chunk under construction. Fragments are named by a letter that fills them and their size in the chunk,
@@ -46,14 +47,11 @@ fn chunk(producer: u32, writer: u16, id: u32) -> TestChunk {
 
 impl TestChunk {
     fn fragment(mut self, letter: char, size: usize) -> Self {
-        match size {
-            ..=128 => self.payload.push(size as u8 - 1),
-            129 => self.payload.extend([0xff, 0]),
-            _ => self
-                .payload
-                .extend([(size - 2) as u8 | 0x80, ((size - 2) >> 7) as u8]),
-        }
-        let body = if size <= 128 { size - 1 } else { size - 2 };
+        let prefix = if size <= 128 { 1 } else { 2 };
+        let body = size - prefix;
+        let start = self.payload.len();
+        self.payload.resize(start + prefix, 0);
+        put_padded_varint(&mut self.payload[start..], body as u64);
         self.payload.extend(std::iter::repeat_n(letter as u8, body));
         self.info.num_fragments += 1;
         self

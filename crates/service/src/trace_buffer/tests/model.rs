@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::*;
+use ferretto_wire::varint_len;
 
 const SEEDS: u64 = 150;
 const STEPS: u64 = 600;
@@ -50,12 +51,9 @@ impl SharedChunk {
         let mut hole = None;
         for (index, fragment) in self.fragments.iter().enumerate() {
             let size = fragment.bytes.len();
-            match (fragment.padded_prefix, size) {
-                (true, _) => payload.extend([size as u8 | 0x80, (size >> 7) as u8 | 0x80, 0x80, 0]),
-                (false, ..0x80) => payload.push(size as u8),
-                (false, _) => payload.extend([size as u8 | 0x80, (size >> 7) as u8]),
-            }
-            let start = payload.len();
+            let start = payload.len() + prefix_size(fragment);
+            payload.resize(start, 0);
+            put_padded_varint(&mut payload[start - prefix_size(fragment)..], size as u64);
             payload.extend(&fragment.bytes);
             if let (Some(offset), true) = (self.hole, index + 1 == self.fragments.len()) {
                 payload[start + offset..start + offset + 4].fill(0);
@@ -693,10 +691,10 @@ fn plain(packet: ReadPacket<'_>) -> (SequenceInfo, LossReasons, Vec<u8>) {
 }
 
 fn prefix_size(fragment: &Fragment) -> usize {
-    match (fragment.padded_prefix, fragment.bytes.len()) {
-        (true, _) => 4,
-        (false, ..0x80) => 1,
-        (false, _) => 2,
+    if fragment.padded_prefix {
+        4
+    } else {
+        varint_len(fragment.bytes.len() as u64)
     }
 }
 

@@ -95,7 +95,8 @@ fn packet(number: u64, size: usize) -> Vec<u8> {
 impl TestChunk {
     /// A fragment of these bytes.
     fn bytes(self, bytes: &[u8]) -> Self {
-        let mut fragment = vec![bytes.len() as u8 | 0x80, (bytes.len() >> 7) as u8];
+        let mut fragment = vec![0; 2];
+        put_padded_varint(&mut fragment, bytes.len() as u64);
         fragment.extend_from_slice(bytes);
         self.raw(&fragment)
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::trace_filter::bytecode::{Overlay, decode};
 use crate::trace_filter::strings::{Policy, SemanticTypes};
 use crate::trace_filter::tests::filter_bytecode::{Rule, bytecode};
-use ferretto_wire::Writer;
+use ferretto_wire::{Writer, push_varint};
 
 /// A filter of these messages, the first of which is the root. Of strings, what follows an `s` at the beginning is
 /// hidden.
@@ -411,12 +411,8 @@ impl Random {
         self.below(count) == 0
     }
 
-    fn varint(&mut self, out: &mut Vec<u8>, mut value: u64) {
-        while value >= 0x80 {
-            out.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        out.push(value as u8);
+    fn varint(&mut self, out: &mut Vec<u8>, value: u64) {
+        push_varint(out, value);
         // More bytes than needed, now and then.
         if self.one_in(20) {
             let last = out.len() - 1;

@@ -114,7 +114,7 @@ fn every_event_of_the_running_kernel_is_decoded() {
                 .unwrap();
             for event in Reader::new(bundle)
                 .map(Result::unwrap)
-                .filter(|field| field.number == number::EVENT)
+                .filter(|field| field.number == write::FtraceEventBundle::EVENT)
             {
                 events += 1;
                 kinds.extend(Reader::new(event.value.as_bytes().unwrap()).map(|field| field.unwrap().number));

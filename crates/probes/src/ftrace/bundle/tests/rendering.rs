@@ -253,7 +253,7 @@ fn self_described(bundle: &FtraceEventBundle, encoded: &[u8]) -> Vec<(String, BT
     let fields_of = |bytes: &'static [u8]| Reader::new(bytes).map(Result::unwrap);
     let leak = |bytes: &[u8]| -> &'static [u8] { bytes.to_vec().leak() };
     let mut events = Vec::new();
-    for event in fields_of(leak(encoded)).filter(|field| field.number == number::EVENT) {
+    for event in fields_of(leak(encoded)).filter(|field| field.number == write::FtraceEventBundle::EVENT) {
         for field in
             fields_of(event.value.as_bytes().unwrap()).filter(|field| field.number >= FIRST_SELF_DESCRIBED)
         {

@@ -1,0 +1,80 @@
+//! `ferretto completions SHELL [PROGRAM]`: the script by which a shell completes what is typed.
+//!
+//! Called by [`applet`](crate::applet). The script is made when it is asked for, so it fits the program that it came from.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command};
+use clap_complete::aot::{Bash, Fish, Zsh, generate};
+
+use super::{tree, with_value_hints};
+use crate::applet::{APPLETS, DEFAULT};
+
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
+
+const INSTALL: &str = "\
+To have completion in every new shell, add a line to a file that it reads:
+  ~/.bashrc                   source <(ferretto completions bash)
+  ~/.zshrc, after compinit    source <(ferretto completions zsh)
+  ~/.config/fish/config.fish  ferretto completions fish | source";
+
+/// The definition of all flags.
+pub(crate) fn command() -> Command {
+    let names = [DEFAULT.name()]
+        .into_iter()
+        .chain(APPLETS.iter().map(|applet| applet.name()));
+    Command::new("completions")
+        .about("Prints the script by which bash, zsh or fish complete words")
+        .bin_name("ferretto completions")
+        .after_help(INSTALL)
+        .arg(
+            Arg::new("shell")
+                .value_name("SHELL")
+                .required(true)
+                .value_parser(PossibleValuesParser::new(SHELLS))
+                .help("For which shell"),
+        )
+        .arg(
+            Arg::new("program")
+                .value_name("PROGRAM")
+                .default_value(DEFAULT.name())
+                .value_parser(PossibleValuesParser::new(names))
+                .help("For which program"),
+        )
+}
+
+/// Runs with the words after the applet's name; gives the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let matches = match command().try_get_matches_from(std::iter::once("completions".into()).chain(words)) {
+        Ok(matches) => matches,
+        Err(message) => {
+            crate::usage::print("ferretto completions", &message);
+            return u8::from(message.use_stderr());
+        }
+    };
+    let word = |id: &str| matches.get_one::<String>(id).map_or("", String::as_str);
+    let mut stdout = std::io::stdout();
+    // A reader that is gone is no failure.
+    let _ = stdout
+        .write_all(&script(word("shell"), word("program")))
+        .and_then(|()| stdout.flush());
+    0
+}
+
+/// The script for one of [`SHELLS`] and one of the programs.
+pub(super) fn script(shell: &str, program: &str) -> Vec<u8> {
+    let mut command = APPLETS
+        .iter()
+        .find(|applet| applet.name() == program)
+        .map_or_else(tree, |applet| with_value_hints(applet.command()));
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new();
+    match shell {
+        "zsh" => generate(Zsh, &mut command, name, &mut script),
+        "fish" => generate(Fish, &mut command, name, &mut script),
+        _ => generate(Bash, &mut command, name, &mut script),
+    }
+    script
+}

@@ -1,0 +1,150 @@
+//! Who we are on this machine, and on how much of a machine: user, capabilities, containers.
+//!
+//! Worked out once at the start; the checks ask it.
+
+use super::{Machine, Owner};
+
+/// `CAP_SYS_ADMIN` in `linux/capability.h`: may mount, and use most of what tracing needs.
+const CAP_SYS_ADMIN: u32 = 21;
+/// `CAP_SYSLOG`: may see addresses of the kernel.
+const CAP_SYSLOG: u32 = 34;
+/// `PROC_PID_INIT_INO` in `linux/proc_ns.h`: the machine's own process namespace has had this number ever since there are numbers.
+const FIRST_PROCESS_NAMESPACE: &str = "pid:[4026531836]";
+/// A user namespace in which every user is who it is outside.
+const EVERY_USER: [&str; 3] = ["0", "0", "4294967295"];
+
+/// Whether something is the machine's own or a container's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Namespace {
+    /// The machine's.
+    First,
+    /// A container's.
+    Inner,
+}
+
+/// Who we are.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// Effective user.
+    pub(crate) uid: u32,
+    groups: Vec<u32>,
+    capabilities: u64,
+    pub(crate) users: Namespace,
+    pub(crate) processes: Namespace,
+    /// What kind of container this is, if it is one.
+    pub(crate) container: Option<String>,
+}
+
+impl Identity {
+    /// As `/proc` has it. Without `/proc`, nobody in particular.
+    pub(crate) fn of(machine: &dyn Machine) -> Identity {
+        let status = machine.read("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .unwrap_or_default()
+        };
+        let second = |name: &str| field(name).split_ascii_whitespace().nth(1)?.parse().ok();
+        let mut groups: Vec<u32> = field("Groups")
+            .split_ascii_whitespace()
+            .filter_map(|group| group.parse().ok())
+            .collect();
+        groups.extend(second("Gid"));
+        let users = machine
+            .read("/proc/self/uid_map")
+            .map_or(Namespace::First, |map| {
+                match map.split_ascii_whitespace().eq(EVERY_USER) {
+                    true => Namespace::First,
+                    false => Namespace::Inner,
+                }
+            });
+        let processes = match machine.link("/proc/self/ns/pid") {
+            Ok(namespace) if namespace != FIRST_PROCESS_NAMESPACE => Namespace::Inner,
+            _ => Namespace::First,
+        };
+        Identity {
+            uid: second("Uid").unwrap_or(u32::MAX),
+            groups,
+            capabilities: u64::from_str_radix(field("CapEff").trim(), 16).unwrap_or(0),
+            users,
+            processes,
+            container: container(machine),
+        }
+    }
+
+    /// Whether this is root, at least by name.
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether this user may mount file systems and the like.
+    pub(crate) fn may_administer(&self) -> bool {
+        self.capabilities & 1 << CAP_SYS_ADMIN != 0
+    }
+
+    /// Whether this user may see the kernel's addresses.
+    pub(crate) fn may_see_addresses(&self) -> bool {
+        self.capabilities & 1 << CAP_SYSLOG != 0
+    }
+
+    /// The command that makes this user one of those whom a file's group lets do what these bits of a mode say, from the next login
+    /// on; if there is such a group, and it is not root's own.
+    pub(crate) fn join_group(&self, machine: &dyn Machine, path: &str, bits: u32) -> Option<String> {
+        let Owner { gid, mode, .. } = machine.owner(path).ok()?;
+        if gid == 0 || mode & bits != bits || self.groups.contains(&gid) {
+            return None;
+        }
+        let group = name_in(machine, "/etc/group", gid)?;
+        Some(format!("sudo usermod -aG {group} $USER"))
+    }
+
+    /// A command that takes root.
+    pub(crate) fn as_root(&self, command: &str) -> String {
+        match self.is_root() {
+            true => command.to_owned(),
+            false => format!("sudo {command}"),
+        }
+    }
+
+    /// A command that writes a word into a file that is root's.
+    pub(crate) fn write_as_root(&self, word: &str, file: &str) -> String {
+        match self.is_root() {
+            true => format!("echo {word} > {file}"),
+            false => format!("echo {word} | sudo tee {file}"),
+        }
+    }
+}
+
+/// What kind of container this is, by the marks that they leave.
+fn container(machine: &dyn Machine) -> Option<String> {
+    // systemd's answer for any kind that has systemd in it.
+    if let Ok(kind) = machine.read("/run/systemd/container") {
+        return Some(kind.trim().to_owned());
+    }
+    for (mark, kind) in [("/.dockerenv", "docker"), ("/run/.containerenv", "podman")] {
+        if machine.owner(mark).is_ok() {
+            return Some(kind.to_owned());
+        }
+    }
+    let groups = machine.read("/proc/1/cgroup").unwrap_or_default();
+    ["kubepods", "docker", "containerd", "libpod", "lxc"]
+        .into_iter()
+        .find(|kind| groups.contains(kind))
+        .map(str::to_owned)
+}
+
+/// The name of a user, or its number.
+pub(crate) fn user_name(machine: &dyn Machine, uid: u32) -> String {
+    name_in(machine, "/etc/passwd", uid).unwrap_or_else(|| format!("user {uid}"))
+}
+
+/// In both files the name is the first field and the number the third.
+fn name_in(machine: &dyn Machine, file: &str, number: u32) -> Option<String> {
+    let number = number.to_string();
+    machine.read(file).ok()?.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then(|| name.to_owned())
+    })
+}

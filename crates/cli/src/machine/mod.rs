@@ -1,0 +1,230 @@
+//! This machine, as far as recording depends on it: everything that tools look at, and nothing that changes anything.
+//!
+//! Called by `doctor`, whose checks judge it, and by `list`, `status` and `open`, which tell. [`ThisMachine`] is the real one; tests have
+//! one of text.
+
+mod ftrace_use;
+mod identity;
+mod ports;
+mod processes;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ferretto_client::consumer::{ConsumerEndpoint, StateScope};
+use ferretto_ipc::socket_names::{self, SocketNameError};
+use ferretto_ipc::transport::{PeerCredentials, TransportError};
+use ferretto_ipc::{Address, Stream};
+use ferretto_proto::messages::TracingServiceState;
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+
+use crate::ask;
+pub(crate) use ftrace_use::{FtraceUse, Reader};
+pub(crate) use identity::{Identity, Namespace, user_name};
+pub(crate) use ports::{Listening, holder_of, listening};
+pub(crate) use processes::{Holder, all_processes, process_named, with_socket};
+
+/// Bytes of a file that are read. The longest in practice are tables of mounts and sockets.
+const LONGEST_FILE: u64 = 4 << 20;
+/// How long a service may think about its state. One that is alive answers at once, but on a machine that has too much to do.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What this user may do with a file or folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Read the file, list the folder.
+    Read,
+    /// Write to the file, make files in the folder, connect to the socket.
+    Write,
+    /// Reach what is in the folder.
+    Enter,
+}
+
+/// Whose a file is, and who may do what with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// The lower twelve bits of the mode.
+    pub(crate) mode: u32,
+}
+
+/// What came of asking who is behind a consumer socket.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// A service told its state.
+    Service {
+        state: Box<TracingServiceState>,
+        /// Who listens, as of when it began to.
+        listener: Option<PeerCredentials>,
+    },
+    /// There is no such socket.
+    Absent,
+    /// Nobody listens any more.
+    Stale,
+    /// This user may not connect.
+    Denied,
+    /// Somebody listens but is no use, for this reason.
+    Useless(String),
+}
+
+/// What the checks look at.
+pub(crate) trait Machine {
+    /// The text of a file, or as much of it as anybody needs.
+    fn read(&self, path: &str) -> io::Result<String>;
+    /// The names in a folder.
+    fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+    /// Where a symbolic link leads.
+    fn link(&self, path: &str) -> io::Result<String>;
+    /// Whose it is.
+    fn owner(&self, path: &str) -> io::Result<Owner>;
+    /// Whether this user may do this.
+    fn allows(&self, path: &str, access: Access) -> io::Result<()>;
+    /// Bytes that this user can still write to the file system of this folder.
+    fn free_space(&self, folder: &str) -> io::Result<u64>;
+    /// A variable of the environment.
+    fn variable(&self, name: &str) -> Option<String>;
+    /// Where consumers look for the service.
+    fn consumer_address(&self) -> Result<Address, SocketNameError>;
+    /// Where a service awaits producers.
+    fn producer_addresses(&self) -> Result<Vec<Address>, SocketNameError>;
+    /// How `ferretto` is called, also by root, whose `PATH` may be another.
+    fn program(&self) -> String;
+    /// Asks whoever is behind a consumer socket for the service's state.
+    fn ask(&self, address: &Address) -> Answer;
+}
+
+/// The machine that this runs on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThisMachine;
+
+impl Machine for ThisMachine {
+    fn read(&self, path: &str) -> io::Result<String> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(LONGEST_FILE).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        std::fs::read_link(path).map(|to: PathBuf| to.to_string_lossy().into_owned())
+    }
+
+    fn owner(&self, path: &str) -> io::Result<Owner> {
+        let metadata = std::fs::metadata(path)?;
+        Ok(Owner {
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            mode: metadata.mode() & 0o7777,
+        })
+    }
+
+    fn allows(&self, path: &str, access: Access) -> io::Result<()> {
+        use rustix::fs::Access as Bits;
+        let bits = match access {
+            Access::Read => Bits::READ_OK,
+            Access::Write => Bits::WRITE_OK,
+            Access::Enter => Bits::EXEC_OK,
+        };
+        Ok(rustix::fs::accessat(
+            CWD,
+            Path::new(path),
+            bits,
+            AtFlags::EACCESS,
+        )?)
+    }
+
+    fn free_space(&self, folder: &str) -> io::Result<u64> {
+        let system = rustix::fs::statvfs(folder)?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    fn consumer_address(&self) -> Result<Address, SocketNameError> {
+        socket_names::consumer_address()
+    }
+
+    fn producer_addresses(&self) -> Result<Vec<Address>, SocketNameError> {
+        socket_names::producer_addresses()
+    }
+
+    fn program(&self) -> String {
+        /// Where `sudo` looks for programs.
+        const USUAL: [&str; 6] = [
+            "/bin",
+            "/sbin",
+            "/usr/bin",
+            "/usr/sbin",
+            "/usr/local/bin",
+            "/usr/local/sbin",
+        ];
+        let file = std::env::current_exe().unwrap_or_default();
+        let is_usual = |folder: &Path| USUAL.iter().any(|usual| folder == Path::new(usual));
+        match (file.file_name(), file.to_str()) {
+            (Some(name), Some(path)) if name == "ferretto" && !file.parent().is_some_and(is_usual) => {
+                quoted(path)
+            }
+            _ => "ferretto".to_owned(),
+        }
+    }
+
+    fn ask(&self, address: &Address) -> Answer {
+        let stream = match Stream::connect(address) {
+            Ok(stream) => stream,
+            Err(TransportError::Connect { source, .. }) => {
+                return match source {
+                    Errno::NOENT | Errno::NOTDIR => Answer::Absent,
+                    Errno::CONNREFUSED => Answer::Stale,
+                    Errno::ACCESS | Errno::PERM => Answer::Denied,
+                    Errno::AGAIN => Answer::Useless("it does not take the connections that wait".to_owned()),
+                    other => Answer::Useless(other.to_string()),
+                };
+            }
+            Err(error) => return Answer::Useless(error.to_string()),
+        };
+        let listener = stream.peer_credentials().ok().flatten();
+        let endpoint = match ConsumerEndpoint::over(stream) {
+            Ok(endpoint) => endpoint,
+            Err(error) => return Answer::Useless(error.to_string()),
+        };
+        match ask::state_of(endpoint, StateScope::Everything, PATIENCE) {
+            Ok((state, _)) => Answer::Service { state, listener },
+            Err(reason) => Answer::Useless(reason),
+        }
+    }
+}
+
+/// A word for the shell.
+fn quoted(word: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(&b);
+    match word.bytes().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_the_shell_are_quoted_if_they_need_to_be() {
+        assert_eq!(quoted("/opt/x-1.0/bin/ferretto"), "/opt/x-1.0/bin/ferretto");
+        assert_eq!(quoted("/home/a b/it's"), r"'/home/a b/it'\''s'");
+    }
+}

@@ -1,0 +1,58 @@
+//! Tests of the programs, with real processes. They are one program, because linking the command line takes seconds, and each program would do it
+//! again.
+//!
+//! Each module is a subject, except `support` and the two modules borrowed from other crates. `cargo test -p ferretto-cli --test integration SUBJECT::`
+//! runs the tests of one. What changes its process is a separate program: `sdk_sessions` and `sdk_stress` initialize the SDK, which a process can do
+//! only once, and `floods` raises the limit of descriptors.
+#![allow(clippy::unwrap_used)] // Helpers outside of test functions fail their test as the tests themselves do.
+
+mod support;
+
+#[path = "../../service/tests/support/filter_bytecode.rs"]
+mod filter_bytecode;
+#[path = "../../proto/tests/support/traceconv.rs"]
+mod traceconv;
+
+mod account;
+mod architecture;
+mod autostart;
+mod clones;
+mod command;
+mod compression;
+mod config_check;
+mod configs;
+mod conformance;
+mod crowds;
+mod cxx_producer;
+mod daemons;
+mod dialects;
+mod event_words;
+mod filter;
+mod flags;
+mod ftrace;
+mod hostile;
+mod hostile_memory;
+mod json;
+mod large_replies;
+mod load_average;
+mod memory;
+mod mixtures;
+mod network;
+mod newcomer;
+mod open_doctor;
+mod other_services;
+mod output;
+mod perfetto;
+mod private_files;
+mod probes;
+mod rescued;
+mod sdk_data_sources;
+mod sdk_examples;
+mod sdk_interop;
+mod terminal;
+mod trace_files;
+mod traced;
+mod triggers;
+mod vandal;
+mod websocket_bridge;
+mod words;

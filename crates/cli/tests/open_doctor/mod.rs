@@ -1,0 +1,129 @@
+//! `ferretto open` and `ferretto doctor` as a user runs them: the real program, real sockets, a real browser.
+
+mod browser;
+mod checked;
+mod doctor;
+mod local_ui;
+mod open;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::support::{PATIENCE, Running};
+use rustix::process::Signal;
+
+/// The program, with nothing of this session in its environment that it would heed.
+fn ferretto(applet: &str) -> Command {
+    crate::support::signals::as_usual();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferretto"));
+    command
+        .arg(applet)
+        .env_remove("DISPLAY")
+        .env_remove("WAYLAND_DISPLAY")
+        .env_remove("SSH_CONNECTION")
+        .env_remove("https_proxy")
+        .env_remove("http_proxy")
+        .env_remove("all_proxy")
+        .env_remove("HTTPS_PROXY")
+        .env_remove("HTTP_PROXY")
+        .env_remove("ALL_PROXY")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// The smallest trace: a packet with a timestamp.
+const SMALL: &[u8] = &[0x0a, 2, 0x40, 5];
+
+/// A trace of one packet with this in it.
+fn trace_with(payload: &[u8]) -> Vec<u8> {
+    const FOR_TESTING: u32 = 900;
+    let mut trace = ferretto_wire::Writer::new();
+    trace.nested(1, |packet| packet.bytes_field(FOR_TESTING, payload));
+    trace.into_vec()
+}
+
+/// A `ferretto open` that serves.
+struct Serving {
+    process: Running,
+    stdout: BufReader<ChildStdout>,
+    /// The address that it says to visit.
+    address: String,
+}
+
+impl Serving {
+    /// Starts it on any port; it serves when this returns.
+    fn start(trace: &Path, prepare: impl FnOnce(&mut Command)) -> Serving {
+        Serving::start_at(0, trace, prepare)
+    }
+
+    /// Likewise, on this port.
+    fn start_at(port: u16, trace: &Path, prepare: impl FnOnce(&mut Command)) -> Serving {
+        let mut command = ferretto("open");
+        command.arg(trace).args(["--port", &port.to_string()]);
+        prepare(&mut command);
+        Serving::of(command.spawn().unwrap())
+    }
+
+    fn of(mut child: Child) -> Serving {
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let process = Running(child);
+        let mut address = String::new();
+        stdout.read_line(&mut address).unwrap();
+        assert!(address.ends_with('\n'), "no address: {}", said_by(process));
+        address.pop();
+        Serving {
+            process,
+            stdout,
+            address,
+        }
+    }
+
+    /// The port of the address.
+    fn port(&self) -> u16 {
+        let (_, rest) = self.address.split_once("?url=http://127.0.0.1:").unwrap();
+        rest.split('/').next().unwrap().parse().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Its end: exit status, and all that it said on stderr.
+    fn end(mut self) -> (ExitStatus, String) {
+        let status = self.process.wait(PATIENCE).expect("it goes on serving");
+        let mut more = String::new();
+        self.stdout.read_to_string(&mut more).unwrap();
+        assert_eq!(more, "", "more than the address on stdout");
+        (status, said_by(self.process))
+    }
+}
+
+/// What a process says on stderr until it ends.
+fn said_by(mut process: Running) -> String {
+    let mut said = String::new();
+    process
+        .0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    said
+}
+
+/// A port that was free a moment ago, below those that connections get.
+fn free_port() -> u16 {
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let number = std::process::id() * 7 + u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
+        let port = 10_000 + (number % 20_000) as u16;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}

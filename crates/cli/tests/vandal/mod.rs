@@ -1,0 +1,93 @@
+//! A vandal beside recordings: it kills who takes part, fills disks, switches tracing off, and traces as well. Every recording that lacks
+//! something says so, in what it says when it ends, by its exit code and in its trace; and every one that lacks nothing does not.
+//!
+//! With real processes and the real kernel. What a recording lacks is known without asking it: all events that are to be in it are
+//! emitted here, numbered, between its start and its end. In every run, each kind of torment is done once. For longer,
+//! `FERRETTO_VANDAL_SECONDS` says so; then they come in any order. The seed is printed (`FERRETTO_VANDAL_SEED`), each round's before it
+//! begins: with it, that round comes first. `FERRETTO_VANDAL_TORMENT` has one kind only. With `FERRETTO_VANDAL_CLOCK=1` the machine's wall
+//! clock is stepped, too, and back again.
+//!
+//! The kernel records in an instance of its own, so that nobody else on the machine is disturbed.
+
+mod application;
+mod kernel;
+mod scene;
+mod torments;
+mod truth;
+
+use std::time::{Duration, Instant};
+
+use crate::support::Programs;
+use crate::support::tracefs::Tracefs;
+use scene::Scene;
+use torments::{CLOCK_STEPS, TORMENTS, Torment};
+
+/// Chance, from a seed (splitmix64).
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A number from `first` on, below `end`.
+    pub(crate) fn from(&mut self, first: u64, end: u64) -> u64 {
+        first + self.next() % (end - first)
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().unwrap())
+}
+
+#[test]
+fn every_recording_that_lacks_something_says_so_and_no_other_does() {
+    if !Tracefs::is_usable() {
+        return;
+    }
+    let now = || ferretto_ipc::reactor::boot_now();
+    let seed = number("FERRETTO_VANDAL_SEED").unwrap_or_else(now);
+    let duration = Duration::from_secs(number("FERRETTO_VANDAL_SECONDS").unwrap_or(0));
+    let until = Instant::now() + duration;
+    let only = std::env::var("FERRETTO_VANDAL_TORMENT").ok();
+    let mut torments: Vec<&Torment> = TORMENTS.iter().collect();
+    if number("FERRETTO_VANDAL_CLOCK").is_some() {
+        torments.push(&CLOCK_STEPS);
+    }
+    let mut wrong = Vec::new();
+    for (count, seed) in (seed..).enumerate() {
+        // All of them one after the other, from a place that the seed decides; then any.
+        let torment = match count < torments.len() {
+            true => torments[(seed % torments.len() as u64) as usize],
+            false => torments[Chance(seed).from(0, torments.len() as u64) as usize],
+        };
+        if count >= torments.len() && Instant::now() >= until {
+            break;
+        }
+        if only.as_ref().is_some_and(|only| only != torment.name) {
+            continue;
+        }
+        println!("FERRETTO_VANDAL_SEED={seed}: {}", torment.name);
+        if let Err(problem) = round(torment, &mut Chance(seed)) {
+            println!("  WRONG: {problem}");
+            wrong.push(format!(
+                "{} (FERRETTO_VANDAL_SEED={seed}): {problem}",
+                torment.name
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// One recording under this torment. What is wrong with what it says, if anything is.
+fn round(torment: &Torment, chance: &mut Chance) -> Result<(), String> {
+    let programs = Programs::ours();
+    let mut scene = Scene::set(&programs, &torment.setup);
+    scene.emit(chance.from(1, 200));
+    (torment.strike)(&mut scene, chance);
+    scene.emit(chance.from(1, 200));
+    scene.end(torment.tells)
+}

@@ -1,0 +1,292 @@
+//! The border between a producer's runtime and data sources.
+//!
+//! The runtime (the module `runtime`) knows connections, instances and acknowledgements; a [`DataSource`] knows what it records. The SDK's
+//! track events are one data source, each custom one is another, and so is each of the probes'. The runtime's thread calls all
+//! methods. A data source that works only when it is called, for example at deadlines, is easier to write as a
+//! `runtime::probe::Probe`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use ferretto_proto::messages::data_source_config::BufferExhaustedPolicy as ConfiguredPolicy;
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message};
+use ferretto_wire::Reader;
+
+use crate::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, CreateWriterError};
+use crate::trace_writer::TraceWriter;
+
+/// A connection of a producer to a service. The program chooses the number when it adds the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u32);
+
+/// An instance's place among those of its data source: below [`DataSource::max_instances`], free again when the instance has
+/// stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// The first `count` slots.
+    pub fn first(count: usize) -> impl Iterator<Item = Slot> {
+        (0..count).map(Slot::at)
+    }
+
+    /// Instances are far fewer than `u32::MAX`.
+    pub(crate) fn at(index: usize) -> Slot {
+        Slot(index as u32)
+    }
+
+    /// As an index.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its bit in masks of instances, for data sources with at most 32.
+    #[inline]
+    pub const fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+/// An instance of a data source: it records for one session with one config.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// Its place.
+    pub slot: Slot,
+    /// Different for any two instances of this process; never 0.
+    pub serial: u32,
+    /// Whose session it is for.
+    pub connection: ConnectionId,
+    /// The config as far as our schema knows it.
+    pub config: Arc<DataSourceConfig>,
+    /// The config byte for byte, for data sources with a config message that our schema lacks.
+    pub encoded_config: Arc<[u8]>,
+}
+
+/// Where a started instance's packets go.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// What hands out the shared memory of its connection.
+    pub arbiter: Arc<Arbiter>,
+    /// The trace buffer.
+    pub target: BufferId,
+    /// What its writers do when the memory is full.
+    pub policy: BufferExhaustedPolicy,
+}
+
+impl Output {
+    /// A writer with a sequence of its own.
+    ///
+    /// # Errors
+    /// If there are too many, or the connection is over.
+    pub fn create_trace_writer(&self) -> Result<TraceWriter, CreateWriterError> {
+        self.arbiter.create_trace_writer(self.target, self.policy)
+    }
+}
+
+/// Dropping this, on any thread, tells the service that something is done.
+pub struct Acknowledge(Option<Box<dyn FnOnce() + Send>>);
+
+impl Acknowledge {
+    /// Calls `tell` when dropped.
+    pub fn new(tell: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(tell)))
+    }
+}
+
+impl Drop for Acknowledge {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            tell();
+        }
+    }
+}
+
+impl fmt::Debug for Acknowledge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Acknowledge")
+    }
+}
+
+/// A data source, as the runtime drives it. Its methods are called on the runtime's thread, and nothing else is served meanwhile: they must
+/// not block.
+pub trait DataSource: Send + Sync {
+    /// What is registered with services. The runtime adds that starting and stopping is acknowledged (stopping unless this says otherwise), and
+    /// asks again when it hears that the data source has changed.
+    fn descriptor(&self) -> DataSourceDescriptor;
+
+    /// An instance will be started soon.
+    ///
+    /// # Errors
+    /// If the config cannot be carried out: a clause that follows "could not be set up: ". The instance then stays in its slot until it
+    /// is stopped, but only [`DataSource::tell_trouble`] is called for it. The service is never told that it has started, as by upstream's
+    /// producers.
+    fn set_up(&self, instance: &Instance) -> Result<(), String>;
+
+    /// The instance may record from now on. Dropping `started` tells the service.
+    ///
+    /// # Errors
+    /// If it cannot after all: a clause that follows "could not be started: ". The same holds as for [`DataSource::set_up`].
+    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String>;
+
+    /// The instance is to stop recording; it may not have been started. Drop `stopped` when it has. The service is told then, unless the
+    /// descriptor says `will_notify_on_stop: false`. The slot is not used again before.
+    fn stop(&self, slot: Slot, stopped: Acknowledge);
+
+    /// What is buffered is to be written out. The instance may not have been started, or be stopping. `flags` tell who asks and why: upstream's
+    /// `FlushFlags` (`flush_flags.h`), 0 if unknown.
+    fn flush(&self, slot: Slot, flags: u64, flushed: Acknowledge);
+
+    /// What later packets would refer to is to be repeated: the earlier ones may be gone.
+    fn clear_incremental_state(&self, slot: Slot);
+
+    /// The instance records nothing, for this reason. The data source may write the reason into the trace; it is logged already.
+    fn tell_trouble(&self, _output: &Output, _trouble: &str) {}
+
+    /// When [`DataSource::on_deadline`] wants to be called, in nanoseconds of boot time. Asked several times in each turn.
+    fn next_deadline(&self) -> Option<u64> {
+        None
+    }
+
+    /// The deadline has passed.
+    fn on_deadline(&self) {}
+
+    /// What writers of an instance with this config do when there is no room.
+    fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
+        BufferExhaustedPolicy::Drop
+    }
+
+    /// How many instances there may be at once, over all connections.
+    fn max_instances(&self) -> usize {
+        usize::MAX
+    }
+
+    /// How the config used for startup differs from a session's. `None` if the session may take over the recording.
+    fn difference(&self, startup: &DataSourceConfig, session: &DataSourceConfig) -> Option<String> {
+        difference(startup, session)
+    }
+}
+
+/// The policy of a config, for data sources that let the config decide.
+pub fn policy_of(config: &DataSourceConfig, default: BufferExhaustedPolicy) -> BufferExhaustedPolicy {
+    match config.buffer_exhausted_policy {
+        Some(ConfiguredPolicy::BUFFER_EXHAUSTED_DROP) => BufferExhaustedPolicy::Drop,
+        Some(ConfiguredPolicy::BUFFER_EXHAUSTED_STALL_THEN_ABORT) => BufferExhaustedPolicy::Stall,
+        Some(ConfiguredPolicy::BUFFER_EXHAUSTED_STALL_THEN_DROP) => BufferExhaustedPolicy::StallThenDrop,
+        Some(ConfiguredPolicy::BUFFER_EXHAUSTED_UNSPECIFIED) | None => default,
+    }
+}
+
+/// In which fields a config for startup and one of a session differ, but for those that the service fills in.
+pub fn difference(startup: &DataSourceConfig, session: &DataSourceConfig) -> Option<String> {
+    let (startup, session) = (asked_for(startup), asked_for(session));
+    let numbers: BTreeSet<u32> = startup.keys().chain(session.keys()).copied().collect();
+    let fields = numbers.into_iter().filter_map(|number| {
+        let place = match (startup.get(&number), session.get(&number)) {
+            (one, other) if one == other => return None,
+            (_, None) => "is set only for startup",
+            (None, _) => "is set only by the session",
+            _ => "is not the same",
+        };
+        Some(format!("{} {place}", name_of(number)))
+    });
+    let fields: Vec<String> = fields.collect();
+    (!fields.is_empty()).then(|| fields.join(", "))
+}
+
+/// The encoded fields of a config that the service does not fill in, by number. As bytes they are compared without code for each message
+/// that there may be in a config.
+fn asked_for(config: &DataSourceConfig) -> BTreeMap<u32, Vec<u8>> {
+    const FILLED_IN: [u32; 6] = [
+        DataSourceConfig::TARGET_BUFFER,
+        DataSourceConfig::TRACE_DURATION_MS,
+        DataSourceConfig::TRACING_SESSION_ID,
+        DataSourceConfig::ENABLE_EXTRA_GUARDRAILS,
+        DataSourceConfig::STOP_TIMEOUT_MS,
+        DataSourceConfig::SESSION_INITIATOR,
+    ];
+    let encoded = config.encode_to_vec();
+    let fields = Reader::new(&encoded).map_while(Result::ok);
+    let mut asked_for = BTreeMap::<_, Vec<u8>>::new();
+    for field in fields.filter(|field| !FILLED_IN.contains(&field.number)) {
+        asked_for.entry(field.number).or_default().extend(field.raw);
+    }
+    asked_for
+}
+
+/// What a field of `DataSourceConfig` is called, as far as data sources of applications use it.
+fn name_of(field: u32) -> String {
+    let name = match field {
+        DataSourceConfig::NAME => "name",
+        DataSourceConfig::BUFFER_EXHAUSTED_POLICY => "buffer_exhausted_policy",
+        DataSourceConfig::TARGET_BUFFER_NAME => "target_buffer_name",
+        DataSourceConfig::TRACK_EVENT_CONFIG => "track_event_config",
+        DataSourceConfig::LEGACY_CONFIG => "legacy_config",
+        _ => return format!("field {field} of DataSourceConfig"),
+    };
+    format!("`{name}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use ferretto_proto::messages::data_source_config::SessionInitiator;
+
+    use super::*;
+
+    #[test]
+    fn a_config_decides_on_the_policy_where_it_says_something() {
+        let policy = |configured| {
+            let config = DataSourceConfig {
+                buffer_exhausted_policy: configured,
+                ..Default::default()
+            };
+            policy_of(&config, BufferExhaustedPolicy::Stall)
+        };
+        let drop = policy(Some(ConfiguredPolicy::BUFFER_EXHAUSTED_DROP));
+        assert_eq!(drop, BufferExhaustedPolicy::Drop);
+        let stall_then_drop = policy(Some(ConfiguredPolicy::BUFFER_EXHAUSTED_STALL_THEN_DROP));
+        assert_eq!(stall_then_drop, BufferExhaustedPolicy::StallThenDrop);
+        let unspecified = policy(Some(ConfiguredPolicy::BUFFER_EXHAUSTED_UNSPECIFIED));
+        assert_eq!(unspecified, BufferExhaustedPolicy::Stall);
+        assert_eq!(policy(None), BufferExhaustedPolicy::Stall);
+    }
+
+    #[test]
+    fn configs_are_the_same_whatever_the_service_fills_in() {
+        let asked = DataSourceConfig {
+            name: Some("numbers".to_owned()),
+            legacy_config: Some("all".to_owned()),
+            ..Default::default()
+        };
+        let filled_in = DataSourceConfig {
+            target_buffer: Some(4),
+            tracing_session_id: Some(9),
+            trace_duration_ms: Some(1000),
+            stop_timeout_ms: Some(5000),
+            enable_extra_guardrails: Some(true),
+            session_initiator: Some(SessionInitiator::SESSION_INITIATOR_TRUSTED_SYSTEM),
+            ..asked.clone()
+        };
+        let another = DataSourceConfig {
+            legacy_config: Some("some".to_owned()),
+            ..filled_in.clone()
+        };
+        assert_eq!(difference(&asked, &filled_in), None);
+        assert_eq!(
+            difference(&asked, &another).as_deref(),
+            Some("`legacy_config` is not the same")
+        );
+        let more = DataSourceConfig {
+            legacy_config: None,
+            buffer_exhausted_policy: Some(ConfiguredPolicy::BUFFER_EXHAUSTED_DROP),
+            ..another
+        };
+        assert_eq!(
+            difference(&asked, &more).as_deref(),
+            Some(
+                "`buffer_exhausted_policy` is set only by the session, `legacy_config` is set only for startup"
+            )
+        );
+    }
+}

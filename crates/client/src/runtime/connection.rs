@@ -1,0 +1,411 @@
+//! One of the services that this producer records for: when to connect to it, again and again if need be, and the state of the connection.
+//!
+//! Driven by [`super::Runtime`], which decides what becomes of data sources. A connection goes through *generations*: one is a connected
+//! socket with whatever was recorded for it before it was there, and ends when it is lost.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_ipc::reactor::{Waker, boot_now, monotonic_now};
+use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
+
+use super::link::{Help, Link, Producer};
+use super::{ConnectionState, MemoryOptions, Program};
+use crate::arbiter::{Arbiter, Partitioning};
+use crate::data_source::ConnectionId;
+use crate::producer::{
+    ConnectionFeatures, FlushRequestId, ProducerEndpoint, ProducerOptions, Scraping, SharedMemoryOffer,
+};
+
+/// The first wait before connecting again. Each further one is twice as long.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// The longest. A person who starts a service after the producer does not want to wait long; an attempt costs some ten microseconds. Upstream's daemons wait
+/// up to 30 s.
+const LAST_RETRY: Duration = Duration::from_secs(5);
+/// A connection that ends sooner than this is no reason to begin anew with short waits: the service accepts and closes at once. One that crashes
+/// and comes back is to be recorded for again soon.
+const GOOD_CONNECTION: Duration = Duration::from_millis(250);
+
+/// The most memory that is mapped for a service that decides on it.
+const MAX_SMB_SIZE: usize = 256 * 1024 * 1024;
+
+/// Memory is made present so far before it is written; chunks are taken from its beginning, so that it suffices unless the service is slow.
+const POPULATED_BYTES: usize = 1024 * 1024;
+
+/// What memory of our own is like if the options do not say: the size that services choose, in pages that they accept.
+const OWN_SMB_SIZE: u32 = 256 * 1024;
+const OWN_PAGE_SIZE: u32 = 4096;
+
+/// More triggers than this are not kept for a service that is not there: the oldest go.
+const MAX_WAITING_TRIGGERS: usize = 1000;
+
+/// What a connection is to be like.
+#[derive(Clone, Debug)]
+pub struct ConnectionOptions {
+    /// What data sources know the connection by. No two connections have the same.
+    pub id: ConnectionId,
+    /// What the program's log calls the service.
+    pub name: String,
+    /// The name by which trace configs select this producer (`producer_name_filter`).
+    pub producer_name: String,
+    /// Free text, shown in the service's state.
+    pub sdk_version: String,
+    /// What to ask for in the way of shared memory.
+    pub memory: MemoryOptions,
+}
+
+/// What a program has connected.
+pub struct Connected {
+    /// The producer's end.
+    pub producer: Producer,
+    /// For a service on the same thread.
+    pub help: Option<Help>,
+}
+
+impl Connected {
+    /// An endpoint without a wrapper, for a service in another process.
+    pub fn new(endpoint: ProducerEndpoint) -> Connected {
+        Connected {
+            producer: Box::new(Box::new(endpoint)),
+            help: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Connected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connected").finish_non_exhaustive()
+    }
+}
+
+/// Where a connection is in its generation.
+#[derive(Debug)]
+enum Phase {
+    /// No connection.
+    Waiting { until: u64, reason: String },
+    /// The service has not answered yet.
+    Connecting,
+    /// It has.
+    Connected { since: u64 },
+}
+
+/// Whether the service may be offered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnMemory {
+    /// It was not tried.
+    Possible,
+    /// It was, and the service would not have it.
+    Refused,
+}
+
+/// See the [module](self).
+pub(super) struct Connection {
+    pub(super) options: ConnectionOptions,
+    program: Arc<dyn Program>,
+    waker: Waker,
+    /// Which generation this is.
+    pub(super) generation: u32,
+    phase: Phase,
+    attempts: u32,
+    /// Why there was no connection the last time that it was told.
+    told: Option<String>,
+    pub(super) link: Link,
+    /// What chunks come from: once the service has set up tracing, or since memory of our own is offered.
+    pub(super) arbiter: Option<Arc<Arbiter>>,
+    /// The memory of the arbiter, if it is ours, to be offered.
+    offered: Option<Arc<SharedMemory>>,
+    /// To be made present before it is first written.
+    unpopulated: Option<Arc<SharedMemory>>,
+    pub(super) own_memory: OwnMemory,
+    /// The data sources that the service was told of, by index.
+    pub(super) registered: Vec<usize>,
+    /// All flushes that were not acknowledged, in the order in which they came, and by serial number which instances have not done
+    /// what they are to do for them.
+    flushes: VecDeque<(FlushRequestId, Vec<u32>)>,
+    /// With the boot time at which they expire.
+    triggers: VecDeque<(String, u64)>,
+}
+
+impl Connection {
+    pub(super) fn new(options: ConnectionOptions, program: Arc<dyn Program>, waker: Waker) -> Self {
+        Self {
+            options,
+            link: Link::new(program.clone(), waker.clone()),
+            program,
+            waker,
+            generation: 1,
+            phase: Phase::Waiting {
+                until: 0,
+                reason: "not tried yet".to_owned(),
+            },
+            attempts: 0,
+            told: None,
+            arbiter: None,
+            offered: None,
+            unpopulated: None,
+            own_memory: OwnMemory::Possible,
+            registered: Vec::new(),
+            flushes: VecDeque::new(),
+            triggers: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn id(&self) -> ConnectionId {
+        self.options.id
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.phase, Phase::Connected { .. })
+    }
+
+    /// When to connect.
+    pub(super) fn retry_at(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Waiting { until, .. } => Some(until),
+            Phase::Connecting | Phase::Connected { .. } => None,
+        }
+    }
+
+    pub(super) fn state(&self) -> ConnectionState {
+        match &self.phase {
+            Phase::Connected { .. } => ConnectionState::Connected,
+            Phase::Connecting => ConnectionState::Connecting,
+            Phase::Waiting { until, reason } => ConnectionState::Waiting {
+                reason: reason.clone(),
+                until: *until,
+            },
+        }
+    }
+
+    /// Connects. Says why not, if that is news.
+    pub(super) fn connect(
+        &mut self,
+        connect: impl FnOnce(ProducerOptions) -> Result<Connected, String>,
+    ) -> Option<String> {
+        match self.producer_options().and_then(connect) {
+            Ok(connected) => {
+                self.link.attach(connected.producer, connected.help);
+                self.phase = Phase::Connecting;
+                None
+            }
+            Err(reason) => self.wait(reason),
+        }
+    }
+
+    /// Does not wait any longer for the next attempt.
+    pub(super) fn retry_soon(&mut self) {
+        if let Phase::Waiting { until, .. } = &mut self.phase {
+            *until = 0;
+        }
+    }
+
+    fn producer_options(&self) -> Result<ProducerOptions, String> {
+        let offered = match &self.offered {
+            Some(memory) => Some(
+                memory
+                    .as_fd()
+                    .try_clone_to_owned()
+                    .map_err(|error| error.to_string())?,
+            ),
+            None => None,
+        };
+        let (size, page_size) = match &self.offered {
+            Some(memory) => (memory.size() as u32, self.own_page_size()),
+            None => (self.options.memory.size, self.options.memory.page_size),
+        };
+        Ok(ProducerOptions {
+            name: self.options.producer_name.clone(),
+            sdk_version: self.options.sdk_version.clone(),
+            page_size_hint: page_size,
+            shared_memory_size_hint: size,
+            // Upstream's probes have it off. With it, what a killed producer had written is not lost: nothing is committed before a chunk is full
+            // or somebody asks for a flush.
+            scraping: Scraping::Enabled,
+            shared_memory: offered,
+        })
+    }
+
+    /// Waits for the next attempt.
+    fn wait(&mut self, reason: String) -> Option<String> {
+        let pause = FIRST_RETRY
+            .saturating_mul(1 << self.attempts.min(16))
+            .min(LAST_RETRY);
+        self.attempts += 1;
+        let until = monotonic_now() + pause.as_nanos() as u64;
+        let news = self.told.as_ref() != Some(&reason);
+        self.told = Some(reason.clone());
+        self.phase = Phase::Waiting {
+            until,
+            reason: reason.clone(),
+        };
+        news.then_some(reason)
+    }
+
+    /// The service has answered. Whether it uses the memory that it was offered, if any was.
+    pub(super) fn accepted(&mut self, features: ConnectionFeatures) -> OwnMemory {
+        self.told = None;
+        self.phase = Phase::Connected {
+            since: monotonic_now(),
+        };
+        if self.offered.is_some() && !features.uses_our_shared_memory {
+            self.own_memory = OwnMemory::Refused;
+        }
+        self.own_memory
+    }
+
+    /// The connection is lost, or to be given up: begins the next generation. Writers of this one drop what they are given from now
+    /// on. Says why, if that is news, and gives back what the connection was.
+    pub(super) fn lost(&mut self, reason: String) -> (Option<String>, Option<Producer>) {
+        if let Phase::Connected { since } = self.phase
+            && monotonic_now() - since >= GOOD_CONNECTION.as_nanos() as u64
+        {
+            self.attempts = 0;
+        }
+        if let Some(arbiter) = self.arbiter.take() {
+            arbiter.close();
+        }
+        let closed = self.link.detach();
+        self.link = Link::new(self.program.clone(), self.waker.clone());
+        self.offered = None;
+        self.unpopulated = None;
+        self.registered.clear();
+        self.flushes.clear();
+        self.generation += 1;
+        (self.wait(reason), closed)
+    }
+
+    /// The service has set up tracing.
+    pub(super) fn set_up_memory(&mut self, offer: SharedMemoryOffer) -> Result<(), String> {
+        match offer {
+            SharedMemoryOffer::FromService { fd, page_size } => {
+                let memory = SharedMemory::attach(fd, Peer::Service, MAX_SMB_SIZE)
+                    .map_err(|error| error.to_string())?;
+                self.make_arbiter(Arc::new(memory), page_size)?;
+            }
+            SharedMemoryOffer::Emulated { page_size } => {
+                let arbiter =
+                    Arbiter::emulating(pages_of(page_size)?, Partitioning::ByWriters, self.link.clone())
+                        .map_err(|error| error.to_string())?;
+                arbiter.set_batch_duration(self.options.memory.batch_commits);
+                self.arbiter = Some(arbiter);
+            }
+            SharedMemoryOffer::Ours if self.arbiter.is_some() => {}
+            SharedMemoryOffer::Ours => return Err("this producer has offered none".to_owned()),
+        }
+        if let Some(arbiter) = &self.arbiter {
+            self.link.use_memory(arbiter);
+        }
+        Ok(())
+    }
+
+    /// Makes memory to be offered to the service when it is connected to the next time, if it does not have some yet.
+    pub(super) fn make_own_memory(&mut self) -> Result<&Arc<Arbiter>, String> {
+        if self.arbiter.is_none() {
+            let size = match self.options.memory.size {
+                0 => OWN_SMB_SIZE,
+                size => size,
+            };
+            let memory = Arc::new(SharedMemory::create(size as usize).map_err(|error| error.to_string())?);
+            self.make_arbiter(memory.clone(), self.own_page_size())?;
+            self.offered = Some(memory);
+        }
+        self.arbiter
+            .as_ref()
+            .ok_or_else(|| "there is no shared memory".to_owned())
+    }
+
+    fn own_page_size(&self) -> u32 {
+        match self.options.memory.page_size {
+            0 => OWN_PAGE_SIZE,
+            size => size,
+        }
+    }
+
+    fn make_arbiter(&mut self, memory: Arc<SharedMemory>, page_size: u32) -> Result<(), String> {
+        let smb =
+            ProducerSmb::new(memory.clone(), pages_of(page_size)?).map_err(|error| error.to_string())?;
+        let arbiter = Arbiter::new(smb, Partitioning::ByWriters, self.link.clone());
+        arbiter.set_batch_duration(self.options.memory.batch_commits);
+        self.arbiter = Some(arbiter);
+        self.unpopulated = Some(memory);
+        Ok(())
+    }
+
+    /// What is written from now on finds memory present: its first touch costs a microsecond a page, and would be an application
+    /// thread's.
+    pub(super) fn populate_memory(&mut self) {
+        if let Some(memory) = self.unpopulated.take() {
+            memory.populate(POPULATED_BYTES);
+        }
+    }
+
+    /// Instances have begun to flush.
+    pub(super) fn begin_flush(&mut self, flush: FlushRequestId, instances: Vec<u32>) {
+        self.flushes.push_back((flush, instances));
+    }
+
+    /// An instance has flushed, or (`None`) needs to for no flush any more.
+    pub(super) fn flushed(&mut self, serial: u32, flush: Option<FlushRequestId>) {
+        for (id, waiting) in &mut self.flushes {
+            if flush.is_none_or(|flush| flush == *id) {
+                waiting.retain(|waiting| *waiting != serial);
+            }
+        }
+    }
+
+    /// Acknowledges flushes that are done. One stands for all before it, so it waits for them.
+    pub(super) fn acknowledge_flushes(&mut self) {
+        let mut done = None;
+        while let Some((flush, waiting)) = self.flushes.front()
+            && waiting.is_empty()
+        {
+            done = Some(*flush);
+            self.flushes.pop_front();
+        }
+        if let Some(flush) = done {
+            match &self.arbiter {
+                // After what is still to be committed.
+                Some(arbiter) => arbiter.acknowledge_flush(flush.0),
+                None => self.link.request(|producer| producer.acknowledge_flush(flush)),
+            }
+        }
+    }
+
+    /// Activates triggers, now or when the service is there, unless that is after `expiry` (boot time in nanoseconds).
+    pub(super) fn activate_triggers(&mut self, names: &[String], expiry: u64) {
+        if self.is_connected() {
+            self.link.request(|producer| producer.activate_triggers(names));
+        } else {
+            let waiting = names.iter().map(|name| (name.clone(), expiry));
+            self.triggers.extend(waiting);
+            let excess = self.triggers.len().saturating_sub(MAX_WAITING_TRIGGERS);
+            self.triggers.drain(..excess);
+        }
+    }
+
+    /// Activates the triggers that have waited for the service.
+    pub(super) fn activate_waiting_triggers(&mut self) {
+        let names = self.take_waiting_triggers(boot_now());
+        if !names.is_empty() {
+            self.link.request(|producer| producer.activate_triggers(&names));
+        }
+    }
+
+    /// Those that have not expired.
+    fn take_waiting_triggers(&mut self, now: u64) -> Vec<String> {
+        std::mem::take(&mut self.triggers)
+            .into_iter()
+            .filter(|(_, expiry)| *expiry > now)
+            .map(|(name, _)| name)
+            .collect()
+    }
+}
+
+fn pages_of(size: u32) -> Result<PageSize, String> {
+    PageSize::new(size as usize).ok_or_else(|| format!("{size} bytes are no page size"))
+}
+
+#[cfg(test)]
+mod tests;

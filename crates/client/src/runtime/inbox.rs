@@ -1,0 +1,68 @@
+//! What data sources have done, on whatever thread, until the runtime takes notice of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferretto_ipc::reactor::Waker;
+
+use super::Program;
+use crate::data_source::Acknowledge;
+use crate::producer::FlushRequestId;
+use crate::room::lock_with_room;
+
+/// What the instance of a serial number has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    Started(u32),
+    Stopped(u32),
+    Flushed(u32, FlushRequestId),
+}
+
+/// See the [module](self).
+pub(super) struct Inbox {
+    done: Mutex<Vec<Done>>,
+    waker: Waker,
+    program: Arc<dyn Program>,
+}
+
+impl Inbox {
+    pub(super) fn new(program: Arc<dyn Program>, waker: Waker) -> Arc<Self> {
+        Arc::new(Self {
+            done: Mutex::default(),
+            waker,
+            program,
+        })
+    }
+
+    /// What leaves `done` when it is dropped.
+    pub(super) fn acknowledge(self: &Arc<Self>, done: Done) -> Acknowledge {
+        let inbox = self.clone();
+        Acknowledge::new(move || inbox.post(done))
+    }
+
+    /// All that has been left.
+    pub(super) fn take(&self) -> Vec<Done> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    /// Takes back what was left for no good reason.
+    pub(super) fn retract(&self, done: Done) {
+        self.lock().retain(|left| *left != done);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn post(&self, done: Done) {
+        lock_with_room(|| self.lock(), |inbox| inbox, 1).push(done);
+        // The thread itself looks before it sleeps.
+        if !self.program.is_own_thread() {
+            self.waker.wake();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Done>> {
+        // Nothing panics while it holds the lock.
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

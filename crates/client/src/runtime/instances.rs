@@ -1,0 +1,238 @@
+//! The instances of all data sources: in which slot each one is, whose it is, and how far it has come.
+//!
+//! Kept by [`super::Runtime`] alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ferretto_proto::messages::DataSourceDescriptor;
+
+use crate::arbiter::{Arbiter, BufferId};
+use crate::data_source::{DataSource, Instance, Slot};
+use crate::producer::DataSourceInstanceId;
+
+/// How far an instance has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    SetUp,
+    Started,
+    Stopping,
+    /// It does nothing: it could not be set up or started.
+    Failed,
+}
+
+/// An instance, and whose it is.
+pub(super) struct Running {
+    pub(super) instance: Instance,
+    /// The index of its connection.
+    pub(super) connection: usize,
+    /// The connection's generation that it belongs to.
+    pub(super) generation: u32,
+    /// What the service calls it. None as long as it records for startup, and no session has asked for it.
+    pub(super) id: Option<DataSourceInstanceId>,
+    pub(super) phase: Phase,
+    /// Why it could not be set up, until its trace is told.
+    pub(super) trouble: Option<String>,
+    /// Until its session has started, an instance for startup records through this.
+    pub(super) startup: Option<StartupInstance>,
+}
+
+/// What an instance that records for startup has more than others.
+pub(super) struct StartupInstance {
+    /// The startup session's number.
+    pub(super) session: u64,
+    pub(super) arbiter: Arc<Arbiter>,
+    /// In what the last session that asked for its data source asked for something else.
+    pub(super) difference: Option<String>,
+}
+
+impl Running {
+    pub(super) fn target(&self) -> BufferId {
+        // Services have no more buffers than fit; one that claims so gets the packets for no buffer.
+        let target = self.instance.config.target_buffer.unwrap_or_default();
+        BufferId(u16::try_from(target).unwrap_or_default())
+    }
+}
+
+/// A data source with its instances.
+pub(super) struct SourceState {
+    /// Tells data sources of the same name apart.
+    pub(super) id: Option<u64>,
+    pub(super) source: Arc<dyn DataSource>,
+    /// Services are told of it.
+    pub(super) is_offered: bool,
+    pub(super) name: String,
+    /// As services are told.
+    pub(super) descriptor: DataSourceDescriptor,
+    pub(super) slots: Vec<Option<Running>>,
+    /// When services are to be told that the descriptor has changed.
+    pub(super) update_at: Option<u64>,
+}
+
+impl SourceState {
+    pub(super) fn new(id: Option<u64>, source: Arc<dyn DataSource>) -> Self {
+        let mut state = Self {
+            id,
+            source,
+            is_offered: true,
+            name: String::new(),
+            descriptor: DataSourceDescriptor::default(),
+            slots: Vec::new(),
+            update_at: None,
+        };
+        state.read_descriptor();
+        state
+    }
+
+    /// Asks the data source for its descriptor, and completes it with what the runtime does for all.
+    pub(super) fn read_descriptor(&mut self) {
+        self.descriptor = self.source.descriptor();
+        self.name = self.descriptor.name.clone().unwrap_or_default();
+        self.descriptor.id = self.id.or(self.descriptor.id);
+        self.descriptor.will_notify_on_start = Some(true);
+        self.descriptor.will_notify_on_stop.get_or_insert(true);
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = &Running> {
+        self.slots.iter().flatten()
+    }
+
+    /// A slot that no instance is in.
+    fn free_slot(&mut self) -> Result<Slot, String> {
+        let most = self.source.max_instances();
+        if self.running().count() >= most {
+            return Err(match most {
+                1 => "it records for one session at a time, and does so already".to_owned(),
+                _ => format!("it records for {most} sessions already"),
+            });
+        }
+        let free = self.slots.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        Ok(Slot::at(index))
+    }
+}
+
+/// Where an instance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) source: usize,
+    pub(super) slot: Slot,
+}
+
+/// All data sources that were added.
+#[derive(Default)]
+pub(super) struct Sources {
+    pub(super) all: Vec<SourceState>,
+}
+
+impl Sources {
+    pub(super) fn at(&self, place: Place) -> Option<&Running> {
+        self.all[place.source].slots.get(place.slot.index())?.as_ref()
+    }
+
+    pub(super) fn at_mut(&mut self, place: Place) -> Option<&mut Running> {
+        self.all[place.source].slots.get_mut(place.slot.index())?.as_mut()
+    }
+
+    pub(super) fn take(&mut self, place: Place) -> Option<Running> {
+        self.all[place.source].slots.get_mut(place.slot.index())?.take()
+    }
+
+    /// The places of all instances that satisfy `holds`.
+    pub(super) fn places(&self, holds: impl Fn(&Running) -> bool) -> Vec<Place> {
+        let mut places = Vec::new();
+        for (source, state) in self.all.iter().enumerate() {
+            for (index, running) in state.slots.iter().enumerate() {
+                if running.as_ref().is_some_and(&holds) {
+                    let slot = Slot::at(index);
+                    places.push(Place { source, slot });
+                }
+            }
+        }
+        places
+    }
+
+    /// Whether the instance has been set up, and its data source is to be told of flushes.
+    pub(super) fn is_driven(&self, place: Place) -> bool {
+        self.at(place)
+            .is_some_and(|running| running.phase != Phase::Failed)
+    }
+
+    /// The instance of this serial number.
+    pub(super) fn by_serial(&self, serial: u32) -> Option<Place> {
+        self.places(|running| running.instance.serial == serial).pop()
+    }
+
+    /// The instance with this id, of this connection and generation.
+    pub(super) fn by_id(
+        &self,
+        connection: usize,
+        generation: u32,
+        id: DataSourceInstanceId,
+    ) -> Option<Place> {
+        self.places(|running| {
+            running.connection == connection && running.generation == generation && running.id == Some(id)
+        })
+        .pop()
+    }
+
+    /// A data source for a config. Those that services tell apart by id serve a config once: for each of several with one name, services send
+    /// the config once more.
+    pub(super) fn for_config(
+        &self,
+        connection: usize,
+        generation: u32,
+        name: &str,
+        encoded_config: &[u8],
+    ) -> Result<usize, NoSource> {
+        let mut found = Err(NoSource::Unknown);
+        for (index, state) in self.all.iter().enumerate() {
+            if state.name != name || !state.is_offered {
+                continue;
+            }
+            let is_one_of_several = state.descriptor.id.is_some();
+            let serves_it = state.running().any(|running| {
+                is_one_of_several
+                    && running.connection == connection
+                    && running.generation == generation
+                    && running.phase != Phase::Stopping
+                    && *running.instance.encoded_config == *encoded_config
+            });
+            if !serves_it {
+                return Ok(index);
+            }
+            found = Err(NoSource::ServedAlready);
+        }
+        found
+    }
+
+    /// Puts an instance into a free slot. `make` is given the slot and a new serial number.
+    pub(super) fn insert(
+        &mut self,
+        source: usize,
+        make: impl FnOnce(Slot, u32) -> Running,
+    ) -> Result<Place, String> {
+        let slot = self.all[source].free_slot()?;
+        self.all[source].slots[slot.index()] = Some(make(slot, next_serial()));
+        Ok(Place { source, slot })
+    }
+}
+
+/// The serial number of one more instance. A forked child goes on counting: what its threads still have of its parent's instances is
+/// not to be mistaken for that of its own.
+fn next_serial() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
+}
+
+/// Why no data source was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoSource {
+    /// There is none of that name.
+    Unknown,
+    /// They all serve exactly this config already.
+    ServedAlready,
+}

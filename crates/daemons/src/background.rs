@@ -1,0 +1,36 @@
+//! Going on in the background: the fork behind `perfetto -d` and the daemons' `--background`.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// Which of the two processes after a [`fork`] this is.
+pub enum Forked {
+    /// The one that was started by the user. The other has this process id.
+    Parent(i32),
+    /// The other.
+    Child,
+}
+
+/// Splits this process in two. To be called while it has one thread only: at the start of an applet.
+pub fn fork() -> io::Result<Forked> {
+    // SAFETY: the process has one thread (the caller's contract), so the child's copy of its memory is consistent: no lock
+    // is held and no thread is missing there.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child),
+        child => Ok(Forked::Parent(child)),
+    }
+}
+
+/// Its own session, the root directory, nothing on the standard streams.
+pub fn leave_terminal() -> Result<(), Errno> {
+    rustix::process::setsid()?;
+    // Only so that no mounted directory stays busy.
+    let _ = rustix::process::chdir("/");
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)
+}

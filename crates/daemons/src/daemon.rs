@@ -1,0 +1,201 @@
+//! What the applets `traced` and `traced_probes` have in common: flags in, exit code out, and the steps from being started to being
+//! of use, each told to whoever waits for it.
+//!
+//! A daemon's `serve` gets a [`Startup`]. Whatever of the process the daemon was given is taken over before that (`begin`), then it
+//! may [go on in the background](Startup::go_into_background), then open what it needs; [`Startup::started`] says that nothing can
+//! go wrong any more, [`Startup::ready`] that clients are served.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{ArgAction, Args, Parser};
+use ferretto_ipc::reactor::Signal;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, WaitOptions};
+
+use crate::background::{self, Forked};
+use crate::inherited::{self, ServiceManager};
+use crate::log::{self, Level};
+
+/// The flags of every daemon. `--version` and `--help` are answered where they stand, as upstream's `getopt_long` does, whatever
+/// follows them.
+#[derive(Debug, Args)]
+pub(crate) struct Flags {
+    /// Start in the background: prints the daemon's process id and ends once the daemon is up, or fails with it.
+    #[arg(long)]
+    background: bool,
+    /// Say only what somebody has to know: warnings and errors.
+    #[arg(long)]
+    quiet: bool,
+    /// Print the version.
+    #[arg(long, action = ArgAction::Version)]
+    version: Option<bool>,
+    /// Upstream's daemons do not look at words that are no flags.
+    #[arg(hide = true)]
+    words: Vec<OsString>,
+}
+
+/// What `--help` says of the environment: of these variables, then of those that every daemon heeds.
+pub(crate) fn environment(variables: &[(&str, &str)]) -> String {
+    const OF_ALL: [(&str, &str); 2] = [
+        (
+            log::LEVEL,
+            "What is written to stderr: error, warning (as with --quiet) or info (the default)",
+        ),
+        (
+            "NOTIFY_SOCKET",
+            "Set by systemd, which is told when the daemon is ready (Type=notify)",
+        ),
+    ];
+    let mut text = "Environment:\n".to_owned();
+    for (name, meaning) in variables.iter().chain(&OF_ALL) {
+        text += &format!("  {name}\n          {meaning}\n");
+    }
+    text
+}
+
+/// A program that serves until a signal ends it.
+pub(crate) trait Daemon: Parser {
+    /// As people type it.
+    const NAME: &'static str;
+    /// The variable with the number of a descriptor that gets a byte once the daemon is ready.
+    const NOTIFY: &'static str;
+
+    /// The flags that are not its own.
+    fn flags(&self) -> &Flags;
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// With what ends the daemon, to be logged.
+    fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>>;
+}
+
+/// Runs a daemon with the words after its name; gives the exit code, upstream's: 1 for whatever went wrong. Flags that are wrong are
+/// explained on stderr, and what ends the daemon is the last line of its log.
+pub(crate) fn run<D: Daemon>(words: Vec<OsString>) -> u8 {
+    let daemon = match D::try_parse_from(std::iter::once(D::NAME.into()).chain(words)) {
+        Ok(daemon) => daemon,
+        Err(message) => return explain(message),
+    };
+    let flags = daemon.flags();
+    if flags.quiet {
+        log::limit(Level::Warning);
+    }
+    for word in &flags.words {
+        log::warning(format_args!("{}: {word:?} is no flag and is ignored", D::NAME));
+    }
+    // It lasts until the error is told: whoever waits for the daemon sees its descriptor close, and may kill the daemon then.
+    let mut startup = None;
+    match Startup::begin(D::NOTIFY).and_then(|begun| daemon.serve(startup.insert(begun))) {
+        Ok(()) => 0,
+        Err(error) => {
+            log::error(format_args!("{}: {error}", D::NAME));
+            1
+        }
+    }
+}
+
+/// Prints help, version or a usage error.
+fn explain(mut message: clap::Error) -> u8 {
+    // It would be to write the flag as a word, and those are ignored.
+    message.remove(ContextKind::Suggested);
+    // A reader that is gone is no failure.
+    match message.kind() {
+        ErrorKind::DisplayVersion => drop(writeln!(io::stdout(), "{}", crate::VERSION)),
+        _ => drop(message.print()),
+    }
+    u8::from(message.use_stderr())
+}
+
+/// A daemon that is about to be of use, and who waits for that.
+#[derive(Debug)]
+pub(crate) struct Startup {
+    /// Named by the environment.
+    notify: Option<File>,
+    service_manager: Option<ServiceManager>,
+    /// The process that the user started, if this one goes on in the background.
+    parent: Option<OwnedFd>,
+}
+
+impl Startup {
+    fn begin(notify: &'static str) -> Result<Startup, Box<dyn Error>> {
+        Ok(Startup {
+            notify: inherited::named_by(notify)?.map(File::from),
+            service_manager: ServiceManager::of_this_process(),
+            parent: None,
+        })
+    }
+
+    /// Goes on in another process, if that is asked for. The one that was started waits until [`started`](Startup::started) is said
+    /// there, prints the daemon's process id and ends; or it ends as the daemon did, which has said why.
+    pub(crate) fn go_into_background(&mut self, flags: &Flags) -> io::Result<()> {
+        if !flags.background {
+            return Ok(());
+        }
+        let (told, tell) = pipe_with(PipeFlags::CLOEXEC)?;
+        match background::fork()? {
+            Forked::Child => self.parent = Some(tell),
+            Forked::Parent(child) => {
+                drop(tell);
+                let code = match File::from(told).read_exact(&mut [0]) {
+                    Ok(()) => {
+                        // A closed stdout does not stop the daemon.
+                        let _ = writeln!(io::stdout(), "{child}");
+                        0
+                    }
+                    Err(_) => exit_code(child),
+                };
+                std::process::exit(code);
+            }
+        }
+        Ok(())
+    }
+
+    /// The daemon has all that it needs. In the background, it leaves its terminal.
+    pub(crate) fn started(&mut self) -> io::Result<()> {
+        if let Some(parent) = self.parent.take() {
+            background::leave_terminal()?;
+            // If it was killed, nobody waits.
+            let _ = rustix::io::write(&parent, b"1");
+        }
+        Ok(())
+    }
+
+    /// Clients are served from now on; `status` says what that means. Who waits is told once, however often this is said.
+    pub(crate) fn ready(&mut self, status: &str) {
+        if let Some(mut notify) = self.notify.take()
+            && let Err(error) = notify.write_all(b"1")
+        {
+            log::warning(format_args!("nobody took the word that all is ready: {error}"));
+        }
+        if let Some(service_manager) = self.service_manager.take()
+            && let Err(error) = service_manager.ready(status)
+        {
+            log::warning(format_args!("cannot tell systemd that all is ready: {error}"));
+        }
+    }
+}
+
+/// What a child that failed has ended with.
+fn exit_code(child: i32) -> i32 {
+    let status = Pid::from_raw(child).and_then(|child| {
+        rustix::process::waitpid(Some(child), WaitOptions::empty())
+            .ok()
+            .flatten()
+    });
+    status.and_then(|(_, status)| status.exit_status()).unwrap_or(1)
+}
+
+/// The signals that end a daemon in good order. A terminal's that the daemon was told to ignore from the start, by `nohup` or by a script
+/// that runs it with `&`, stays ignored. SIGTERM never does: service managers and `kill` stop daemons with it.
+pub(crate) fn ending_signals() -> Vec<Signal> {
+    let mut signals = vec![Signal::Interrupt, Signal::HangUp];
+    signals.retain(|signal| !inherited::ignores(*signal));
+    signals.push(Signal::Terminate);
+    signals
+}

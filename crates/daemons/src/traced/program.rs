@@ -1,0 +1,54 @@
+//! The daemon as the program around its host: clock, log, priority.
+
+use std::fmt;
+
+use ferretto_host::Program;
+use ferretto_service::{LogLevel, PriorityBoost};
+
+use super::tsc;
+use crate::priority::ThreadPriority;
+
+/// See [`Program`].
+#[derive(Debug)]
+pub(super) struct Traced {
+    priority: ThreadPriority,
+}
+
+impl Traced {
+    /// The daemon, whose thread this is.
+    pub(super) fn of_this_thread() -> Traced {
+        Traced {
+            priority: ThreadPriority::of_this_thread(),
+        }
+    }
+}
+
+impl Program for Traced {
+    fn time_stamp_counter(&self) -> Option<u64> {
+        tsc::read()
+    }
+
+    fn local_time_offset(&self) -> Option<i32> {
+        Some(chrono::Local::now().offset().local_minus_utc() / 60)
+    }
+
+    fn log(&self, level: LogLevel, line: fmt::Arguments<'_>) {
+        match level {
+            LogLevel::Info => crate::log::info(line),
+            LogLevel::Warning => crate::log::warning(line),
+        }
+    }
+
+    fn refused(&self, line: fmt::Arguments<'_>) {
+        crate::log::warning(line);
+    }
+
+    fn set_priority(&self, boost: Option<PriorityBoost>) -> Result<(), String> {
+        self.priority.set(boost).map_err(|error| error.to_string())
+    }
+
+    fn file_thread_begins(&self) {
+        // A boost is for the event loop, and ends with the session that wants it. Nothing is lost if the thread keeps it.
+        let _ = self.priority.set(None);
+    }
+}

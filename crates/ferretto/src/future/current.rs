@@ -1,0 +1,59 @@
+//! Which slice a thread is polling the future of: what begins meanwhile is its child.
+
+use std::cell::Cell;
+
+use super::lanes::ParentSlice;
+
+thread_local! {
+    static CURRENT: Cell<Option<ParentSlice>> = const { Cell::new(None) };
+}
+
+/// The slice that this thread polls the future of, if it is recorded.
+pub(super) fn parent() -> Option<ParentSlice> {
+    // What is recorded in the destructors of thread-locals has no parent.
+    CURRENT
+        .try_with(|current| {
+            let parent = current.take();
+            current.set(parent.clone());
+            parent
+        })
+        .ok()
+        .flatten()
+}
+
+/// Has the thread's slice be the one in `slice`, if there is one, until this is dropped. It is taken out meanwhile: a poll touches no counter.
+pub(super) struct Entered<'a, P: From<ParentSlice>> {
+    slice: &'a mut Option<P>,
+    before: Option<ParentSlice>,
+}
+
+impl<'a, P: From<ParentSlice> + Into<ParentSlice>> Entered<'a, P> {
+    #[inline(always)]
+    pub(super) fn new(slice: &'a mut Option<P>) -> Option<Self> {
+        let entered = slice.take()?;
+        Self::of(slice, entered.into())
+    }
+
+    #[inline(never)]
+    fn of(slice: &'a mut Option<P>, entered: ParentSlice) -> Option<Self> {
+        // Children go on their parent's lane or below, so a slice on another track has none.
+        let before = match entered.at.drawn_on() {
+            Some(_) => CURRENT.try_with(Cell::take).ok(),
+            None => None,
+        };
+        let Some(before) = before else {
+            *slice = Some(entered.into());
+            return None;
+        };
+        CURRENT.set(Some(entered));
+        Some(Self { slice, before })
+    }
+}
+
+impl<P: From<ParentSlice>> Drop for Entered<'_, P> {
+    #[inline(never)]
+    fn drop(&mut self) {
+        // Polls are nested, so it is there.
+        *self.slice = CURRENT.replace(self.before.take()).map(P::from);
+    }
+}

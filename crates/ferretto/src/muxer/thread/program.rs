@@ -1,0 +1,29 @@
+//! The SDK's thread, as the runtime sees it.
+
+use ferretto_client::runtime::Program;
+
+use crate::muxer::{log, on_own_thread};
+use crate::options::LogLevel;
+use crate::track_event;
+
+pub(super) struct SdkThread;
+
+impl Program for SdkThread {
+    fn info(&self, line: &str) {
+        log(LogLevel::Info, line);
+    }
+
+    fn warning(&self, line: &str) {
+        log(LogLevel::Warning, line);
+    }
+
+    fn is_own_thread(&self) -> bool {
+        on_own_thread()
+    }
+
+    /// The application's code on the SDK's thread may write, and its allocator may while this sends.
+    fn send_for_writer(&self, send: &mut dyn FnMut()) {
+        let _confined = track_event::confine();
+        send();
+    }
+}

@@ -1,0 +1,355 @@
+//! A recording of this program into a file, from one line in `main` to wherever the program ends.
+//!
+//! [`record_to`] for what is usual, [`RecordingOptions`] for what is not. A [`Recording`] is a [`Session`] that streams into its file, so most of
+//! the trace is there however the program ends. That the rest gets there too is left to [`Recording`]'s `drop` where `main` returns or unwinds,
+//! to [`process_hooks`](crate::process_hooks) where the process exits, and to the service itself if that is another process.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ferretto_ipc::channel::channel;
+use ferretto_proto::messages;
+use ferretto_proto::messages::trace_config::WriteFlushMode;
+
+use super::Session;
+use super::config::{DataSource, TraceConfig};
+use super::error::SessionError;
+use crate::options::{Backend, LogLevel, Options};
+use crate::track_event::observer::{self, SessionEvent};
+use crate::{muxer, process_hooks};
+
+/// What may be overwritten if the disk does not keep up: 0.8 s of 2 million events a second, of 20 bytes each.
+const BUFFER_KB: u32 = 32 * 1024;
+
+/// How often the file is written. What happened last is missing if the process is killed: since half of this, for that is how often there is a
+/// flush, before the file was last written.
+const WRITE_PERIOD: Duration = Duration::from_millis(200);
+
+/// How often names are told again, lest a buffer that was overwritten after all leaves the rest of the file without.
+const CLEAR_PERIOD: Duration = Duration::from_secs(5);
+
+/// How long this program's track events may take to be recorded by the machine's service.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Records this program into a file until the value that this gives is dropped: one line in `main`, and the trace opens at
+/// <https://ui.perfetto.dev>.
+///
+/// ```no_run
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let _trace = ferretto::record_to("trace.pftrace")?;
+///     ferretto::trace_event!("app", "Work");
+///     // …
+///     Ok(())
+/// }
+/// ```
+///
+/// Keep it in a variable with a name: with `let _ = …` the recording ends at once. Sets tracing up for this process if
+/// [`initialize`](crate::initialize) was not called. No daemon is needed. All categories are recorded but those tagged `slow` or `debug`;
+/// [`RecordingOptions`] say otherwise.
+///
+/// A file of this name is overwritten. How the program ends makes this difference to what is in it:
+///
+/// | the program | the file has |
+/// |---|---|
+/// | returns from `main`, also with `?` | everything, until the value is dropped |
+/// | panics, on whatever thread | everything, until the value is dropped or the process exits |
+/// | calls [`std::process::exit`] | everything |
+/// | is killed by a signal or aborts | all but the last 0.3 s or so; the same with `panic = "abort"` and with Ctrl-C |
+///
+/// Nothing is printed unless something is lost; that goes to [`Options::log`].
+///
+/// # Errors
+/// If the file cannot be written, another recording writes it, or the service refuses the session: five can record at once.
+#[cfg(feature = "in-process")]
+pub fn record_to(path: impl AsRef<Path>) -> Result<Recording, SessionError> {
+    RecordingOptions::new().record_to(path)
+}
+
+/// What [`record_to`] is to record, and how.
+///
+/// ```no_run
+/// use ferretto::RecordingOptions;
+/// use ferretto::session::DataSource;
+///
+/// # fn main() -> Result<(), ferretto::session::SessionError> {
+/// let _trace = RecordingOptions::new()
+///     .buffer_kb(128 * 1024)
+///     .track_events(DataSource::track_event().disable_category("chatty.*"))
+///     .record_to(format!("trace-{}.pftrace", std::process::id()))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is recorded until RecordingOptions::record_to is called"]
+pub struct RecordingOptions {
+    backend: Backend,
+    buffer_kb: u32,
+    write_period: Duration,
+    track_events: DataSource,
+    more: TraceConfig,
+}
+
+impl RecordingOptions {
+    /// What is usual: the service in this process (without the feature `in-process` the machine's) and a buffer of 32 MB, which is
+    /// written into the file every 200 ms.
+    pub fn new() -> RecordingOptions {
+        RecordingOptions {
+            #[cfg(feature = "in-process")]
+            backend: Backend::InProcess,
+            #[cfg(not(feature = "in-process"))]
+            backend: Backend::System,
+            buffer_kb: BUFFER_KB,
+            write_period: WRITE_PERIOD,
+            track_events: DataSource::track_event(),
+            more: TraceConfig::new(),
+        }
+    }
+
+    /// Has the machine's tracing service record, so that events of the kernel can be beside the program's. The daemons `traced` and (for
+    /// the kernel) `traced_probes` must be running. Of track events only those of programs named as this one are recorded.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), ferretto::session::SessionError> {
+    /// use ferretto::RecordingOptions;
+    /// use ferretto::session::DataSource;
+    ///
+    /// let _trace = RecordingOptions::new()
+    ///     .system()
+    ///     .data_source(DataSource::ftrace(["sched/sched_switch", "sched/sched_waking"]))
+    ///     .data_source(DataSource::new("linux.process_stats"))
+    ///     .record_to("trace.pftrace")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If the program is killed, the service completes the file.
+    pub fn system(mut self) -> RecordingOptions {
+        self.backend = Backend::System;
+        self
+    }
+
+    /// The memory, in kilobytes, that holds data on its way into the file: 32768 (32 MB) by default. When it is full, the oldest data are
+    /// lost first.
+    pub fn buffer_kb(mut self, size_kb: u32) -> RecordingOptions {
+        self.buffer_kb = size_kb;
+        self
+    }
+
+    /// How often the file is written, after a flush at most half as long ago: up to one and a half of this is missing if the process is killed.
+    /// In milliseconds, at least 100; 200 unless this says otherwise.
+    pub fn write_period(mut self, period: Duration) -> RecordingOptions {
+        self.write_period = period;
+        self
+    }
+
+    /// Which track events are recorded, instead of all whose category is not tagged `slow` or `debug`.
+    pub fn track_events(mut self, source: DataSource) -> RecordingOptions {
+        self.track_events = source;
+        self
+    }
+
+    /// Records this, too.
+    pub fn data_source(mut self, source: DataSource) -> RecordingOptions {
+        self.more = self.more.data_source(source);
+        self
+    }
+
+    /// Adds anything else that a config can say: a [duration](TraceConfig::duration), a [largest size](TraceConfig::max_file_size) of the
+    /// file, [compression](TraceConfig::compress). What is said here takes the place of what is usual.
+    pub fn config(mut self, config: &TraceConfig) -> RecordingOptions {
+        self.more = self.more.merge(config);
+        self
+    }
+
+    /// Records into this file, which is overwritten, until what this gives is dropped: see [`record_to`](crate::record_to()).
+    ///
+    /// Returns when everything is being recorded. With [`RecordingOptions::system`] it waits up to 5 s for the service to get to know
+    /// this program, and says in the log if that takes longer.
+    ///
+    /// # Errors
+    /// If the file cannot be written, another recording writes it, the service cannot be reached or refuses the session; or in callbacks, for
+    /// they run on the thread that is to do it.
+    pub fn record_to(self, path: impl AsRef<Path>) -> Result<Recording, SessionError> {
+        if muxer::on_own_thread() {
+            return Err(SessionError::OnSdkThread {
+                request: "start a recording",
+            });
+        }
+        let path = path.as_ref();
+        // Later the working directory may be another.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let file = open(&path).map_err(|reason| SessionError::File {
+            path: path.clone(),
+            reason,
+        })?;
+        match self.backend {
+            #[cfg(feature = "in-process")]
+            Backend::InProcess => muxer::initialize(Options::in_process()),
+            _ => muxer::initialize(Options::system()),
+        }
+        let session = Session::with_backend(self.backend);
+        let shown = path.clone();
+        session.on_error(move |error| {
+            let line = format!("the recording into {} has ended early: {error}", shown.display());
+            muxer::log(LogLevel::Warning, &line);
+        });
+        session.setup_with_file(&self.trace_config(), file)?;
+        let backend = self.backend;
+        let (recorded, is_recorded) = channel();
+        let _observing = observer::observe_sessions(move |event| {
+            if let SessionEvent::Started(session) = event
+                && session.backend() == backend
+            {
+                let _ = recorded.send(());
+            }
+        });
+        session.start_blocking()?;
+        if is_recorded.receive_within(START_PATIENCE).is_err() {
+            let line = format!(
+                "the {backend} does not record the track events of this process so far; ask ferretto::status() for the reason"
+            );
+            muxer::log(LogLevel::Warning, &line);
+        }
+        Ok(Recording {
+            session: Some(session),
+            path,
+            generation: process_hooks::generation(),
+        })
+    }
+
+    fn trace_config(&self) -> TraceConfig {
+        let mut track_events = self.track_events.clone();
+        if self.backend == Backend::System
+            && let Some(settings) = muxer::settings()
+        {
+            track_events = track_events.of_producer(&settings.producer_name);
+        }
+        // Services have an idea of their own of when to flush for files, by which they would take no notice of the period.
+        let flush_as_told = messages::TraceConfig {
+            write_flush_mode: Some(WriteFlushMode::WRITE_FLUSH_DISABLED),
+            ..Default::default()
+        };
+        TraceConfig::from_message(&flush_as_told)
+            .buffer_kb(self.buffer_kb)
+            .write_into_file(self.write_period)
+            .flush_period(self.write_period / 2)
+            .clear_incremental_state(CLEAR_PERIOD)
+            .data_source(track_events)
+            .merge(&self.more)
+    }
+}
+
+impl Default for RecordingOptions {
+    fn default() -> RecordingOptions {
+        RecordingOptions::new()
+    }
+}
+
+/// The file, empty, and nobody else's as long as it is open.
+fn open(path: &Path) -> Result<File, String> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => format!("{error}; create its folder first"),
+        io::ErrorKind::PermissionDenied => format!("{error}; choose a folder that this user may write to"),
+        _ => error.to_string(),
+    };
+    // What it holds stays until it is known that nobody else writes it. It can be read too, for clones begin with what it holds.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        // A pipe, say: those who write into it are its reader's business.
+        return Ok(file);
+    }
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(
+            "another recording writes it; give each process a file of its own, with std::process::id() in its name say"
+                .to_owned(),
+        ),
+        // Some file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => file.set_len(0).map_err(failed).map(|()| file),
+    }
+}
+
+/// A recording of this program, made by [`record_to`](crate::record_to()). It ends, and its file is complete, when this is dropped.
+///
+/// Dropping it waits for the last data to be written: 30 s at most. In a forked child it does nothing; the recording is the parent's.
+#[must_use = "the recording ends when this is dropped: keep it in a variable with a name"]
+pub struct Recording {
+    /// Until it has ended.
+    session: Option<Session>,
+    path: PathBuf,
+    /// The process whose recording it is.
+    generation: u32,
+}
+
+impl Recording {
+    /// The file, as an absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Has the file brought up to date as soon as it is written again: all producers hand over what they have recorded so far. Waits for that.
+    ///
+    /// # Errors
+    /// As [`Session::flush_blocking`].
+    pub fn flush(&self, timeout: Duration) -> Result<(), SessionError> {
+        match &self.session {
+            Some(session) => session.flush_blocking(timeout),
+            None => Err(SessionError::Disconnected("it was ended".into())),
+        }
+    }
+
+    /// Ends the recording and tells what came of it. Gives the path of the file, which is complete.
+    ///
+    /// # Errors
+    /// If the recording ended before, because the disk was full say; the file has what was written by then.
+    pub fn finish(mut self) -> Result<PathBuf, SessionError> {
+        self.end()?;
+        Ok(std::mem::take(&mut self.path))
+    }
+
+    fn end(&mut self) -> Result<(), SessionError> {
+        let Some(session) = self.session.take() else {
+            return Ok(());
+        };
+        if self.generation != process_hooks::generation() {
+            // The thread that serves it is not in this process.
+            std::mem::forget(session);
+            return Ok(());
+        }
+        if muxer::on_own_thread() {
+            // The service completes the file by itself.
+            session.stop();
+            return Ok(());
+        }
+        session.stop_blocking()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // Other errors were logged as they happened.
+        if let Err(error @ SessionError::TimedOut { .. }) = self.end() {
+            let line = format!(
+                "the recording into {} may lack its end: {error}",
+                self.path.display()
+            );
+            muxer::log(LogLevel::Warning, &line);
+        }
+    }
+}
+
+impl fmt::Debug for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recording")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,268 @@
+//! What one process tells another of a request, so that their slices are joined: W3C's Trace Context.
+//!
+//! A [`TraceContext`] is the value of the header `traceparent` (<https://www.w3.org/TR/trace-context/>). Sender and receiver each give their slice the
+//! flow that follows from it, and in a trace of both processes an arrow leads from one slice to the other.
+//!
+//! ```
+//! use ferretto::future::TraceFuture;
+//! use ferretto::{TraceContext, trace_function};
+//!
+//! // The sender: one slice for each request, with an id of its own.
+//! async fn call(url: &str) {
+//!     let context = TraceContext::outgoing();
+//!     send(url, context).await;
+//! }
+//!
+//! #[trace_function("net", args(url), flow = context)]
+//! async fn send(url: &str, context: TraceContext) {
+//!     let header = context.to_string();
+//!     assert_eq!(header.len(), 55);
+//!     // … traceparent: {header} …
+//! }
+//!
+//! // The receiver.
+//! async fn receive(header: &str) {
+//!     // A header that is wrong is as none: another trace begins.
+//!     let context = header.parse().unwrap_or_else(|_| TraceContext::start());
+//!     // What is called in there is of the same trace.
+//!     serve(context).in_context(context).await;
+//! }
+//!
+//! #[trace_function("net", terminating_flow = context)]
+//! async fn serve(context: TraceContext) {
+//!     call("http://other").await;
+//! }
+//! # drop((call(""), receive("")));
+//! ```
+
+use std::cell::Cell;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::num::{NonZeroU64, NonZeroU128};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+
+use crate::Flow;
+use crate::split_mix::{self, scatter};
+use crate::track::{Track, TrackLike};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes in a header of version 00, the only one so far.
+const LEN: usize = 55;
+/// Of the flags, those that the standard defines (level 2): sampled, and that the trace's id is random. Others are not passed on.
+const KNOWN_FLAGS: u8 = 0b11;
+const SAMPLED: u8 = 0b01;
+
+/// A request in a distributed trace: see the [module's documentation](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TraceContext {
+    trace_id: NonZeroU128,
+    parent_id: NonZeroU64,
+    flags: u8,
+}
+
+impl TraceContext {
+    /// The first request of a new trace, which is sampled.
+    pub fn start() -> Self {
+        let trace_id = u128::from(random().get()) << 64 | u128::from(random().get());
+        Self {
+            // Neither half is 0.
+            trace_id: NonZeroU128::new(trace_id).unwrap_or(NonZeroU128::MIN),
+            parent_id: random(),
+            flags: SAMPLED,
+        }
+    }
+
+    /// Another request of the same trace.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self {
+            parent_id: random(),
+            ..*self
+        }
+    }
+
+    /// The request that the thread is at work for: of the future in [`in_context`](crate::future::TraceFuture::in_context) that it is polling.
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Cell::get).ok().flatten()
+    }
+
+    /// What to send with a request: a child of the current one, or the start of a trace.
+    pub fn outgoing() -> Self {
+        Self::current().map_or_else(Self::start, |current| current.child())
+    }
+
+    /// The number of the trace, 32 digits in hexadecimal; never 0.
+    pub const fn trace_id(&self) -> u128 {
+        self.trace_id.get()
+    }
+
+    /// The number of the request, 16 digits in hexadecimal; never 0. The receiver calls it its parent.
+    pub const fn parent_id(&self) -> u64 {
+        self.parent_id.get()
+    }
+
+    /// Whether the sender may have recorded the request. What is recorded here does not depend on it.
+    pub const fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// The flow from the sender's slice to the receiver's: the same in both processes.
+    pub const fn flow(&self) -> Flow {
+        let trace_id = self.trace_id.get();
+        let trace = scatter(trace_id as u64 ^ scatter((trace_id >> 64) as u64));
+        Flow::global(scatter(self.parent_id.get() ^ trace))
+    }
+}
+
+impl From<TraceContext> for Flow {
+    fn from(context: TraceContext) -> Flow {
+        context.flow()
+    }
+}
+
+/// The header's value: `00-` trace `-` request `-` flags, 55 bytes.
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "00-{:032x}-{:016x}-{:02x}",
+            self.trace_id, self.parent_id, self.flags
+        )
+    }
+}
+
+/// Takes the header's value as it came, without spaces around it.
+///
+/// Of versions to come it takes the part that version 00 has, as the standard asks.
+impl FromStr for TraceContext {
+    type Err = TraceContextError;
+
+    fn from_str(header: &str) -> Result<Self, TraceContextError> {
+        let wrong = |what| Err(TraceContextError(what));
+        let header = header.as_bytes();
+        if header.len() < LEN {
+            return wrong("it is shorter than 55 bytes");
+        }
+        if [header[2], header[35], header[52]] != *b"---" {
+            return wrong("it is not four numbers of 2, 32, 16 and 2 digits with `-` between them");
+        }
+        let numbers = (
+            hexadecimal(&header[..2]),
+            hexadecimal(&header[3..35]),
+            hexadecimal(&header[36..52]),
+            hexadecimal(&header[53..LEN]),
+        );
+        let (Some(version), Some(trace_id), Some(parent_id), Some(flags)) = numbers else {
+            return wrong("a number has other digits than 0 to 9 and a to f");
+        };
+        match (version, &header[LEN..]) {
+            (0xff, _) => return wrong("there is no version ff"),
+            (_, []) => {}
+            (0, _) => return wrong("it is longer than 55 bytes, which version 00 is not"),
+            (_, [b'-', ..]) => {}
+            _ => return wrong("the flags have more than two digits"),
+        }
+        let Some(trace_id) = NonZeroU128::new(trace_id) else {
+            return wrong("the number of the trace is 0");
+        };
+        // It has 16 digits.
+        let Some(parent_id) = NonZeroU64::new(parent_id as u64) else {
+            return wrong("the number of the parent is 0");
+        };
+        // Of a version to come it is only known whether it is sampled.
+        let known = if version == 0 { KNOWN_FLAGS } else { SAMPLED };
+        Ok(Self {
+            trace_id,
+            parent_id,
+            flags: flags as u8 & known,
+        })
+    }
+}
+
+/// The number that at most 32 digits say, in lower case.
+fn hexadecimal(digits: &[u8]) -> Option<u128> {
+    digits.iter().try_fold(0, |number, &digit| {
+        let digit = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(number << 4 | u128::from(digit))
+    })
+}
+
+/// Why a header is no [`TraceContext`]. The standard has the receiver begin another trace then ([`TraceContext::start`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceContextError(&'static str);
+
+impl fmt::Display for TraceContextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot read the header `traceparent`: {}", self.0)
+    }
+}
+
+impl Error for TraceContextError {}
+
+/// A number that no other process on any machine is likely to have: by [`split_mix`].
+fn random() -> NonZeroU64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    let seed = *SEED.get_or_init(split_mix::seed);
+    loop {
+        let steps = STEPS.fetch_add(split_mix::STEP, Ordering::Relaxed);
+        // A forked child has the same seed and steps.
+        let number = scatter(seed.wrapping_add(steps) ^ scatter(Track::process().uuid()));
+        if let Some(number) = NonZeroU64::new(number) {
+            return number;
+        }
+    }
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<TraceContext>> = const { Cell::new(None) };
+}
+
+pin_project! {
+    /// A future that is at work for a request: see [`in_context`](crate::future::TraceFuture::in_context).
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are polled"]
+    pub struct InContext<F> {
+        #[pin]
+        future: F,
+        context: TraceContext,
+    }
+}
+
+impl<F> InContext<F> {
+    pub(crate) fn new(future: F, context: TraceContext) -> Self {
+        Self { future, context }
+    }
+}
+
+impl<F: Future> Future for InContext<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _before = Before(CURRENT.replace(Some(*this.context)));
+        this.future.poll(context)
+    }
+}
+
+/// What was current, to be so again.
+struct Before(Option<TraceContext>);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}

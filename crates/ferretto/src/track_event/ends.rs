@@ -1,0 +1,167 @@
+//! Ends of slices that say more than that: with arguments, or that the slice goes on elsewhere.
+
+use super::call_site::{CallSite, EventCategory};
+use super::emit::{EventName, OpenSlice, Parts, Slice, emit, one_and_others};
+use super::event::{EventContext, EventFields, Fill, LogPriority};
+use super::sequence::{Event, Name, TrackRef};
+use super::thread;
+use super::wire::EventType;
+use crate::track::TrackLike;
+
+/// Of all ends that get arguments from a closure.
+static END: CallSite = CallSite::new(EventType::SliceEnd, "", &[]);
+
+impl Slice {
+    /// Ends the slice, with what `fill` adds to the event: arguments that are known only now.
+    ///
+    /// ```
+    /// let query = ferretto::trace_slice!("database", "Query");
+    /// let rows = 17;
+    /// query.end_with(|event| {
+    ///     event.annotation("rows", rows);
+    /// });
+    /// ```
+    ///
+    /// `fill` runs once for each session that records the slice, and not at all if none does.
+    pub fn end_with(self, fill: impl Fn(&mut EventContext<'_, '_>)) {
+        self.into_open().end_by(fill);
+    }
+}
+
+impl OpenSlice {
+    /// Ends the slice with an event that has fields. `site` is one for ends.
+    pub fn end_with(self, site: &'static CallSite, track: Option<&dyn TrackLike>, fields: &impl EventFields) {
+        self.end_on(site, track.map_or(TrackRef::Thread, TrackRef::Tell), fields);
+    }
+
+    /// Ends the slice with what `fill` adds.
+    pub(crate) fn end_by(self, fill: impl Fn(&mut EventContext<'_, '_>)) {
+        if !self.is_recorded() {
+            return;
+        }
+        // Registers the site the first time. That sessions filter categories does not concern ends.
+        EventCategory::listeners("", &END);
+        let track = self.track.map_or(TrackRef::Thread, TrackRef::Told);
+        self.end_on(&END, track, &Fill::new(fill));
+    }
+
+    fn end_on(self, site: &'static CallSite, track: TrackRef<'_>, fields: &impl EventFields) {
+        let starts = self.starts;
+        let listeners = self.into_listeners();
+        if listeners != 0 {
+            write_end(site, listeners, starts, track, fields);
+        }
+    }
+
+    /// Ends the slice where it is.
+    pub(crate) fn suspend(self) -> Suspended {
+        Suspended {
+            site: self.site,
+            begun: self.begun,
+            starts: self.starts,
+        }
+    }
+}
+
+/// Writes an end with fields, for those of the listeners that had started when the count of starts was this.
+#[inline(never)]
+fn write_end(
+    site: &'static CallSite,
+    listeners: u32,
+    starts: u32,
+    track: TrackRef<'_>,
+    fields: &impl EventFields,
+) -> u32 {
+    let uuid = track.uuid();
+    let record = |slot| {
+        let recorded = thread::with(|thread| {
+            let written = site.registered().is_some_and(|registered| {
+                thread.write_short(slot, EventType::SliceEnd, registered, None, uuid, fields)
+            });
+            if written {
+                return true;
+            }
+            let event = Event {
+                kind: EventType::SliceEnd,
+                site: Some(site),
+                category: None,
+                name: Name::OfSite,
+                track,
+                timestamp: None,
+                begun: Some(starts),
+            };
+            // If it is lost it is owed.
+            thread.write(slot, &event, &|context| fields.write(context))
+        });
+        recorded == Some(true)
+    };
+    one_and_others(listeners, record, |others| {
+        write_end_for_others(site, others, starts, track, fields)
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn write_end_for_others(
+    site: &'static CallSite,
+    listeners: u32,
+    starts: u32,
+    track: TrackRef<'_>,
+    fields: &impl EventFields,
+) -> u32 {
+    write_end(site, listeners, starts, track, fields)
+}
+
+/// A slice that has ended on one track and is to go on on another.
+#[derive(Debug)]
+pub(crate) struct Suspended {
+    site: &'static CallSite,
+    begun: u32,
+    starts: u32,
+}
+
+impl Suspended {
+    /// Begins it again, for those who recorded the first part. `name` is for sites without one.
+    pub(crate) fn resume(self, name: &'static str, track: &dyn TrackLike) -> OpenSlice {
+        let Self { site, begun, starts } = self;
+        let whole = OpenSlice {
+            site,
+            begun,
+            starts,
+            track: None,
+        };
+        let listeners = whole.into_listeners();
+        if listeners == 0 {
+            return OpenSlice::none(site);
+        }
+        let parts = Parts {
+            category: None,
+            name: match site.name {
+                "" => EventName::Static(name),
+                _ => EventName::OfSite,
+            },
+            track: Some(track),
+            timestamp: None,
+        };
+        let recorded = emit(site, listeners, parts, &());
+        OpenSlice::begun(site, recorded, Some(track))
+    }
+}
+
+/// Records that what the slice stands for failed: `#[trace_function(err)]`.
+#[doc(hidden)]
+pub fn mark_error(event: &mut EventContext<'_, '_>, error: std::fmt::Arguments<'_>) {
+    let error = error.to_string();
+    event.annotation("error", &error);
+    event.log_message(&error, LogPriority::Error);
+}
+
+#[cfg(test)]
+mod tests;
+
+/// Calls a closure that is called once: so the compiler knows that what it owns may be returned.
+#[doc(hidden)]
+#[inline(always)]
+pub fn call<T>(body: impl FnOnce() -> T) -> T {
+    body()
+}

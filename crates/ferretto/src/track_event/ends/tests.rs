@@ -1,0 +1,28 @@
+//! Ends that come when another instance has taken the place of the one that recorded the beginning.
+
+use ferretto_proto::messages::trace_packet;
+
+use super::*;
+use crate::track_event::registry;
+use crate::track_event::tests::Recording;
+
+#[test]
+fn an_instance_that_started_since_is_told_of_no_end() {
+    // Whoever ends a slice asks who listens first: an instance may take another's place right after that.
+    let before = registry::starts();
+    let packets = Recording::of(Default::default(), || {
+        EventCategory::listeners("", &END);
+        let end = |starts, number: u64| {
+            let fields = Fill::new(move |event: &mut EventContext<'_, '_>| {
+                event.annotation("number", number);
+            });
+            write_end(&END, 1, starts, TrackRef::Thread, &fields)
+        };
+        assert_eq!(end(before, 1), 0);
+        assert_eq!(end(registry::starts(), 2), 1);
+    });
+    let ends = packets
+        .iter()
+        .filter(|packet| matches!(packet.data, Some(trace_packet::Data::TrackEvent(_))));
+    assert_eq!(ends.count(), 1);
+}

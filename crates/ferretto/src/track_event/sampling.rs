@@ -1,0 +1,290 @@
+//! Categories of which not all events are recorded: by chance, or no more than so many a second.
+//!
+//! Asked by the macros ([`EventCategory`]) after a call site's mask has said that somebody listens, so they cost what others do while nobody
+//! does, and others cost nothing more. What is left out is counted, and the count is a counter in the trace.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::call_site::{CallSite, EventCategory, UNREGISTERED};
+use super::category::Category;
+use super::emit::{EventName, Parts, emit};
+use super::event::Sample;
+use super::observer::{self, SessionEvent};
+use super::registry;
+use super::thread;
+use super::wire::EventType;
+use crate::clock;
+use crate::split_mix;
+use crate::track::{CounterTrack, CounterUnit, NamedTrack};
+
+/// Above the counters of what was left out, one for each category.
+const LEFT_OUT: &NamedTrack<'static> = &NamedTrack::new("Left out");
+
+/// Draws below the probability times this are recorded.
+const ALL_DRAWS: u64 = 1 << 32;
+
+/// A category of which not all events are recorded, made by [`Category::sample`] or [`Category::rate_limit`]. To be a `static`, which
+/// stands for the category in all macros.
+///
+/// ```
+/// use ferretto::{Category, SampledCategory, trace_event, trace_event_instant};
+///
+/// /// One request of a hundred.
+/// static REQUESTS: SampledCategory = Category::new("requests").sample(0.01);
+/// /// At most a thousand a second.
+/// static RETRIES: SampledCategory = Category::new("retries").description("What was tried again").rate_limit(1000);
+///
+/// fn answer(path: &str) {
+///     trace_event!(&REQUESTS, "Answer", "path" => path);
+///     // …
+///     trace_event_instant!(&RETRIES, "Retry");
+/// }
+/// # answer("/");
+/// ```
+///
+/// - **Slices** that are values or last for a block ([`trace_event!`](crate::trace_event), [`trace_slice!`](crate::trace_slice),
+///   [`trace_async!`](crate::trace_async), `#[trace_function]`) are recorded with their ends or not at all.
+/// - **Instants** are left out one by one.
+/// - **All else is always recorded**, for it would be wrong rather than rarer: [`trace_event_begin!`](crate::trace_event_begin) and its end,
+///   which may be on another thread; counters; states.
+///
+/// Each event is decided on by itself, when it happens: a slice that is left out may have others in it that are recorded. Arguments
+/// are not evaluated for what is left out.
+///
+/// For what is left out while a session records the category, the trace has a counter named after the category, below a track
+/// "Left out": how many so far, since the process began. Its value is told right before an event that is recorded, if it has changed, and when a session starts
+/// and stops or the category is first used. So an event stands for itself and for as many others as the counter has risen right before it, and rates can be
+/// computed. (That is one more event for each that is recorded between others which are not.)
+#[derive(Debug)]
+pub struct SampledCategory {
+    category: Category,
+    /// Of [`ALL_DRAWS`].
+    kept_draws: u64,
+    limit: Option<RateLimit>,
+    left_out: AtomicU64,
+    /// What the counter was last told to be.
+    told: AtomicU64,
+    is_observing: AtomicBool,
+    counter: CallSite,
+    track: CounterTrack<'static>,
+}
+
+impl Category {
+    /// Has each of its events recorded with this probability: 0 is never, 1 always. See [`SampledCategory`].
+    ///
+    /// # Panics
+    /// If it is no probability. In a `static` that is an error of the compiler.
+    pub const fn sample(self, probability: f64) -> SampledCategory {
+        SampledCategory::new(self).sample(probability)
+    }
+
+    /// Has no more than this many of its events recorded per second, on average; a tenth of them (at least one) may come at
+    /// once. See [`SampledCategory`].
+    ///
+    /// # Panics
+    /// If it is 0. In a `static` that is an error of the compiler.
+    pub const fn rate_limit(self, per_second: u32) -> SampledCategory {
+        SampledCategory::new(self).rate_limit(per_second)
+    }
+}
+
+impl SampledCategory {
+    const fn new(category: Category) -> Self {
+        Self {
+            category,
+            kept_draws: ALL_DRAWS,
+            limit: None,
+            left_out: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            is_observing: AtomicBool::new(false),
+            counter: CallSite::new(EventType::Counter, "", &[]),
+            track: CounterTrack::new(category.name)
+                .unit(CounterUnit::Count)
+                .child_of(LEFT_OUT),
+        }
+    }
+
+    /// As [`Category::sample`], of what a rate limit has yet to see.
+    ///
+    /// # Panics
+    /// As [`Category::sample`].
+    #[must_use]
+    pub const fn sample(mut self, probability: f64) -> Self {
+        assert!(
+            probability >= 0.0 && probability <= 1.0,
+            "a probability is between 0 and 1"
+        );
+        self.kept_draws = (probability * ALL_DRAWS as f64) as u64;
+        self
+    }
+
+    /// As [`Category::rate_limit`], of what sampling has left.
+    ///
+    /// # Panics
+    /// As [`Category::rate_limit`].
+    #[must_use]
+    pub const fn rate_limit(mut self, per_second: u32) -> Self {
+        self.limit = Some(RateLimit::new(per_second));
+        self
+    }
+
+    /// The category itself, for [`register_categories`](crate::register_categories).
+    pub const fn category(&self) -> &Category {
+        &self.category
+    }
+
+    /// How many of its events were left out in this process while some session recorded the category.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
+    /// The instances that record the category.
+    #[inline(always)]
+    fn all_listeners(&'static self, site: &'static CallSite) -> u32 {
+        match site.listeners() {
+            0 => 0,
+            listeners if listeners & UNREGISTERED == 0 => listeners,
+            _ => self.register(site),
+        }
+    }
+
+    #[cold]
+    fn register(&'static self, site: &'static CallSite) -> u32 {
+        if !thread::is_confined() {
+            // Before any site of the category, so that whatever is left out can be told.
+            registry::register_site(&self.counter, &self.category);
+            // Not a `Once`: observing allocates, and an allocator that traces this category calls this again from inside.
+            if !self.is_observing.swap(true, Ordering::Relaxed) {
+                observer::observe_sessions(move |event| match event {
+                    SessionEvent::Started(_) | SessionEvent::Stopping(_) => self.tell(),
+                    _ => {}
+                })
+                .forever();
+                // Where the counter begins, for sessions that have started before this.
+                self.tell();
+            }
+        }
+        registry::register_site(site, &self.category)
+    }
+
+    /// An event has happened, to which these listen. Those that are to record it.
+    #[inline(never)]
+    fn admit(&'static self, listeners: u32) -> u32 {
+        if !self.is_admitted() {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return 0;
+        }
+        if self.left_out.load(Ordering::Relaxed) != self.told.load(Ordering::Relaxed) {
+            self.tell();
+        }
+        listeners
+    }
+
+    fn is_admitted(&self) -> bool {
+        (self.kept_draws == ALL_DRAWS || draw() < self.kept_draws)
+            && self.limit.as_ref().is_none_or(|limit| limit.admits(clock::now()))
+    }
+
+    /// Tells whoever listens how many were left out.
+    #[cold]
+    fn tell(&'static self) {
+        let listeners = self.counter.recorded_by();
+        if listeners != 0 {
+            let left_out = self.left_out.load(Ordering::Relaxed);
+            let told = self.told.swap(left_out, Ordering::Relaxed);
+            let parts = Parts {
+                category: None,
+                name: EventName::OfSite,
+                track: Some(&self.track),
+                timestamp: None,
+            };
+            if emit(&self.counter, listeners, parts, &(Sample(left_out), ())) == 0 {
+                // It could not be written here.
+                self.told.store(told, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl EventCategory for &'static SampledCategory {
+    #[inline(always)]
+    fn listeners(self, site: &'static CallSite) -> u32 {
+        match self.all_listeners(site) {
+            0 => 0,
+            listeners if site.event == EventType::Instant => self.admit(listeners),
+            listeners => listeners,
+        }
+    }
+
+    #[inline(always)]
+    fn slice_listeners(self, site: &'static CallSite) -> u32 {
+        match self.all_listeners(site) {
+            0 => 0,
+            listeners => self.admit(listeners),
+        }
+    }
+
+    #[inline(always)]
+    fn is_enabled(self, site: &'static CallSite) -> bool {
+        self.all_listeners(site) != 0
+    }
+}
+
+/// Admits events at a steady rate, and some at once after a pause: the generic cell rate algorithm, whose state is one number.
+#[derive(Debug)]
+struct RateLimit {
+    /// Nanoseconds from one to the next.
+    interval: u64,
+    /// How much earlier than that they may come: for as many at once as the burst has.
+    tolerance: u64,
+    /// When the next one would come if all had come at the steady rate.
+    next: AtomicU64,
+}
+
+impl RateLimit {
+    const fn new(per_second: u32) -> Self {
+        assert!(
+            per_second > 0,
+            "a rate limit of 0 records nothing: leave the events out, or sample(0.0)"
+        );
+        let interval = 1_000_000_000 / per_second as u64;
+        Self {
+            interval,
+            tolerance: interval * (per_second / 10).saturating_sub(1) as u64,
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether an event of this time, in nanoseconds, is admitted.
+    fn admits(&self, now: u64) -> bool {
+        let admit = |next: u64| {
+            let in_time = next <= now.saturating_add(self.tolerance);
+            in_time.then(|| next.max(now).saturating_add(self.interval))
+        };
+        self.next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit)
+            .is_ok()
+    }
+}
+
+/// A number below [`ALL_DRAWS`], by chance.
+#[inline]
+fn draw() -> u64 {
+    thread_local! {
+        /// 0: none yet.
+        static STATE: Cell<u64> = const { Cell::new(0) };
+    }
+    STATE.with(|state| {
+        let before = match state.get() {
+            0 => split_mix::seed(),
+            before => before,
+        };
+        let now = before.wrapping_add(split_mix::STEP);
+        state.set(now);
+        split_mix::scatter(now) >> 32
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! When an event happened, if the caller says so: the option `timestamp = …` of the macros.
+
+use std::time::{Instant, SystemTime};
+
+use crate::clock;
+
+/// When an event happened, if not now: trace time in nanoseconds, an [`Instant`], a [`SystemTime`], or the time of another clock.
+///
+/// ```
+/// use std::time::Instant;
+///
+/// let arrived = Instant::now();
+/// // … later, when it is known what arrived …
+/// ferretto::trace_event_instant!("network", "Packet", timestamp = arrived);
+/// ```
+///
+/// An `Instant` and a `SystemTime` become trace time where they are converted. That reads both clocks together, three
+/// readings in all where [`clock::now`] is one. The result is wrong by half of what the reading took, usually less than 100 ns. Instants keep
+/// their order and distances, on the clocks [`Boottime`](clock::TraceClock::Boottime) and [`Monotonic`](clock::TraceClock::Monotonic), unless
+/// the machine was suspended between them. An instant from before a suspension is late by the duration of the suspension on the clock
+/// `Boottime`; a `SystemTime` from before the time of day was set is wrong by as much as that was changed. Times from before the clock
+/// began become 0, and those after its end, in 292 years, that end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Timestamp {
+    /// On the trace clock, in nanoseconds ([`crate::clock::now`]).
+    TraceTime(u64),
+    /// On another clock, in its unit: one of Perfetto's, or one that clock snapshots of the application's relate to those.
+    OnClock {
+        /// Which clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
+        clock_id: u32,
+        /// What it shows.
+        value: u64,
+    },
+}
+
+impl From<u64> for Timestamp {
+    fn from(nanoseconds: u64) -> Self {
+        Timestamp::TraceTime(nanoseconds)
+    }
+}
+
+impl From<Instant> for Timestamp {
+    fn from(instant: Instant) -> Self {
+        Timestamp::TraceTime(clock::of_instant(instant))
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        Timestamp::TraceTime(clock::of_system_time(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn trace_time(timestamp: impl Into<Timestamp>) -> i128 {
+        match timestamp.into() {
+            Timestamp::TraceTime(time) => time.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Far more than a reading takes on a busy machine, and far less than two clocks of one machine are apart by chance.
+    const TOLERANCE: i128 = 10_000_000_000;
+
+    #[test]
+    fn the_standard_librarys_times_become_trace_time() {
+        let now = i128::from(clock::now());
+        assert!((trace_time(Instant::now()) - now).abs() < TOLERANCE);
+        assert!((trace_time(SystemTime::now()) - now).abs() < TOLERANCE);
+        let hour = Duration::from_secs(3600);
+        let later = trace_time(Instant::now() + hour) - now;
+        assert!((later - hour.as_nanos() as i128).abs() < TOLERANCE, "{later}");
+        assert_eq!(
+            trace_time(SystemTime::UNIX_EPOCH),
+            0,
+            "the machine has started since"
+        );
+        assert_eq!(trace_time(SystemTime::UNIX_EPOCH - hour), 0);
+    }
+}

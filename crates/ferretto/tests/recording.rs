@@ -1,0 +1,476 @@
+//! What is in the file of a recording, however the program ends. The tests are those programs, too.
+#![cfg(feature = "in-process")]
+#![allow(clippy::unwrap_used)]
+
+mod trace_processor;
+
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferretto::session::SessionError;
+use ferretto::{RecordingOptions, trace_event, trace_event_instant};
+use ferretto_proto::messages::{Message, TracePacket, trace_packet, track_event};
+use ferretto_wire::Reader;
+
+/// Says where the program is to record to; there is one only in a child.
+const TRACE: &str = "FERRETTO_TEST_RECORDING";
+const SLICES: usize = 1000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where this process is to record to, if it is a child of a test.
+fn of_child() -> Option<std::ffi::OsString> {
+    std::env::var_os(TRACE)
+}
+
+fn command(test: &str, trace: &OsStr) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(TRACE, trace)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Runs this test as a program of its own; gives what became of it, and how many slices its trace has.
+fn run(test: &str) -> (Output, Counts) {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.pftrace");
+    let output = command(test, trace.as_os_str()).output().unwrap();
+    ask_trace_processor(&trace);
+    (output, counts(&std::fs::read(trace).unwrap()))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Counts {
+    begun: usize,
+    ended: usize,
+}
+
+impl Counts {
+    fn whole(slices: usize) -> Counts {
+        Counts {
+            begun: slices,
+            ended: slices,
+        }
+    }
+}
+
+/// How many slices a trace file has, all of whose packets are whole.
+fn counts(trace: &[u8]) -> Counts {
+    let mut counts = Counts::whole(0);
+    for field in Reader::new(trace) {
+        let packet = TracePacket::decode_from_slice(field.unwrap().value.as_bytes().unwrap()).unwrap();
+        if let Some(trace_packet::Data::TrackEvent(event)) = packet.data {
+            match event.r#type {
+                Some(track_event::Type::TYPE_SLICE_BEGIN) => counts.begun += 1,
+                Some(track_event::Type::TYPE_SLICE_END) => counts.ended += 1,
+                _ => {}
+            }
+        }
+    }
+    counts
+}
+
+/// Has upstream's trace processor find no fault, if there is one.
+fn ask_trace_processor(trace: &Path) {
+    let query = "select name, value from stats where severity in ('error', 'data_loss') and value != 0";
+    if let Some(faults) = trace_processor::ask(trace, query) {
+        assert_eq!(faults, Vec::<Vec<String>>::new());
+    }
+}
+
+/// Recordings have what the whole process does, so tests that record in this one take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn record_slices(count: usize) {
+    for number in 0..count {
+        trace_event!("program", "Slice", "number" => number);
+    }
+}
+
+/// Half on this thread, half on another one, which lives on.
+fn record_on_two_threads() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        record_slices(SLICES / 2);
+        done.send(()).unwrap();
+        loop {
+            std::thread::park();
+        }
+    });
+    record_slices(SLICES / 2);
+    is_done.recv().unwrap();
+}
+
+fn said(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn a_program_that_returns_has_everything_and_says_nothing() {
+    if let Some(trace) = of_child() {
+        let recording = ferretto::record_to(&trace).unwrap();
+        assert_eq!(recording.path(), Path::new(&trace));
+        record_on_two_threads();
+        return;
+    }
+    let (output, counts) = run("a_program_that_returns_has_everything_and_says_nothing");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(said(&output), "");
+    assert_eq!(counts, Counts::whole(SLICES));
+}
+
+#[test]
+fn a_program_that_returns_an_error_has_everything() {
+    fn program(trace: &OsStr) -> Result<(), Box<dyn std::error::Error>> {
+        let _trace = ferretto::record_to(trace)?;
+        record_on_two_threads();
+        "one".parse::<u32>()?;
+        Ok(())
+    }
+    if let Some(trace) = of_child() {
+        // As `main` does with what it returns.
+        std::process::exit(i32::from(program(&trace).is_err()));
+    }
+    let (output, counts) = run("a_program_that_returns_an_error_has_everything");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(counts, Counts::whole(SLICES));
+}
+
+#[test]
+fn a_program_that_panics_has_everything_slices_that_unwound_included() {
+    if let Some(trace) = of_child() {
+        let _trace = ferretto::record_to(trace).unwrap();
+        record_on_two_threads();
+        trace_event!("program", "Unwinds");
+        panic!("for this test");
+    }
+    let (output, counts) = run("a_program_that_panics_has_everything_slices_that_unwound_included");
+    assert_eq!(output.status.code(), Some(101), "{output:?}");
+    assert_eq!(counts, Counts::whole(SLICES + 1));
+}
+
+#[test]
+fn a_panic_of_another_thread_is_in_the_trace_that_goes_on() {
+    if let Some(trace) = of_child() {
+        let _trace = ferretto::record_to(trace).unwrap();
+        let panics = || {
+            record_slices(SLICES / 2);
+            panic!("for this test");
+        };
+        std::thread::spawn(panics).join().unwrap_err();
+        record_slices(SLICES / 2);
+        return;
+    }
+    let (output, counts) = run("a_panic_of_another_thread_is_in_the_trace_that_goes_on");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(counts, Counts::whole(SLICES));
+}
+
+#[test]
+fn a_program_that_exits_on_any_thread_has_everything() {
+    if let Some(trace) = of_child() {
+        let _trace = ferretto::record_to(trace).unwrap();
+        record_on_two_threads();
+        std::thread::spawn(|| std::process::exit(3));
+        loop {
+            std::thread::park();
+        }
+    }
+    let (output, counts) = run("a_program_that_exits_on_any_thread_has_everything");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_eq!(said(&output), "");
+    assert_eq!(counts, Counts::whole(SLICES));
+}
+
+#[test]
+#[allow(unsafe_code, reason = "there is no other way to fork")]
+fn a_forked_child_leaves_the_recording_to_its_parent() {
+    if let Some(trace) = of_child() {
+        let recording = ferretto::record_to(trace).unwrap();
+        record_slices(SLICES / 2);
+        // SAFETY: the child needs no lock that another thread of this program holds but the SDK's own, which are held over the fork.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // There is a thread that could be waited for, but it knows nothing of the parent's session.
+            ferretto::initialize(ferretto::Options::in_process());
+            drop(recording);
+            // SAFETY: ends the child, without what libtest would do.
+            unsafe { libc::_exit(4) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child of this process.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(libc::WEXITSTATUS(status), 4);
+        record_slices(SLICES / 2);
+        return;
+    }
+    let (output, counts) = run("a_forked_child_leaves_the_recording_to_its_parent");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(said(&output), "");
+    assert_eq!(counts, Counts::whole(SLICES));
+}
+
+#[test]
+fn a_program_that_returns_while_others_record_has_a_whole_file() {
+    if let Some(trace) = of_child() {
+        static RECORDS: AtomicBool = AtomicBool::new(false);
+        let _trace = ferretto::record_to(trace).unwrap();
+        for _ in 0..3 {
+            std::thread::spawn(|| {
+                loop {
+                    trace_event_instant!("program", "Goes on");
+                    RECORDS.store(true, Ordering::Relaxed);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        while !RECORDS.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        record_slices(SLICES);
+        return;
+    }
+    let (output, counts) = run("a_program_that_returns_while_others_record_has_a_whole_file");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(counts, Counts::whole(SLICES));
+}
+
+/// Waits until the file has all slices. Its last packet may not be whole yet.
+fn await_slices(trace: &Path) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let bytes = std::fs::read(trace).unwrap_or_default();
+        let packets = Reader::new(&bytes).map_while(Result::ok);
+        let ends = packets.filter(|packet| {
+            let event = packet
+                .value
+                .as_bytes()
+                .and_then(|packet| TracePacket::decode_from_slice(packet).ok());
+            matches!(event.and_then(|event| event.data), Some(trace_packet::Data::TrackEvent(event))
+                if event.r#type == Some(track_event::Type::TYPE_SLICE_END))
+        });
+        if ends.count() >= SLICES {
+            return;
+        }
+        assert!(Instant::now() < until, "the file never has what was recorded");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_program_that_aborts_keeps_what_was_streamed() {
+    if let Some(trace) = of_child() {
+        let _trace = ferretto::record_to(&trace).unwrap();
+        record_on_two_threads();
+        await_slices(Path::new(&trace));
+        std::process::abort();
+    }
+    let (output, counts) = run("a_program_that_aborts_keeps_what_was_streamed");
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+    assert_eq!(counts, Counts::whole(SLICES));
+}
+
+/// Ends the child that it has, whatever becomes of the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_program_that_is_killed_keeps_what_was_streamed() {
+    const NAME: &str = "a_program_that_is_killed_keeps_what_was_streamed";
+    if let Some(trace) = of_child() {
+        let _trace = ferretto::record_to(trace).unwrap();
+        record_on_two_threads();
+        loop {
+            std::thread::park();
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.pftrace");
+    let child = Running(command(NAME, trace.as_os_str()).spawn().unwrap());
+    await_slices(&trace);
+    drop(child);
+    ask_trace_processor(&trace);
+    assert_eq!(counts(&std::fs::read(trace).unwrap()), Counts::whole(SLICES));
+}
+
+/// Upstream's service with sockets of its own, if it is there: `$PERFETTO_REFERENCE` is the folder.
+fn service(folder: &Path) -> Option<Running> {
+    let Some(programs) = std::env::var_os("PERFETTO_REFERENCE") else {
+        println!("skipped: PERFETTO_REFERENCE names no folder with traced");
+        return None;
+    };
+    let mut traced = Command::new(Path::new(&programs).join("traced"));
+    Some(Running(
+        at_sockets(&mut traced, folder)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    ))
+}
+
+fn at_sockets<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    command
+        .env("PERFETTO_PRODUCER_SOCK_NAME", folder.join("producer"))
+        .env("PERFETTO_CONSUMER_SOCK_NAME", folder.join("consumer"))
+}
+
+/// Runs this test as a program that the machine's service records. Nothing else need be there: the program comes before the service knows it.
+fn run_with_service(test: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(_service) = service(folder.path()) else {
+        return;
+    };
+    let until = Instant::now() + PATIENCE;
+    while !folder.path().join("consumer").exists() || !folder.path().join("producer").exists() {
+        assert!(Instant::now() < until, "the service does not listen");
+        std::thread::yield_now();
+    }
+    let trace = folder.path().join("trace.pftrace");
+    let output = at_sockets(&mut command(test, trace.as_os_str()), folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(said(&output), "");
+    // Of a program that is gone, the service completes the file by itself.
+    await_slices(&trace);
+    ask_trace_processor(&trace);
+    assert_eq!(counts(&std::fs::read(trace).unwrap()), Counts::whole(SLICES));
+}
+
+#[test]
+fn the_machines_service_records_into_the_file_from_the_first_slice() {
+    if let Some(trace) = of_child() {
+        let recording = RecordingOptions::new().system().record_to(trace).unwrap();
+        record_on_two_threads();
+        let path = recording.finish().unwrap();
+        return assert_eq!(counts(&std::fs::read(path).unwrap()), Counts::whole(SLICES));
+    }
+    run_with_service("the_machines_service_records_into_the_file_from_the_first_slice");
+}
+
+#[test]
+fn the_machines_service_completes_the_file_of_a_program_that_exits() {
+    if let Some(trace) = of_child() {
+        let _trace = RecordingOptions::new().system().record_to(trace).unwrap();
+        record_on_two_threads();
+        std::process::exit(0);
+    }
+    run_with_service("the_machines_service_completes_the_file_of_a_program_that_exits");
+}
+
+#[test]
+fn a_service_that_is_not_there_is_an_error() {
+    const NAME: &str = "a_service_that_is_not_there_is_an_error";
+    if let Some(trace) = of_child() {
+        let error = RecordingOptions::new().system().record_to(trace).unwrap_err();
+        assert!(matches!(error, SessionError::Unavailable(_)), "{error:?}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let output = at_sockets(&mut command(NAME, trace.as_os_str()), folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks() {
+    if let Some(trace) = of_child() {
+        // Periods end at whole multiples of the clock, so the first write can be before the start is answered.
+        let error = match ferretto::record_to(trace) {
+            Ok(recording) => {
+                record_slices(SLICES);
+                recording.finish().unwrap_err()
+            }
+            Err(error) => error,
+        };
+        assert!(error.to_string().contains("No space left on device"), "{error:?}");
+        return;
+    }
+    const NAME: &str = "a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks";
+    let output = command(NAME, OsStr::new("/dev/full")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut lines = said(&output).lines();
+    let line = lines.find(|line| line.contains("the recording into /dev/full has ended early"));
+    assert!(
+        line.is_some_and(|line| line.contains("No space left on device")),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn a_disk_that_is_full_is_told_even_if_the_program_just_exits() {
+    if let Some(trace) = of_child() {
+        // If the first write is before the answer, this is the error.
+        let _trace = ferretto::record_to(trace);
+        record_slices(SLICES);
+        std::process::exit(0);
+    }
+    const NAME: &str = "a_disk_that_is_full_is_told_even_if_the_program_just_exits";
+    let output = command(NAME, OsStr::new("/dev/full")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(said(&output).contains("No space left on device"), "{output:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_had_is_named_with_the_reason_and_keeps_what_it_holds() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("there is none/trace");
+    let error = ferretto::record_to(&nowhere).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "cannot write the trace to {}: No such file or directory (os error 2); create its folder first",
+            nowhere.display()
+        )
+    );
+    let trace = folder.path().join("trace");
+    std::fs::write(&trace, "of an earlier run").unwrap();
+    let first = ferretto::record_to(&trace).unwrap();
+    record_slices(SLICES);
+    let error = ferretto::record_to(&trace).unwrap_err().to_string();
+    assert!(error.contains("another recording writes it"), "{error}");
+    let path = first.finish().unwrap();
+    assert_eq!(counts(&std::fs::read(path).unwrap()), Counts::whole(SLICES));
+    // Now nobody writes it.
+    drop(ferretto::record_to(&trace).unwrap());
+}
+
+#[test]
+fn options_say_what_is_recorded() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let recording = RecordingOptions::new()
+        .buffer_kb(4096)
+        .write_period(Duration::from_secs(3600))
+        .track_events(ferretto::session::DataSource::track_event().disable_category("program"))
+        .config(&ferretto::TraceConfig::new().unique_session_name("of this test"))
+        .record_to(&trace)
+        .unwrap();
+    record_slices(SLICES);
+    {
+        trace_event!("another", "Slice");
+    }
+    recording.flush(PATIENCE).unwrap();
+    drop(recording);
+    assert_eq!(counts(&std::fs::read(trace).unwrap()), Counts::whole(1));
+}

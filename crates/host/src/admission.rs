@@ -1,0 +1,185 @@
+//! How many clients the host takes, in all and of each user.
+//!
+//! Called by the host for every connection that begins or ends. What runs out first are descriptors: every connection costs
+//! one, and may come to cost some more. So there are never more connections than there are descriptors for, with some left for
+//! trace files, for the memory of producers and for whatever else the host opens; and no user has more than a part of them.
+
+use std::collections::HashMap;
+
+use ferretto_service::limits;
+
+/// Who is connected, and how many more may be.
+#[derive(Debug)]
+pub struct Admission {
+    most: usize,
+    most_per_user: usize,
+    connected: usize,
+    by_user: HashMap<u32, Guests>,
+}
+
+/// The connections of one user.
+#[derive(Debug, Default)]
+struct Guests {
+    connected: usize,
+    /// Bytes that they have the host hold.
+    held: usize,
+    /// Some were turned away, and the log knows; until half of the connections are gone, for who comes and goes at the
+    /// limit would fill the log.
+    turned_away: bool,
+}
+
+/// Whether a user's connections have the host hold more than they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holding {
+    Fine,
+    TooMuch,
+}
+
+/// A connection that is not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TurnedAway {
+    /// For the log, if this is the first since the user had half as many connections.
+    pub(crate) line: Option<String>,
+}
+
+impl Admission {
+    /// For a process that may have so many descriptors.
+    pub fn for_descriptors(count: usize) -> Admission {
+        let reserved = limits::RESERVED_DESCRIPTORS.min(count / 2);
+        let most =
+            ((count - reserved) / limits::DESCRIPTORS_PER_CONNECTION).clamp(2, limits::MAX_CONNECTIONS);
+        Admission {
+            most,
+            most_per_user: (most / 2).min(limits::MAX_CONNECTIONS_PER_UID),
+            connected: 0,
+            by_user: HashMap::new(),
+        }
+    }
+
+    /// Whether nobody can be taken at all for now: who comes waits in the queue of the socket.
+    pub(crate) fn is_full(&self) -> bool {
+        self.connected >= self.most
+    }
+
+    /// Takes a connection of this user.
+    ///
+    /// # Errors
+    /// If the user has as many as one user may have. It is to be closed then, for those that wait behind it may be of others.
+    pub(crate) fn enter(&mut self, uid: u32) -> Result<(), TurnedAway> {
+        let guests = self.by_user.entry(uid).or_default();
+        if guests.connected >= self.most_per_user {
+            let first = !std::mem::replace(&mut guests.turned_away, true);
+            return Err(TurnedAway {
+                line: first.then(|| {
+                    format!(
+                        "clients of uid {uid} are turned away: it has {} connections, which is as many as one user may have",
+                        guests.connected
+                    )
+                }),
+            });
+        }
+        guests.connected += 1;
+        self.connected += 1;
+        Ok(())
+    }
+
+    /// The host holds so many bytes for a connection of this user, after so many before.
+    pub(crate) fn holds(&mut self, uid: u32, before: usize, now: usize) -> Holding {
+        let Some(guests) = self.by_user.get_mut(&uid) else {
+            return Holding::Fine;
+        };
+        guests.held = guests.held - before + now;
+        if now > before && guests.held > limits::MAX_HELD_BYTES_PER_UID {
+            Holding::TooMuch
+        } else {
+            Holding::Fine
+        }
+    }
+
+    /// A connection that was taken has ended.
+    pub(crate) fn leave(&mut self, uid: u32) {
+        let Some(guests) = self.by_user.get_mut(&uid) else {
+            return;
+        };
+        self.connected -= 1;
+        guests.connected -= 1;
+        guests.turned_away &= guests.connected > self.most_per_user / 2;
+        if guests.connected == 0 {
+            self.by_user.remove(&uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_user_gets_more_than_half_of_what_the_descriptors_allow() {
+        let mut admission = Admission::for_descriptors(1024);
+        let taken = (0..).take_while(|_| admission.enter(1).is_ok()).count();
+        assert_eq!(
+            taken,
+            (1024 - limits::RESERVED_DESCRIPTORS) / limits::DESCRIPTORS_PER_CONNECTION / 2
+        );
+        assert!(!admission.is_full());
+        let others = (0..).take_while(|_| admission.enter(2).is_ok()).count();
+        assert_eq!(others, taken);
+        assert!(admission.is_full());
+        let descriptors = (taken + others) * limits::DESCRIPTORS_PER_CONNECTION;
+        assert!(descriptors + limits::RESERVED_DESCRIPTORS <= 1024);
+    }
+
+    #[test]
+    fn the_log_is_told_once_until_half_of_the_connections_are_gone() {
+        let mut admission = Admission::for_descriptors(256);
+        while admission.enter(7).is_ok() {}
+        // Coming and going at the limit is no news.
+        admission.leave(7);
+        admission.enter(7).unwrap();
+        assert_eq!(admission.enter(7), Err(TurnedAway { line: None }));
+        (0..admission.most_per_user.div_ceil(2)).for_each(|_| admission.leave(7));
+        while admission.by_user[&7].connected < admission.most_per_user {
+            admission.enter(7).unwrap();
+        }
+        let line = admission.enter(7).unwrap_err().line.unwrap();
+        assert!(line.contains("uid 7"), "{line}");
+        assert_eq!(admission.enter(7), Err(TurnedAway { line: None }));
+    }
+
+    #[test]
+    fn a_user_whose_connections_have_ended_leaves_nothing_behind() {
+        let mut admission = Admission::for_descriptors(1024);
+        for uid in 0..50 {
+            admission.enter(uid).unwrap();
+        }
+        (0..50).for_each(|uid| admission.leave(uid));
+        assert_eq!((admission.connected, admission.by_user.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_the_connections_of_a_user_hold_together_is_bounded() {
+        const MOST: usize = limits::MAX_HELD_BYTES_PER_UID;
+        let mut admission = Admission::for_descriptors(1024);
+        for uid in [1, 1, 2] {
+            admission.enter(uid).unwrap();
+        }
+        assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);
+        assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);
+        assert_eq!(admission.holds(2, 0, MOST), Holding::Fine);
+        assert_eq!(admission.holds(1, MOST / 2, MOST / 2 + 1), Holding::TooMuch);
+        // Who gives something back is not the one to be asked.
+        assert_eq!(admission.holds(1, MOST / 2 + 1, MOST / 2), Holding::Fine);
+        assert_eq!(admission.holds(1, MOST / 2, 0), Holding::Fine);
+        assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);
+    }
+
+    #[test]
+    fn however_few_descriptors_there_are_two_clients_can_connect() {
+        let mut admission = Admission::for_descriptors(0);
+        admission.enter(1).unwrap();
+        assert!(admission.enter(1).is_err());
+        admission.enter(2).unwrap();
+        assert!(admission.is_full());
+    }
+}

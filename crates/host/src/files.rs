@@ -1,0 +1,327 @@
+//! Trace files that sessions stream into (`write_into_file`), each with a thread that compresses and writes.
+//!
+//! A disk that is slow, a pipe whose reader is, or a config that wants the trace as small as can be holds up its own
+//! session and nobody else's. The event loop hands over one batch at a time and gets it back, with what became of it,
+//! when it is written; so a file costs the memory of one batch and what it is compressed to, however slow it is, and
+//! nothing when all that was due is written.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_ipc::channel::{Nothing, Receiver, Sender, channel};
+use ferretto_ipc::reactor::Waker;
+use ferretto_service::compression::{Compressor, FileCompression, Fit};
+use ferretto_service::{ReadBatch, SessionId, limits};
+
+use super::trace_file::{CancelWrites, PacketWriter, TraceFile};
+use crate::program::Program;
+
+/// What the thread of a file is to do.
+enum Job {
+    Write(Vec<u8>, Option<FileCompression>, Next),
+    /// Give away a second descriptor, for this clone.
+    Share(SessionId),
+    /// Write the first bytes of another file, so many of them.
+    Copy(File, u64),
+    Sync,
+    /// Sync, for the last time.
+    Close,
+}
+
+/// When the batch after one comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// As soon as that one is written.
+    Soon,
+    /// Some time, or never.
+    Later,
+}
+
+/// What a thread has done.
+pub(crate) enum Done {
+    /// A batch was written; this is its memory if another one follows soon.
+    Written(SessionId, Option<Vec<u8>>, Result<Written, String>),
+    /// Another descriptor of a file for this clone, and the size of what it has to copy: all that was handed over before.
+    Shared(SessionId, io::Result<(File, u64)>),
+    /// What another file held was written, or could not be.
+    Copied(SessionId, io::Result<()>),
+    /// What was written so far reached the disk, or did not.
+    Synced(SessionId, io::Result<()>),
+    /// The file is complete: its [`FileWriter`] can be dropped, which closes it.
+    Closed(SessionId, io::Result<()>),
+}
+
+/// What was written of a batch.
+pub(crate) struct Written {
+    /// As it is in the file: maybe compressed.
+    pub(crate) bytes: u64,
+    /// How much of the batch that is.
+    pub(crate) fit: Fit,
+}
+
+/// The thread that writes one file. When this is dropped it ends, after what it is doing; what may never end, because
+/// nobody takes the data, it does not wait for.
+pub(crate) struct FileWriter {
+    jobs: Sender<Job>,
+    /// The memory of the last batch, for the next.
+    batch: Vec<u8>,
+    _cancel: CancelWrites,
+}
+
+impl FileWriter {
+    fn start(
+        session: SessionId,
+        file: TraceFile,
+        done: Sender<Done>,
+        waker: Waker,
+        program: Arc<dyn Program>,
+        counted: Arc<()>,
+    ) -> io::Result<FileWriter> {
+        let (jobs, received) = channel();
+        let (file, cancel) = file.into_writer()?;
+        let mut output = Output {
+            file,
+            compressor: None,
+            compressed: Vec::new(),
+        };
+        std::thread::Builder::new()
+            .name("trace-file".into())
+            .spawn(move || {
+                let _counted = counted;
+                program.file_thread_begins();
+                while let Some(job) = received.receive() {
+                    let result = match job {
+                        Job::Write(batch, compression, next) => {
+                            let written = output.write(&batch, compression);
+                            if next == Next::Later {
+                                output.forget_memory();
+                            }
+                            let kept = (next == Next::Soon).then_some(batch);
+                            Done::Written(session, kept, written)
+                        }
+                        Job::Share(clone) => Done::Shared(clone, output.file.share()),
+                        Job::Copy(from, size) => Done::Copied(session, output.file.copy(&from, size)),
+                        Job::Sync => Done::Synced(session, output.file.sync()),
+                        Job::Close => Done::Closed(session, output.file.sync()),
+                    };
+                    if done.send(result).is_err() {
+                        break;
+                    }
+                    waker.wake();
+                }
+            })?;
+        Ok(FileWriter {
+            jobs,
+            batch: Vec::new(),
+            _cancel: cancel,
+        })
+    }
+
+    /// Hands over a batch. The one before must be back.
+    pub(crate) fn write(&mut self, packets: &ReadBatch<'_>) {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        packets.slices().for_each(|slice| batch.extend_from_slice(slice));
+        let next = if packets.has_more { Next::Soon } else { Next::Later };
+        self.send(Job::Write(batch, packets.compression, next));
+    }
+
+    /// Takes back the memory of a batch.
+    pub(crate) fn take_back(&mut self, batch: Vec<u8>) {
+        self.batch = batch;
+    }
+
+    /// Asks for a second descriptor of the file, for a clone: [`Done::Shared`].
+    pub(crate) fn share(&self, clone: SessionId) {
+        self.send(Job::Share(clone));
+    }
+
+    /// Writes what another file holds: [`Done::Copied`].
+    pub(crate) fn copy(&self, (from, size): (File, u64)) {
+        self.send(Job::Copy(from, size));
+    }
+
+    /// Has the kernel bring what was written to the disk.
+    pub(crate) fn sync(&self) {
+        self.send(Job::Sync);
+    }
+
+    /// The same, for the last time: [`Done::Closed`]. Until this is dropped then, clones are still answered.
+    pub(crate) fn close(&self) {
+        self.send(Job::Close);
+    }
+
+    fn send(&self, job: Job) {
+        // The thread is there as long as this is.
+        let _ = self.jobs.send(job);
+    }
+}
+
+/// A file, and what packets go through on their way into it.
+struct Output {
+    file: PacketWriter,
+    compressor: Option<Compressor>,
+    compressed: Vec<u8>,
+}
+
+impl Output {
+    fn write(&mut self, batch: &[u8], compression: Option<FileCompression>) -> Result<Written, String> {
+        let (packets, fit) = match compression {
+            None => (batch, Fit::Whole),
+            Some(FileCompression { codec, room }) => {
+                let compressor = match &mut self.compressor {
+                    Some(compressor) => compressor,
+                    none => none.insert(Compressor::new(codec).map_err(|error| error.to_string())?),
+                };
+                self.compressed.clear();
+                let fit = compressor
+                    .compress_into(&mut self.compressed, batch, room)
+                    .map_err(|error| error.to_string())?;
+                (&*self.compressed, fit)
+            }
+        };
+        self.file.write(packets).map_err(|error| error.to_string())?;
+        let bytes = packets.len() as u64;
+        Ok(Written { bytes, fit })
+    }
+
+    /// Frees what is kept for the next batch only.
+    fn forget_memory(&mut self) {
+        self.compressor = None;
+        self.compressed = Vec::new();
+    }
+}
+
+/// All files that are being written, and what their threads report.
+pub(crate) struct Files {
+    waker: Waker,
+    program: Arc<dyn Program>,
+    /// As many references as there are threads, besides this one.
+    threads: Arc<()>,
+    sender: Sender<Done>,
+    done: Receiver<Done>,
+}
+
+impl Files {
+    /// None yet; `waker` is woken whenever there is something for [`Files::next_done`].
+    pub(crate) fn new(waker: Waker, program: Arc<dyn Program>) -> Files {
+        let (sender, done) = channel();
+        Files {
+            waker,
+            program,
+            threads: Arc::new(()),
+            sender,
+            done,
+        }
+    }
+
+    /// A thread for this file.
+    ///
+    /// # Errors
+    /// If there can be no more. Threads outlive their sessions where the kernel does not come back from a write, as when the
+    /// server of a network file system is away: those count.
+    pub(crate) fn writer(&self, session: SessionId, file: TraceFile) -> io::Result<FileWriter> {
+        if Arc::strong_count(&self.threads) > limits::MAX_FILE_THREADS {
+            return Err(io::Error::other(format!(
+                "{} trace files are still being written, and there may be no more at once",
+                limits::MAX_FILE_THREADS
+            )));
+        }
+        let (done, waker) = (self.sender.clone(), self.waker.clone());
+        FileWriter::start(
+            session,
+            file,
+            done,
+            waker,
+            Arc::clone(&self.program),
+            self.threads.clone(),
+        )
+    }
+
+    /// What some thread has done since, if any has.
+    pub(crate) fn next_done(&self) -> Option<Done> {
+        self.done.try_receive().ok()
+    }
+
+    /// Waits for some thread to have done something.
+    pub(crate) fn wait(&self, at_most: Duration) -> Result<Done, Nothing> {
+        self.done.receive_within(at_most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::time::Instant;
+
+    use ferretto_ipc::Reactor;
+    use ferretto_service::{LogLevel, PriorityBoost};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A program that has nothing to say.
+    struct Quiet;
+
+    impl Program for Quiet {
+        fn time_stamp_counter(&self) -> Option<u64> {
+            None
+        }
+
+        fn local_time_offset(&self) -> Option<i32> {
+            None
+        }
+
+        fn log(&self, _: LogLevel, _: std::fmt::Arguments<'_>) {}
+
+        fn refused(&self, _: std::fmt::Arguments<'_>) {}
+
+        fn set_priority(&self, _: Option<PriorityBoost>) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn file_thread_begins(&self) {}
+    }
+
+    fn file() -> TraceFile {
+        TraceFile::passed(OwnedFd::from(tempfile::tempfile().unwrap()).into()).unwrap()
+    }
+
+    #[test]
+    fn there_are_only_so_many_threads_and_room_again_when_some_end() {
+        let reactor = Reactor::new().unwrap();
+        let files = Files::new(reactor.waker(), Arc::new(Quiet));
+        let mut writers: Vec<_> = (0..limits::MAX_FILE_THREADS)
+            .map(|number| files.writer(SessionId(number as u64), file()).unwrap())
+            .collect();
+        let error = files.writer(SessionId(0), file()).err().unwrap();
+        assert!(error.to_string().contains("no more at once"), "{error}");
+        writers.pop();
+        let until = Instant::now() + PATIENCE;
+        while files.writer(SessionId(0), file()).is_err() {
+            assert!(Instant::now() < until, "the thread does not end");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_clone_that_comes_while_the_file_is_closed_is_answered() {
+        let reactor = Reactor::new().unwrap();
+        let files = Files::new(reactor.waker(), Arc::new(Quiet));
+        let writer = files.writer(SessionId(1), file()).unwrap();
+        writer.close();
+        assert!(matches!(
+            files.wait(PATIENCE),
+            Ok(Done::Closed(SessionId(1), Ok(())))
+        ));
+        // The host has not seen that it is closed.
+        writer.share(SessionId(2));
+        assert!(matches!(
+            files.wait(PATIENCE),
+            Ok(Done::Shared(SessionId(2), Ok((_, 0))))
+        ));
+    }
+}

@@ -1,0 +1,139 @@
+//! The end of a turn: what waits is sent, what is over is closed, and the reactor is told what to watch for.
+//!
+//! Called by the host. However many connections are to be closed, that takes no more than a round's time in each turn.
+
+use ferretto_ipc::reactor::Token;
+use ferretto_ipc::time::{self, Clock};
+use ferretto_service::limits;
+
+use super::{Host, Role, candidates};
+use crate::admission::Holding;
+use crate::clocks::TurnTime;
+use crate::turns;
+
+impl Host {
+    /// Sends what waits, closes what is over, and tells the reactor what to watch for.
+    pub(super) fn settle(&mut self, turn: &TurnTime) {
+        self.settle_touched();
+        if self.ending.is_empty() {
+            return;
+        }
+        // There may be much in the shared memory of each.
+        let mut ending: Vec<Token> = std::mem::take(&mut self.ending).into_iter().collect();
+        self.turns
+            .put_in_turn_to_close(&mut ending, candidates(&self.connections));
+        let until = turns::end_of_round();
+        let mut ending = ending.into_iter();
+        for token in ending.by_ref() {
+            self.close(token, turn);
+            if time::now(Clock::MonotonicCoarse) >= until {
+                break;
+            }
+        }
+        if ending.len() > 0 {
+            self.turns.note_crowded();
+            self.ending.extend(ending);
+        }
+        // Others were told.
+        self.settle_touched();
+    }
+
+    fn settle_touched(&mut self) {
+        while let Some(token) = self.touched.pop_first() {
+            let Some(connection) = self.connections.get_mut(&token) else {
+                continue;
+            };
+            let more_to_do = connection.send();
+            if connection.has_taken_all_packets() {
+                self.freed = true;
+            }
+            if connection.closing.is_some() {
+                if self.ending.insert(token) {
+                    let _ = self.reactor.deregister(&connection.stream, token);
+                    self.busy.remove(&token);
+                    connection.silence();
+                    let held = std::mem::take(&mut connection.held);
+                    self.admission.holds(connection.peer.uid, held, 0);
+                }
+                continue;
+            }
+            let (held, before, uid) = (connection.held_bytes(), connection.held, connection.peer.uid);
+            connection.held = held;
+            if more_to_do {
+                self.busy.insert(token);
+            }
+            let interest = connection.wanted();
+            if interest != connection.interest {
+                connection.interest = interest;
+                if let Err(error) = self.reactor.reregister(&connection.stream, token, interest) {
+                    self.program.warn(format_args!("{error}"));
+                }
+            }
+            if self.admission.holds(uid, before, held) == Holding::TooMuch {
+                self.close_greediest(uid);
+            }
+        }
+    }
+
+    /// A user's connections have the host hold more than one user's may: the one that does so most is to be closed.
+    fn close_greediest(&mut self, uid: u32) {
+        let of_user = self.connections.iter_mut();
+        let of_user =
+            of_user.filter(|(_, connection)| connection.peer.uid == uid && connection.closing.is_none());
+        if let Some((token, connection)) =
+            of_user.max_by_key(|(token, connection)| (connection.held, **token))
+        {
+            connection.closing = Some(format!(
+                "the clients of uid {uid} do not read their replies: this one has left {} bytes, all together more than {}",
+                connection.held,
+                limits::MAX_HELD_BYTES_PER_UID
+            ));
+            // At once: the next that asks for more is not to cost another.
+            connection.silence();
+            let held = std::mem::take(&mut connection.held);
+            self.admission.holds(uid, held, 0);
+            self.touched.insert(*token);
+        }
+    }
+
+    /// Closes a connection that the reactor does not watch any more.
+    fn close(&mut self, token: Token, turn: &TurnTime) {
+        let Some(connection) = self.connections.remove(&token) else {
+            return;
+        };
+        self.turns.note_closed(&connection.candidate(token));
+        self.busy.remove(&token);
+        self.admission.holds(connection.peer.uid, connection.held, 0);
+        self.admission.leave(connection.peer.uid);
+        // Told first: whoever is hung up on may look for the reason at once.
+        if let Some(why) = connection.closing.as_ref().filter(|why| !why.is_empty()) {
+            let pid = connection
+                .peer
+                .pid
+                .map_or(String::new(), |pid| format!(" (pid {pid})"));
+            self.program
+                .warn(format_args!("closing the connection of a client{pid}: {why}"));
+        }
+        connection.stream.hang_up();
+        self.freed = true;
+        match connection.role {
+            Role::Producer(link, relay) => {
+                if let Some(relay) = relay.id {
+                    self.service.disconnect_relay(relay);
+                }
+                if let Some(id) = link.id {
+                    self.producers.remove(&id);
+                    self.service.disconnect_producer(id, turn.now());
+                }
+            }
+            Role::Consumer(link) => {
+                self.consumers.remove(&link.id);
+                for clone in link.pending_clones() {
+                    self.files_of_clones.remove(&clone);
+                }
+                self.service.disconnect_consumer(link.id, turn.now());
+            }
+        }
+        self.carry_out(turn);
+    }
+}

@@ -1,0 +1,37 @@
+//! What a host asks of the program that it runs in. Implemented by the daemon and by the SDK.
+
+use std::fmt;
+
+use ferretto_service::{LogLevel, PriorityBoost};
+
+/// The program around a [`Host`](crate::Host). All of its methods but [`file_thread_begins`](Program::file_thread_begins) are called on
+/// the host's thread.
+pub trait Program: Send + Sync {
+    /// The processor's time-stamp counter, in ticks, where there is one.
+    fn time_stamp_counter(&self) -> Option<u64>;
+
+    /// How many minutes local time is ahead of UTC now, if that is known.
+    fn local_time_offset(&self) -> Option<i32>;
+
+    /// Takes a line for whoever watches the program. Clients can cause as many as they like.
+    fn log(&self, level: LogLevel, line: fmt::Arguments<'_>);
+
+    /// Takes a line about a request that was refused. Its client is told the same.
+    fn refused(&self, line: fmt::Arguments<'_>);
+
+    /// Runs the calling thread at this priority, or at the one that it had before any.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    fn set_priority(&self, boost: Option<PriorityBoost>) -> Result<(), String>;
+
+    /// Called first in each thread that writes a trace file. The thread has inherited the priority of the host's.
+    fn file_thread_begins(&self);
+}
+
+impl dyn Program + '_ {
+    /// Somebody will miss something.
+    pub(crate) fn warn(&self, line: fmt::Arguments<'_>) {
+        self.log(LogLevel::Warning, line);
+    }
+}

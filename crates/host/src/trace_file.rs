@@ -1,0 +1,299 @@
+//! One trace file that a session streams into (`write_into_file`): opening it, and writing whole packets into whatever
+//! its descriptor leads to.
+//!
+//! Used by the thread of the file (`files.rs`). A write into anything but a regular file may last for ever, for a pipe
+//! that nobody reads; it ends with an error when it is [cancelled](CancelWrites). What a full disk took of a packet is
+//! taken back, so that the file can be read up to there.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, PipeReader, PipeWriter, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use ferretto_ipc::PassedFd;
+use ferretto_ipc::passed_fd::{OpenedFor, opened_for};
+use ferretto_wire::Reader;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, send};
+
+/// What a pipe that can be written to takes without waiting.
+const PIPE_BUF: usize = 4096;
+
+/// An open trace file that nothing is written into yet.
+pub(crate) struct TraceFile {
+    file: PassedFd,
+    /// Where it is, if the host made it.
+    created: Option<PathBuf>,
+}
+
+impl TraceFile {
+    /// The descriptor that a consumer passed.
+    pub(crate) fn passed(fd: PassedFd) -> Result<TraceFile, String> {
+        let purpose = opened_for(&fd)
+            .map_err(|error| format!("cannot use the descriptor passed for write_into_file: {error}"))?;
+        if !matches!(purpose, OpenedFor::Writing | OpenedFor::Both) {
+            return Err("the descriptor passed for write_into_file is not open for writing".into());
+        }
+        Ok(TraceFile {
+            file: fd,
+            created: None,
+        })
+    }
+
+    /// Makes the file that `output_path` names; it must not exist yet. It is its owner's only: a trace tells a lot about a machine.
+    pub(crate) fn create(path: &Path) -> Result<TraceFile, String> {
+        let failed = |error: io::Error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AlreadyExists => "; remove it or choose another output_path",
+                _ => "",
+            };
+            format!("cannot create the trace file {}: {error}{hint}", path.display())
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        // The umask may have cut the mode above.
+        file.set_permissions(Permissions::from_mode(0o600))
+            .map_err(failed)?;
+        Ok(TraceFile {
+            file: OwnedFd::from(file).into(),
+            created: Some(path.to_owned()),
+        })
+    }
+
+    /// Takes back a file that was made for a session which then was refused.
+    pub(crate) fn discard(self) {
+        if let Some(path) = self.created {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Ready to be written, and what cancels that. What the file is, the thread that writes it finds out: even that may take long
+    /// if its disk is at the other end of a network.
+    pub(crate) fn into_writer(self) -> io::Result<(PacketWriter, CancelWrites)> {
+        let (cancelled, cancel) = io::pipe()?;
+        let writer = PacketWriter {
+            file: File::from(self.file.into_inner()),
+            kind: None,
+            cancelled,
+        };
+        Ok((writer, CancelWrites { _end: cancel }))
+    }
+}
+
+/// Ends the writes and copies of a [`PacketWriter`] when it is dropped, but for writes into regular files, which end by
+/// themselves.
+pub(crate) struct CancelWrites {
+    /// That the other end of this pipe hangs up is the sign.
+    _end: PipeWriter,
+}
+
+/// What a descriptor leads to, as far as writing goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// What is written can be taken back.
+    RegularFile,
+    /// A disk as well, but of one size.
+    BlockDevice,
+    Socket,
+    /// Pipes, terminals, whatever else there is.
+    Other,
+}
+
+impl Kind {
+    fn of(file: &File) -> io::Result<Kind> {
+        let kind = file.metadata()?.file_type();
+        Ok(if kind.is_file() {
+            Kind::RegularFile
+        } else if kind.is_block_device() {
+            Kind::BlockDevice
+        } else if kind.is_socket() {
+            Kind::Socket
+        } else {
+            Kind::Other
+        })
+    }
+}
+
+/// Writes packets into a file.
+pub(crate) struct PacketWriter {
+    file: File,
+    /// Once something was written or shared.
+    kind: Option<Kind>,
+    cancelled: PipeReader,
+}
+
+impl PacketWriter {
+    /// Writes packets as they stand in a trace file. If that fails part of the way, a regular file ends with the last
+    /// packet that is whole.
+    pub(crate) fn write(&mut self, packets: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        self.write_all(packets, &mut written)
+            .or_else(|error| self.give_up(packets, written, error))
+    }
+
+    fn kind(&mut self) -> io::Result<Kind> {
+        match self.kind {
+            Some(kind) => Ok(kind),
+            None => Ok(*self.kind.insert(Kind::of(&self.file)?)),
+        }
+    }
+
+    /// Another descriptor of the file, and its size.
+    ///
+    /// # Errors
+    /// If what was written cannot be read again, too.
+    pub(crate) fn share(&mut self) -> io::Result<(File, u64)> {
+        if self.kind()? != Kind::RegularFile {
+            return Err(io::Error::other(
+                "it is no regular file, and what it took is not to be had again",
+            ));
+        }
+        if opened_for(&self.file)? == OpenedFor::Writing {
+            return Err(io::Error::other(
+                "its descriptor is open for writing only; pass one that is open for reading, too",
+            ));
+        }
+        Ok((self.file.try_clone()?, self.file.metadata()?.len()))
+    }
+
+    /// Writes the first `size` bytes of another file. Where that one is being written stays as it is. What was copied when
+    /// this fails or is cancelled is taken back: it may end anywhere in a packet.
+    pub(crate) fn copy(&mut self, from: &File, size: u64) -> io::Result<()> {
+        let mut copied = 0;
+        self.copy_all(from, size, &mut copied).inspect_err(|_| {
+            // If even that cannot be, the error that came first is the one to tell.
+            let _ = self.take_back(copied);
+        })
+    }
+
+    /// Copies, and says in `copied` how far that came.
+    fn copy_all(&mut self, from: &File, size: u64, copied: &mut u64) -> io::Result<()> {
+        const CHUNK: u64 = 1024 * 1024;
+        let mut chunk = vec![0; size.min(CHUNK) as usize];
+        while *copied < size {
+            // The file may be large, and whoever wanted the copy gone.
+            self.check_cancelled()?;
+            let count = (size - *copied).min(CHUNK) as usize;
+            from.read_exact_at(&mut chunk[..count], *copied)?;
+            let mut written = 0;
+            let result = self.write_all(&chunk[..count], &mut written);
+            *copied += written as u64;
+            result?;
+        }
+        Ok(())
+    }
+
+    fn check_cancelled(&self) -> io::Result<()> {
+        let mut polled = [PollFd::new(&self.cancelled, PollFlags::empty())];
+        poll(&mut polled, Some(&Timespec::default()))?;
+        if polled[0].revents().is_empty() {
+            Ok(())
+        } else {
+            Err(given_up())
+        }
+    }
+
+    /// Writes all of `bytes`, and says in `written` how far that came.
+    fn write_all(&mut self, bytes: &[u8], written: &mut usize) -> io::Result<()> {
+        while *written < bytes.len() {
+            match self.write_some(&bytes[*written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => *written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.kind()? {
+            Kind::RegularFile | Kind::BlockDevice => self.file.write(bytes),
+            Kind::Socket => loop {
+                match send(&self.file, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Err(rustix::io::Errno::AGAIN) => self.await_room()?,
+                    result => return Ok(result?),
+                }
+            },
+            Kind::Other => loop {
+                self.await_room()?;
+                match self.file.write(&bytes[..bytes.len().min(PIPE_BUF)]) {
+                    // Others may write, too.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    result => return result,
+                }
+            },
+        }
+    }
+
+    /// Waits until a write of a little would not wait.
+    fn await_room(&self) -> io::Result<()> {
+        let mut polled = [
+            PollFd::new(&self.file, PollFlags::OUT),
+            PollFd::new(&self.cancelled, PollFlags::empty()),
+        ];
+        poll(&mut polled, None)?;
+        if !polled[1].revents().is_empty() {
+            return Err(given_up());
+        }
+        Ok(())
+    }
+
+    /// A write failed after so many bytes.
+    fn give_up(&mut self, packets: &[u8], written: usize, error: io::Error) -> io::Result<()> {
+        let surplus = written - whole_packets(&packets[..written]);
+        match self.take_back(surplus as u64) {
+            Ok(()) => Err(error),
+            Err(why) => Err(io::Error::new(
+                error.kind(),
+                format!("{error}; the packet it broke off in stays, since: {why}"),
+            )),
+        }
+    }
+
+    /// Cuts this much off the end of a regular file; leaves others as they are.
+    fn take_back(&mut self, bytes: u64) -> io::Result<()> {
+        if bytes == 0 || self.kind()? != Kind::RegularFile {
+            return Ok(());
+        }
+        let end = self.file.stream_position()?;
+        // Not what others added to the file.
+        if self.file.metadata()?.len() == end {
+            self.file.set_len(end - bytes)?;
+            self.file.seek(SeekFrom::Start(end - bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel bring what was written to the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        match self.file.sync_data() {
+            // Pipes and sockets cannot.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            result => result,
+        }
+    }
+}
+
+fn given_up() -> io::Error {
+    io::Error::other("it was given up")
+}
+
+/// How many bytes of a trace file that is cut off anywhere are whole packets.
+fn whole_packets(trace: &[u8]) -> usize {
+    let mut reader = Reader::new(trace);
+    let mut whole = 0;
+    while let Some(Ok(_)) = reader.next() {
+        whole = reader.position();
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! A descriptor's place in an event loop, for owners whose descriptor comes and goes.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use super::{Interest, Reactor, Token};
+
+/// What is waited for, and under which token.
+#[derive(Debug)]
+pub struct Watch {
+    token: Token,
+    watched: Option<(RawFd, Interest)>,
+}
+
+impl Watch {
+    /// Waits for nothing so far. Events come with `token`.
+    pub fn new(token: Token) -> Self {
+        Self { token, watched: None }
+    }
+
+    /// The token of its events.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Has the loop wait for what is wanted now.
+    pub fn update(&mut self, reactor: &Reactor, wanted: Option<(BorrowedFd<'_>, Interest)>) {
+        let Some((fd, interest)) = wanted else {
+            // A descriptor that was closed is watched no more.
+            self.watched = None;
+            return;
+        };
+        let now = Some((fd.as_raw_fd(), interest));
+        if self.watched == now {
+            return;
+        }
+        // A number seen before may be another descriptor's by now, which is not watched yet.
+        let known = matches!(self.watched, Some((number, _)) if number == fd.as_raw_fd());
+        let updated = known && reactor.reregister(fd, self.token, interest).is_ok();
+        if updated || reactor.register(fd.as_fd(), self.token, interest).is_ok() {
+            self.watched = now;
+        }
+    }
+
+    /// Has the loop no longer wait for a descriptor, which is going to be closed: somebody else may have a copy of it.
+    pub fn end(&mut self, reactor: &Reactor, fd: impl AsFd) {
+        if self.watched.take().is_some() {
+            // It fails if the kernel has forgotten it already.
+            let _ = reactor.deregister(fd, self.token);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! `linux.ftrace` as the producer's runtime drives it: an ftrace session for each of its instances.
+//!
+//! All of them share one [`FtraceController`], for ftrace is one for the whole machine. Whatever the sessions see of threads and files,
+//! the `linux.process_stats` of the same tracing session is told, which describes them in the trace.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferretto_client::arbiter::BufferExhaustedPolicy;
+use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
+use ferretto_client::runtime::Program;
+use ferretto_client::runtime::probe::{BootTime, Probes};
+use ferretto_client::trace_writer::TraceWriter;
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+
+use super::control::FtraceSessionId;
+use super::data_source::{FtraceController, NAME, Weight, descriptor};
+use super::restore::JournalDir;
+use super::stats::encode_trouble;
+use super::tracefs::{Tracefs, TracefsError};
+use crate::process_stats::ProcessStats;
+use ferretto_ipc::reactor::boot_now;
+
+/// What to do about tracefs when a session wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TracefsPolicy {
+    /// Use it where it is mounted.
+    AsFound,
+    /// Mount it at its usual place if it is not.
+    MountIfMissing,
+}
+
+/// See the [module](self).
+pub struct Ftrace {
+    program: Arc<dyn Program>,
+    process_stats: Arc<Probes<ProcessStats>>,
+    journal_dir: Option<JournalDir>,
+    tracefs: TracefsPolicy,
+    /// Behind a lock because data sources are shared. Only the runtime's thread takes it.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// From the first session on.
+    controller: Option<FtraceController>,
+    /// Of sessions that have started.
+    writers: BTreeMap<FtraceSessionId, TraceWriter>,
+    instances: BTreeMap<Slot, Session>,
+}
+
+struct Session {
+    id: FtraceSessionId,
+    /// The tracing session that it is part of.
+    tracing_session: u64,
+    /// Once it has started.
+    output: Option<Output>,
+}
+
+impl std::fmt::Debug for Ftrace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ftrace").finish_non_exhaustive()
+    }
+}
+
+impl Ftrace {
+    /// Touches nothing until the first session. With a `journal_dir`, what sessions change can be put back even after a crash, by
+    /// [`super::restore::replay`].
+    pub fn new(
+        program: Arc<dyn Program>,
+        process_stats: Arc<Probes<ProcessStats>>,
+        journal_dir: Option<JournalDir>,
+        tracefs: TracefsPolicy,
+    ) -> Ftrace {
+        Ftrace {
+            program,
+            process_stats,
+            journal_dir,
+            tracefs,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Gives the descriptors that become readable when kernel buffers have filled up. Others than before when sessions start or stop.
+    pub fn with_watermark_fds<R>(
+        &self,
+        look: impl FnOnce(&mut dyn Iterator<Item = BorrowedFd<'_>>) -> R,
+    ) -> R {
+        let state = self.state();
+        let mut fds = state.controller.iter().flat_map(FtraceController::watermark_fds);
+        look(&mut fds)
+    }
+
+    /// One of those descriptors is readable.
+    pub fn on_watermark(&self) {
+        let now = boot_now();
+        let state = &mut *self.state();
+        if let Some(controller) = &mut state.controller {
+            controller.drain_past_watermark(now, &mut state.writers);
+            self.pass_on_what_was_seen(state, now);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn warn(&self, what: impl std::fmt::Display) {
+        self.program.warning(&format!("{NAME}: {what}"));
+    }
+
+    fn find_tracefs(&self) -> Result<Tracefs, TracefsError> {
+        match (Tracefs::find(), self.tracefs) {
+            (Err(TracefsError::NotMounted), TracefsPolicy::MountIfMissing) => {
+                let tracefs = Tracefs::mount()?;
+                let line = format!("mounted tracefs at {}", tracefs.root().display());
+                self.program.warning(&line);
+                Ok(tracefs)
+            }
+            (found, _) => found,
+        }
+    }
+
+    /// Ends a session, and puts back what it had of the kernel.
+    fn end(&self, state: &mut State, id: FtraceSessionId) {
+        if let Some(controller) = &mut state.controller {
+            for error in controller.stop_session(id, boot_now(), &mut state.writers) {
+                self.warn(error);
+            }
+        }
+    }
+
+    /// Tells the log, and traces, of what sessions have seen since.
+    fn pass_on_what_was_seen(&self, state: &mut State, now: BootTime) {
+        let Some(controller) = &mut state.controller else {
+            return;
+        };
+        for session in state.instances.values() {
+            let threads = controller.take_threads(session.id);
+            self.process_stats
+                .for_session(session.tracing_session, |stats, sink| {
+                    stats.on_threads_renamed(&threads.renamed);
+                    stats.on_threads_seen(&threads.seen, now, sink);
+                    if !threads.opened_files.is_empty() {
+                        stats.on_files_seen(&threads.opened_files, now, sink);
+                    }
+                });
+        }
+        self.pass_on_incidents(state);
+    }
+
+    /// Tells the log, and traces, of what others did to ftrace.
+    fn pass_on_incidents(&self, state: &mut State) {
+        let Some(controller) = &mut state.controller else {
+            return;
+        };
+        for incident in controller.take_incidents() {
+            let line = format!("{NAME}: {}", incident.text);
+            if incident.weight == Weight::Remark {
+                self.program.info(&line);
+                continue;
+            }
+            self.program.warning(&line);
+            let session = state
+                .instances
+                .values()
+                .find(|session| session.id == incident.session);
+            if let Some(output) = session.and_then(|session| session.output.as_ref()) {
+                self.tell(output, incident.noticed, &incident.text);
+            }
+        }
+    }
+
+    /// Tells the trace of a trouble with ftrace. It uses a new writer each time, because upstream's readers take only one such packet from
+    /// each sequence.
+    fn tell(&self, output: &Output, noticed: BootTime, trouble: &str) {
+        match output.create_trace_writer() {
+            Ok(mut writer) => {
+                writer.packet(|packet| encode_trouble(noticed, trouble, packet));
+            }
+            Err(error) => {
+                let line = format!("the trace is not told of it: {error}");
+                self.program.warning(&line);
+            }
+        }
+    }
+}
+
+impl DataSource for Ftrace {
+    fn descriptor(&self) -> DataSourceDescriptor {
+        descriptor()
+    }
+
+    fn set_up(&self, instance: &Instance) -> Result<(), String> {
+        let state = &mut *self.state();
+        let controller = match &mut state.controller {
+            Some(controller) => controller,
+            none => {
+                let tracefs = self.find_tracefs().map_err(|error| error.to_string())?;
+                none.insert(FtraceController::new(tracefs, self.journal_dir.clone()))
+            }
+        };
+        let id = FtraceSessionId(instance.serial.into());
+        let report = controller
+            .setup_session(id, &instance.config.ftrace_config, boot_now())
+            .map_err(|error| error.to_string())?;
+        for warning in &report.warnings {
+            self.warn(warning);
+        }
+        let session = Session {
+            id,
+            tracing_session: instance.config.tracing_session_id.unwrap_or_default(),
+            output: None,
+        };
+        state.instances.insert(instance.slot, session);
+        Ok(())
+    }
+
+    fn start(&self, instance: &Instance, output: Output, _started: Acknowledge) -> Result<(), String> {
+        let state = &mut *self.state();
+        let id = FtraceSessionId(instance.serial.into());
+        let started = start(state, id, &output);
+        match started {
+            Ok(warnings) => {
+                if let Some(session) = state.instances.get_mut(&instance.slot) {
+                    session.output = Some(output);
+                }
+                for warning in warnings {
+                    self.warn(warning);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.end(state, id);
+                state.instances.remove(&instance.slot);
+                Err(error)
+            }
+        }
+    }
+
+    fn stop(&self, slot: Slot, _stopped: Acknowledge) {
+        let state = &mut *self.state();
+        let Some(id) = state.instances.get(&slot).map(|session| session.id) else {
+            return;
+        };
+        self.end(state, id);
+        self.pass_on_incidents(state);
+        state.instances.remove(&slot);
+        // With it goes the last chunk, before the service hears that the instance has stopped.
+        state.writers.remove(&id);
+    }
+
+    fn flush(&self, slot: Slot, _flags: u64, _flushed: Acknowledge) {
+        let now = boot_now();
+        let state = &mut *self.state();
+        let Some(session) = state.instances.get(&slot) else {
+            return;
+        };
+        let (id, tracing_session) = (session.id, session.tracing_session);
+        if let (Some(controller), true) = (&mut state.controller, state.writers.contains_key(&id)) {
+            controller.flush(id, now, &mut state.writers);
+        }
+        self.pass_on_what_was_seen(state, now);
+        if let Some(writer) = state.writers.get_mut(&id) {
+            writer.flush();
+        }
+        // Those threads belong to the same flush, and the service may have asked `linux.process_stats` first.
+        self.process_stats.flush_session(tracing_session);
+    }
+
+    fn clear_incremental_state(&self, _slot: Slot) {
+        // Every packet stands alone.
+    }
+
+    fn tell_trouble(&self, output: &Output, trouble: &str) {
+        self.tell(output, boot_now(), trouble);
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        self.state()
+            .controller
+            .as_ref()
+            .and_then(FtraceController::next_deadline)
+    }
+
+    fn on_deadline(&self) {
+        let now = boot_now();
+        let state = &mut *self.state();
+        if let Some(controller) = &mut state.controller {
+            controller.drain(now, &mut state.writers);
+            self.pass_on_what_was_seen(state, now);
+        }
+    }
+
+    /// Nothing is missed by a wait: the kernel's buffers go on recording.
+    fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
+        BufferExhaustedPolicy::StallThenDrop
+    }
+}
+
+/// Starts a session; gives what is to be logged.
+fn start(state: &mut State, id: FtraceSessionId, output: &Output) -> Result<Vec<String>, String> {
+    let controller = state.controller.as_mut().ok_or("it is not set up")?;
+    let mut writer = output.create_trace_writer().map_err(|error| error.to_string())?;
+    let warnings = controller
+        .start_session(id, boot_now(), &mut writer)
+        .map_err(|error| error.to_string())?;
+    state.writers.insert(id, writer);
+    Ok(warnings)
+}
