@@ -45,7 +45,7 @@ pub enum DescriptorEncoding {
 pub struct SystemFacts {
     /// `uname`: system name, release, version, machine.
     pub utsname: Option<[String; 4]>,
-    /// Offset of local time from UTC in minutes, until [`Service::local_time_offset`] tells another.
+    /// Offset of local time from UTC in minutes, until [`Service::local_time_offset`](crate::Service::local_time_offset) tells another.
     pub timezone_offset_minutes: Option<i32>,
     /// Size of a memory page in bytes.
     pub page_size: Option<u32>,
