@@ -14,6 +14,7 @@ mod figures;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod glob;
+mod http;
 mod info;
 mod list;
 mod machine;

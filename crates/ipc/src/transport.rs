@@ -463,7 +463,7 @@ impl Stream {
             !buffer.is_empty(),
             "an empty buffer cannot tell bytes from the end of the stream"
         );
-        if !self.finish_connecting().map_err(TransportError::Receive)? {
+        if !self.is_connected().map_err(TransportError::Receive)? {
             return Ok(Received::WouldBlock);
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS_PER_READ))];
@@ -520,7 +520,7 @@ impl Stream {
         if queue.is_empty() {
             return Ok(Flushed::All);
         }
-        if !self.finish_connecting().map_err(TransportError::Send)? {
+        if !self.is_connected().map_err(TransportError::Send)? {
             return Ok(Flushed::WouldBlock);
         }
         loop {
@@ -564,8 +564,11 @@ impl Stream {
         }
     }
 
-    /// Whether the connection is up by now.
-    fn finish_connecting(&mut self) -> Result<bool, Errno> {
+    /// Whether the connection is up by now. If not, wait until the socket is writable.
+    ///
+    /// # Errors
+    /// When nobody accepts it.
+    pub fn is_connected(&mut self) -> Result<bool, Errno> {
         if self.state == State::Connected {
             return Ok(true);
         }

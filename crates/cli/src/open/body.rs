@@ -1,18 +1,18 @@
 //! What is sent behind the head of an answer: bytes of a file, or what they expand to.
 //!
-//! Made by [`subject`](super::subject) and [`site`](super::site), sent by [`server`](super::server). Guarantees: only one piece is in
+//! Made by [`subject`](super::subject) and [`site`](super::site), sent by [`exhibition`](super::exhibition). Guarantees: only one piece is in
 //! memory, because the kernel moves a file's bytes (`sendfile`) and compressed files are expanded while they are sent. A body has the announced
 //! length, or is cut off so that the browser notices.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use rustix::io::Errno;
 
+use crate::http::Browser;
 use crate::trace_reader::{Broken, Compression, expanding};
 
 /// What is expanded at once.
@@ -114,7 +114,6 @@ impl Read for At {
 
 /// What is still to be sent.
 pub(super) enum Body {
-    Nothing,
     File { file: Rc<File>, left: Range<u64> },
     Stream(Stream),
 }
@@ -135,24 +134,34 @@ pub(super) enum Sent {
 }
 
 impl Body {
-    /// Sends as much as the socket takes, up to about `turn` bytes; adds what it took to `count`.
-    pub(super) fn send(&mut self, stream: &TcpStream, turn: usize, count: &mut u64) -> Sent {
+    /// Sends what is left of the head, then as much as the socket takes, up to about `turn` bytes; adds what it took to `count`.
+    pub(super) fn send(&mut self, browser: &mut Browser, turn: usize, count: &mut u64) -> Sent {
+        if let Err(error) = browser.flush() {
+            return stopped(&error);
+        }
         match self {
-            Body::Nothing => Sent::All,
-            Body::File { file, left } => send_file(stream, file, left, turn, count),
-            Body::Stream(body) => body.send(stream, turn, count),
+            Body::File { file, left } => send_file(browser, file, left, turn, count),
+            Body::Stream(body) => body.send(browser, turn, count),
         }
     }
 }
 
-fn send_file(stream: &TcpStream, file: &File, left: &mut Range<u64>, turn: usize, count: &mut u64) -> Sent {
+/// What it means that a socket takes nothing.
+fn stopped(error: &io::Error) -> Sent {
+    match error.kind() {
+        ErrorKind::WouldBlock => Sent::Paused,
+        _ => Sent::HungUp,
+    }
+}
+
+fn send_file(browser: &Browser, file: &File, left: &mut Range<u64>, turn: usize, count: &mut u64) -> Sent {
     let mut left_of_turn = turn;
     while !left.is_empty() {
         if left_of_turn == 0 {
             return Sent::Paused;
         }
         let most = usize::try_from(left.end - left.start).unwrap_or(usize::MAX);
-        match rustix::fs::sendfile(stream, file, Some(&mut left.start), most.min(left_of_turn)) {
+        match rustix::fs::sendfile(browser, file, Some(&mut left.start), most.min(left_of_turn)) {
             Ok(0) => return Sent::Shrunk,
             Ok(sent) => {
                 left_of_turn -= sent;
@@ -197,20 +206,16 @@ impl Stream {
         }
     }
 
-    fn send(&mut self, mut stream: &TcpStream, turn: usize, count: &mut u64) -> Sent {
+    fn send(&mut self, browser: &mut Browser, turn: usize, count: &mut u64) -> Sent {
         let mut left_of_turn = turn;
         loop {
             while self.at < self.piece.len() {
-                match stream.write(&self.piece[self.at..]) {
+                match browser.write(&self.piece[self.at..]) {
                     Ok(sent) => {
                         self.at += sent;
                         left_of_turn = left_of_turn.saturating_sub(sent);
                     }
-                    Err(error) => match error.kind() {
-                        ErrorKind::WouldBlock => return Sent::Paused,
-                        ErrorKind::Interrupted => {}
-                        _ => return Sent::HungUp,
-                    },
+                    Err(error) => return stopped(&error),
                 }
             }
             if let Some(ended) = self.ended.take() {

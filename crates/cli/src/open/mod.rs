@@ -3,35 +3,36 @@
 //! Called by [`applet`](crate::applet). What upstream's `open_trace_in_ui` and `record_android_trace` do: the file is served on
 //! 127.0.0.1:9001, the one port that the content security policy of ui.perfetto.dev lets its pages fetch from, and the process ends
 //! once the file was fetched. With a copy of the UI ([`site`]) that is served there as well, for as long as the process is let live.
-//! [`subject`] is the trace, [`link`] knows the address to visit, [`request`] who may have what, [`server`] has the sockets and [`body`]
-//! what goes through them, [`browser`] starts a browser if what it shows first can be reached ([`reach`]).
+//! [`subject`] is the trace, [`link`] knows the address to visit, [`request`] who may have what, [`exhibition`] answers and [`body`] is what
+//! it sends, [`http`](crate::http) has the sockets, [`browser`] starts a browser if what it shows first can be reached ([`reach`]).
 //!
 //! The address to visit is the one line on stdout; everything else is said on stderr. Exit codes: 0 when the trace was fetched, 1
 //! when it was not, 2 for a command line that makes no sense.
 
 mod body;
 mod browser;
+mod exhibition;
 mod link;
 mod reach;
 mod request;
-mod server;
 mod site;
 mod subject;
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use ferretto_ipc::reactor::Signal;
+use ferretto_ipc::reactor::{ReactorError, Signal};
 
 use crate::figures::{Bytes, Elapsed};
+use crate::http::Server;
 use crate::machine::{Holder, ThisMachine, holder_of};
 use crate::usage;
+use exhibition::{Exhibition, Fetched, Incident, Transfer};
 use link::{SshLogin, Ui};
 use request::{Audience, Policy, Refusal};
-use server::{BindError, Exhibition, Fetched, Incident, Outcome, Port, Server};
 use site::{NoSite, Site};
 use subject::{Check, NoSubject, Subject};
 
@@ -133,16 +134,16 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         }
     };
     match open(&matches) {
-        Ok(Outcome::Fetched(fetched)) => {
-            tell_fetched(fetched);
+        Ok((Some(_), Some(_))) => FETCHED,
+        Ok((None, Some(fetched))) => {
+            tell_fetched(&fetched);
             FETCHED
         }
-        Ok(Outcome::Interrupted(_, Some(_))) => FETCHED,
-        Ok(Outcome::Interrupted(Signal::Interrupt, None)) => {
+        Ok((Some(Signal::Interrupt), None)) => {
             say("ended by Ctrl-C before the trace was fetched");
             FAILURE
         }
-        Ok(Outcome::Interrupted(_, None)) => {
+        Ok((_, None)) => {
             say("told to end before the trace was fetched");
             FAILURE
         }
@@ -153,11 +154,11 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
 }
 
-fn tell_fetched(Fetched { bytes, took }: Fetched) {
+fn tell_fetched(Fetched { bytes, took }: &Fetched) {
     say(format_args!(
         "fetched, {} in {}; the browser has the trace now",
-        Bytes(bytes),
-        Elapsed(took)
+        Bytes(*bytes),
+        Elapsed(*took)
     ));
 }
 
@@ -178,12 +179,13 @@ enum OpenError {
     #[error("cannot serve on 127.0.0.1:{port}: {source}")]
     Listen { port: u16, source: io::Error },
     #[error("cannot serve the trace: {0}")]
-    Serve(#[from] server::ServeError),
+    Serve(#[from] ReactorError),
     #[error("cannot say which address to visit, since stdout is closed: {0}")]
     Stdout(io::Error),
 }
 
-fn open(matches: &ArgMatches) -> Result<Outcome, OpenError> {
+/// Serves until the trace was fetched, or a signal comes. Gives the signal, and the last time that the trace was fetched.
+fn open(matches: &ArgMatches) -> Result<(Option<Signal>, Option<Fetched>), OpenError> {
     let given = matches.get_one::<PathBuf>("trace").or(matches.get_one("input"));
     let check = match matches.get_flag("force") {
         true => Check::Nothing,
@@ -200,8 +202,8 @@ fn open(matches: &ArgMatches) -> Result<Outcome, OpenError> {
         Some(_) => Audience::OwnPages,
     };
     let own_ui = site.is_some();
-    let bound = bind(matches, site.as_ref())?;
-    let port = bound.number();
+    let server = bind(matches, site.as_ref())?;
+    let port = server.port();
     let ssh = SshLogin::of_this_process();
     // The tunnel begins at the port that the UI's pages may fetch from, wherever it ends.
     let near_port = if ssh.is_some() && (own_ui || ui.is_public()) {
@@ -273,52 +275,46 @@ fn open(matches: &ArgMatches) -> Result<Outcome, OpenError> {
     writeln!(stdout, "{address}")
         .and_then(|()| stdout.flush())
         .map_err(OpenError::Stdout)?;
-    let exhibition = Exhibition {
+    let mut told = Vec::new();
+    let mut exhibition = Exhibition {
         policy: Policy::new(audience, &subject.name),
         subject,
         site,
+        fetched: None,
+        tell: |incident| {
+            // A page that asks again and again is told of once, and one that asks in ever new ways some time not at all.
+            if told.len() < MOST_TOLD && !told.contains(&incident) {
+                tell(&incident, &ui);
+                told.push(incident);
+            }
+        },
     };
-    Ok(serve(Server::new(bound, exhibition), &ui)?)
+    let signal = server.serve(&mut exhibition)?;
+    Ok((signal, exhibition.fetched))
 }
 
 /// Listens where it was asked to. A copy of the UI can do with any port, but settings in browsers belong to a port: it takes another one
 /// only if the usual one is taken.
-fn bind(matches: &ArgMatches, copy: Option<&Site>) -> Result<Port, OpenError> {
+fn bind(matches: &ArgMatches, copy: Option<&Site>) -> Result<Server<Transfer>, OpenError> {
     let wanted = matches.get_one::<u16>("port").copied().unwrap_or(PORT);
     let any_will_do =
         copy.is_some() && matches.value_source("port") != Some(clap::parser::ValueSource::CommandLine);
-    let bound = match Port::bind(wanted) {
-        Err(BindError::Taken) if any_will_do => Port::bind(0),
+    let bound = match Server::bind(wanted) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && any_will_do => Server::bind(0),
         bound => bound,
     };
-    bound.map_err(|error| match error {
-        BindError::Taken => OpenError::PortTaken {
+    bound.map_err(|source| match source.kind() {
+        ErrorKind::AddrInUse => OpenError::PortTaken {
             port: wanted,
             holder: holder_of(&ThisMachine, wanted),
         },
-        BindError::Reactor(error) => OpenError::Serve(error.into()),
-        BindError::Refused(source) => OpenError::Listen { port: wanted, source },
-    })
-}
-
-/// Serves, and says what happens meanwhile.
-fn serve(mut server: Server, ui: &Ui) -> Result<Outcome, server::ServeError> {
-    let mut told = Vec::new();
-    server.serve(&mut |incident| {
-        // A page that asks again and again is told of once, and one that asks in ever new ways some time not at all.
-        if told.len() < MOST_TOLD && !told.contains(&incident) {
-            tell(&incident, ui);
-            told.push(incident);
-        }
+        _ => OpenError::Listen { port: wanted, source },
     })
 }
 
 fn tell(incident: &Incident, ui: &Ui) {
     match incident {
-        Incident::Fetched { bytes, took } => tell_fetched(Fetched {
-            bytes: *bytes,
-            took: *took,
-        }),
+        Incident::Fetched(fetched) => tell_fetched(fetched),
         Incident::CutOff { sent, of: Some(of) } => say(format_args!(
             "the browser hung up after {} of {}; still serving",
             Bytes(*sent),
@@ -347,6 +343,7 @@ fn tell(incident: &Incident, ui: &Ui) {
         Incident::Refused(Refusal::ForeignHost(host)) => say(format_args!(
             "refused a request for the host {host}: this is 127.0.0.1 and localhost only"
         )),
+        Incident::Unreachable(reason) => say(format_args!("{reason}; still serving")),
         // The UI itself looks whether a trace processor listens here, and is told that there is none.
         Incident::Refused(_) => {}
     }

@@ -1,6 +1,6 @@
 //! A copy of the Perfetto UI on this machine: a folder, or the archive `perfetto-ui.zip` that upstream releases for hosting it oneself.
 //!
-//! Called by [`run`](super::run) and [`server`](super::server). The copy is static: its `index.html` and a folder for each version. Browsers
+//! Called by [`run`](super::run) and [`exhibition`](super::exhibition). The copy is static: its `index.html` and a folder for each version. Browsers
 //! ask for names that anybody may have put into a page, and an archive can come from anybody. So names are decoded once and taken
 //! apart; nothing outside the folder is opened, and no link followed; an archive is never unpacked, its files are expanded while they
 //! are sent, up to the size that its directory tells.

@@ -6,32 +6,31 @@
 //! there is none; as `ferretto websocket_bridge` it starts one if none is listening when it begins, as `ferretto` does for a
 //! recording.
 //!
-//! The parts: [`request`] judges who may connect, [`session`] moves bytes, [`browser`] is the socket under it, [`server`] the event
+//! The parts: [`request`] judges who may connect, [`bridge`] connects them, [`session`] moves bytes, and [`http`](crate::http) has the event
 //! loop.
 //!
 //! Against web pages the service is protected by their origin, see [`request`]. Programs on this machine can claim any: whoever may
 //! connect to the port has what this process has at the consumer socket. That is so by design of upstream's, too.
 
-mod browser;
+mod bridge;
 mod request;
-mod server;
 mod session;
 
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::Ipv4Addr;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use ferretto_ipc::reactor::Signal;
-use ferretto_ipc::{Address, Listener, Reactor};
+use ferretto_ipc::Address;
 
+use crate::http::Server;
 use crate::perfetto::Program;
 use crate::service::{FindService, Service};
 use crate::usage;
+use bridge::{Bridge, Stage, Targets};
 use ferretto_daemons::log;
 use request::Origins;
-use server::{Server, Targets};
 
 const NAME: &str = "websocket_bridge";
 /// The only port at which the UI looks for this by itself, and one of three that its content security policy lets it connect to.
@@ -103,17 +102,16 @@ pub(crate) fn run(program: Program, words: Vec<OsString>, find_service: FindServ
 fn serve(args: &Args, find_service: FindService<'_>) -> Result<(), Box<dyn Error>> {
     let origins = Origins::with_additional(args.http_additional_cors_origins.as_deref().unwrap_or_default());
     let adb = adb_server(std::env::var_os(ADB_SERVER_SOCKET))?;
-    let (listeners, port) = listen(args.port)?;
-    let mut reactor = Reactor::new()?;
-    // Before there is anything that must be ended.
-    reactor.watch_signals(&[Signal::Interrupt, Signal::Terminate, Signal::HangUp])?;
+    // It also watches signals, before there is anything that must be ended.
+    let server = listen(args.port)?;
     let service = find_service()?;
     let targets = Targets {
         traced: service.consumer_socket.clone(),
         adb,
     };
-    greet(port, &service);
-    Ok(Server::new(reactor, listeners, origins, targets).run()?)
+    greet(server.port(), &service);
+    server.serve(&mut Bridge::new(origins, targets))?;
+    Ok(())
 }
 
 /// Says where to go.
@@ -133,25 +131,16 @@ fn greet(port: u16, service: &Service) {
     );
 }
 
-/// Listens on both loopback addresses, at the same port: what `localhost` means differs from browser to browser. One may lack
-/// IPv6, where the other is what the UI itself connects to.
-fn listen(port: u16) -> Result<(Vec<Listener>, u16), Box<dyn Error>> {
-    let v4 = bind(Ipv4Addr::LOCALHOST.into(), port).map_err(|error| unusable(port, &error))?;
-    let port = v4.local_addr()?.port();
-    let mut listeners = vec![Listener::from_fd(v4.into())?];
-    match bind(Ipv6Addr::LOCALHOST.into(), port) {
-        Ok(v6) => listeners.push(Listener::from_fd(v6.into())?),
-        // There is no IPv6.
-        Err(error) if matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::Unsupported) => {}
-        Err(error) => log::warning(format_args!(
+/// Listens on both loopback addresses. If one of them fails, there is still 127.0.0.1, which is what the UI itself connects to.
+fn listen(port: u16) -> Result<Server<Stage>, String> {
+    let mut server = Server::bind(port).map_err(|error| unusable(port, &error))?;
+    if let Err(error) = server.bind_ipv6() {
+        let port = server.port();
+        log::warning(format_args!(
             "only 127.0.0.1:{port} is listened on, and not [::1]:{port}: {error}"
-        )),
+        ));
     }
-    Ok((listeners, port))
-}
-
-fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
-    TcpListener::bind((address, port))
+    Ok(server)
 }
 
 fn unusable(port: u16, error: &io::Error) -> String {

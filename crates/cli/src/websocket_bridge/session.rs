@@ -1,11 +1,11 @@
 //! A WebSocket and the service's socket behind it: the bytes of each go to the other.
 //!
-//! Called by [`server`](super::server), in turns. Where messages begin and end means nothing: the service's protocol has frames of its own.
+//! Called by [`bridge`](super::bridge), in turns. Where messages begin and end means nothing: the service's protocol has frames of its own.
 //! Guarantees that at most one message waits in each direction: as long as one does, nothing is read from where it came from, and
 //! so the kernel holds up whoever sends faster than the other reads. A turn does a bounded amount of work.
 
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 use ferretto_ipc::Stream;
 use ferretto_ipc::reactor::Interest;
@@ -15,7 +15,7 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tungstenite::{Bytes, Error, Message, WebSocket};
 
-use super::browser::{Browser, send};
+use crate::http::{Browser, PATIENCE, Waits, Wake, send};
 
 /// Bytes of a message from the browser. The UI sends a frame of the service's protocol in each, which are of at most 128 KB.
 const MAX_MESSAGE: usize = 1024 * 1024;
@@ -92,32 +92,33 @@ impl Session {
         }
     }
 
-    /// The browser's socket, and what to wait for on it.
-    pub(super) fn browser(&self) -> (BorrowedFd<'_>, Interest) {
-        let wants_input = self.service.as_ref().is_none_or(Service::has_room);
-        (
-            self.websocket.get_ref().as_fd(),
-            Interest::from_wants(wants_input, self.unflushed),
-        )
+    /// What it waits for. Nothing is awaited of the service while the session is closing.
+    pub(super) fn waits(&self) -> Waits<'_> {
+        let service = self.service.as_ref();
+        Waits {
+            browser: self.websocket.get_ref(),
+            interest: Interest::from_wants(self.wants_input(), self.unflushed),
+            other: service.map(|service| {
+                let interest = Interest::from_wants(!self.unflushed, !service.has_room());
+                (service.stream.as_fd(), interest)
+            }),
+        }
     }
 
-    /// The service's socket, and what to wait for on it; nothing while the session is closing.
-    pub(super) fn service(&self) -> Option<(BorrowedFd<'_>, Interest)> {
-        let service = self.service.as_ref()?;
-        Some((
-            service.stream.as_fd(),
-            Interest::from_wants(!self.unflushed, !service.has_room()),
-        ))
+    fn wants_input(&self) -> bool {
+        self.service.as_ref().is_none_or(Service::has_room)
     }
 
-    /// Whether nothing connects it with the service any more, and the browser is awaited to close its end.
-    pub(super) fn is_closing(&self) -> bool {
-        self.service.is_none()
+    /// Nothing connects it with the service any more, and the browser is awaited to close its end.
+    fn hang_up_on_service(&mut self) {
+        if self.service.take().is_some() {
+            self.websocket.get_mut().allow(Some(PATIENCE));
+        }
     }
 
     /// Closes from this end, for this reason.
     pub(super) fn close(&mut self, code: CloseCode, reason: &'static str) {
-        self.service = None;
+        self.hang_up_on_service();
         let frame = CloseFrame {
             code,
             reason: reason.into(),
@@ -127,7 +128,11 @@ impl Session {
     }
 
     /// Moves what can be moved. `scratch` is of [`MAX_CHUNK`] bytes.
-    pub(super) fn turn(&mut self, scratch: &mut [u8]) -> Turn {
+    pub(super) fn turn(&mut self, wake: Wake, scratch: &mut [u8]) -> Turn {
+        // Nothing will be read that would tell of the end before something is written, to a service that may never take it.
+        if wake == Wake::HungUp && !self.wants_input() || self.websocket.get_ref().is_late() {
+            return Turn::Over;
+        }
         self.websocket.get_mut().begin_turn();
         for _ in 0..MESSAGES_PER_TURN {
             let steps = [self.browser_to_service(), self.service_to_browser(scratch)];
@@ -174,7 +179,7 @@ impl Session {
                 Step::Moved
             }
             Ok(Message::Close(_)) => {
-                self.service = None;
+                self.hang_up_on_service();
                 self.unflushed = true;
                 Step::Moved
             }

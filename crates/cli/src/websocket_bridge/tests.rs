@@ -1,5 +1,7 @@
 //! Flags and messages.
 
+use std::net::TcpListener;
+
 use super::*;
 
 fn parsed(line: &str) -> Result<Args, clap::Error> {
@@ -41,8 +43,9 @@ fn the_debug_bridge_is_where_its_variable_says() {
 
 #[test]
 fn a_port_that_is_taken_is_told_of_with_what_to_do() {
-    let (_listeners, port) = listen(0).unwrap();
-    let error = listen(port).unwrap_err().to_string();
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = listen(port).err().unwrap();
     for part in [format!(":{port}'"), "in use".into(), "ss -ltnp".into()] {
         assert!(error.contains(&part), "{error}");
     }

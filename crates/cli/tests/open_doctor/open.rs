@@ -239,10 +239,43 @@ fn who_connects_and_says_nothing_holds_nobody_up() {
     let unread = ask_as_ui(port, "GET", "/t.pftrace");
     let mut half = connect(port);
     half.write_all(b"GET /t.pfrace HTTP/1.1\r\nHost: ").unwrap();
-    let silent: Vec<_> = (0..100).map(|_| connect(port)).collect();
+    let silent: Vec<_> = (0..200).map(|_| connect(port)).collect();
     let said = fetch(serving, "/t.pftrace", &bytes);
     assert!(!said.contains("hung up"), "{said}");
     drop((unread, half, silent));
+}
+
+#[test]
+fn who_connects_and_says_nothing_has_little_time() {
+    let folder = folder();
+    let serving = Serving::start(&trace(&folder, SMALL), |_| {});
+    let silent = connect(serving.port());
+    let mut half = connect(serving.port());
+    half.write_all(b"GET /t.pfrace HTTP/1.1\r\nHost: ").unwrap();
+    for mut stream in [silent, half] {
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    fetch(serving, "/t.pftrace", SMALL);
+}
+
+#[test]
+fn there_are_so_many_answers_at_a_time_and_no_more() {
+    let folder = folder();
+    let bytes = trace_with(&vec![7; 50 << 20]);
+    let serving = Serving::start(&trace(&folder, &bytes), |_| {});
+    let ask = || {
+        let mut stream = ask_as_ui(serving.port(), "GET", "/t.pftrace");
+        (status(&head(&mut stream)), stream)
+    };
+    let mut unread: Vec<_> = (0..32).map(|_| ask()).collect();
+    assert!(unread.iter().all(|(status, _)| *status == 200));
+    assert_eq!(ask().0, 503);
+    unread.pop();
+    while ask().0 == 503 {}
+    drop(unread);
+    serving.signal(Signal::TERM);
+    let (_, said) = serving.end();
+    assert!(said.contains("the browser hung up after "), "{said}");
 }
 
 #[test]

@@ -103,9 +103,9 @@ fn a_browser_that_says_nothing_has_little_time_and_keeps_nobody_out() {
     let system = System::new(&programs);
     let listener = listen(&system);
     let bridge = Bridge::start(&system);
-    let mut silent: Vec<TcpStream> = (0..128).map(|_| bridge.connect()).collect();
-    silent[0].write_all(b"GET /traced HTTP/1.1\r\n").unwrap();
-    // There is room for it when the silent ones have gone.
+    let mut silent: Vec<TcpStream> = (0..200).map(|_| bridge.connect()).collect();
+    silent[199].write_all(b"GET /traced HTTP/1.1\r\n").unwrap();
+    // The oldest of them makes room for it.
     let mut page = bridge.page();
     let service = echo(accept(&listener));
     for stream in silent {

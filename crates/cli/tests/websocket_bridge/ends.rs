@@ -1,6 +1,7 @@
 //! How sessions end that break the rules, and how the bridge does.
 
 use std::io::{Read, Write};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tungstenite::protocol::frame::coding::CloseCode;
@@ -61,6 +62,22 @@ fn a_page_that_breaks_the_rules_is_told_and_its_session_ends() {
     }
     // None of that has harmed it.
     bridge.page();
+}
+
+#[test]
+fn a_page_that_goes_on_talking_after_the_end_is_hung_up_on() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let listener = listen(&system);
+    let bridge = Bridge::start(&system);
+    let mut page = bridge.page();
+    let service = accept(&listener);
+    let began = Instant::now();
+    while page.get_mut().write_all(&frame(FINAL | TEXT, b"hello")).is_ok() {
+        assert!(began.elapsed() < PATIENCE, "it may talk for ever");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(hung_up(service));
 }
 
 #[test]

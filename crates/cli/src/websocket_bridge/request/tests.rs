@@ -1,6 +1,7 @@
 //! Verdicts on requests.
 
 use super::*;
+use crate::http::BadHead;
 
 const UI: &str = "Origin: https://ui.perfetto.dev";
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
@@ -31,8 +32,9 @@ fn handshake(path: &str, changes: &[&str]) -> Vec<u8> {
 }
 
 fn verdict(request: &[u8]) -> Verdict {
+    let head = Head::parse(request).unwrap().expect("it is whole");
     judge(
-        request,
+        &head,
         &Origins::with_additional("http://a.example,,http://b.example:1"),
     )
 }
@@ -42,7 +44,6 @@ fn status(request: &[u8]) -> u16 {
     let response = match verdict(request) {
         Verdict::Grant(upgrade) => upgrade.grant(),
         Verdict::Respond(response) | Verdict::RefuseOrigin { response, .. } => response,
-        Verdict::Wait => panic!("no answer"),
     };
     let text = String::from_utf8(response).unwrap();
     text.split(' ').nth(1).unwrap().parse().unwrap()
@@ -130,12 +131,11 @@ fn what_is_no_websocket_handshake_is_refused() {
     let whole = String::from_utf8(handshake("/traced", &[])).unwrap();
     assert_eq!(status(whole.replace("GET", "POST").as_bytes()), 404);
     assert_eq!(status(whole.replace("HTTP/1.1", "HTTP/1.0").as_bytes()), 404);
-    assert_eq!(
-        status(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"),
-        400,
-        "TLS"
-    );
-    assert_eq!(status(b"GET /traced HTTP/1.1\r\nno header\r\n\r\n"), 400);
+    let refused = |request| Head::parse(request).unwrap_err();
+    let tls = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n";
+    assert_eq!(refused(tls), BadHead::Malformed);
+    let no_header = b"GET /traced HTTP/1.1\r\nno header\r\n\r\n";
+    assert_eq!(refused(no_header), BadHead::Malformed);
     assert_eq!(
         status(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8037\r\n\r\n"),
         404,
@@ -153,31 +153,6 @@ fn lists_in_headers_may_be_written_as_browsers_do() {
     ] {
         assert_eq!(status(&handshake("/traced", &[change])), 101, "{change}");
     }
-}
-
-#[test]
-fn a_request_is_awaited_whole_but_not_for_ever() {
-    let request = handshake("/traced", &[]);
-    for length in 0..request.len() {
-        assert_eq!(verdict(&request[..length]), Verdict::Wait, "{length}");
-    }
-    let long = handshake("/traced", &[&format!("X-Long: {}", "x".repeat(MAX_REQUEST))]);
-    assert_eq!(verdict(&long[..MAX_REQUEST - 1]), Verdict::Wait);
-    assert_eq!(status(&long[..MAX_REQUEST]), 431);
-    let many: Vec<String> = (0..100).map(|number| format!("X-{number}: x")).collect();
-    let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(status(&handshake("/traced", &many)), 431);
-}
-
-#[test]
-fn what_follows_a_request_is_not_part_of_it() {
-    let mut request = handshake("/traced", &[]);
-    let size = request.len();
-    request.extend_from_slice(b"\x82\x80....");
-    let Verdict::Grant(upgrade) = verdict(&request) else {
-        panic!("not granted");
-    };
-    assert_eq!(upgrade.size, size);
 }
 
 #[test]
