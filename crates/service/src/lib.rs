@@ -23,6 +23,7 @@ mod ending;
 mod expression;
 mod identity;
 mod ids;
+pub mod ledger;
 pub mod limits;
 mod machines;
 pub mod ordered;

@@ -12,6 +12,7 @@ use ferretto_smb::{ChunkHeader, MAX_WRITER_ID, ServiceSmb};
 
 use crate::identity::Identity;
 use crate::ids::{BufferId, IdHasher, ProducerId, WriterId};
+use crate::ledger::Ledger;
 use crate::limits;
 use crate::machines::Machine;
 use crate::ordered::{OrderedMap, OrderedSet};
@@ -190,12 +191,6 @@ impl Producer {
         self.sharing == MemorySharing::Impossible && self.scraping == Scraping::Enabled
     }
 
-    /// Whether it may register this many bytes of descriptors in place of others, when its owner's producers have these.
-    fn has_room_for(&self, new: usize, replaced: usize, of_owner: Offered) -> bool {
-        self.descriptor_bytes - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER
-            && of_owner.bytes - replaced + new <= limits::MAX_DESCRIPTOR_BYTES_PER_UID
-    }
-
     /// Copies a chunk, by now in private memory, into the buffer that it is for, if this producer may write there. `id` is its own,
     /// `protovm_work` the work that may still be done to merge what is overwritten.
     pub(crate) fn copy_chunk(
@@ -239,24 +234,16 @@ impl Producer {
     }
 }
 
-/// What the producers of one owner have registered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Offered {
-    data_sources: usize,
-    /// Of descriptors.
-    bytes: usize,
-}
-
 /// All producers that are connected, and what they offer.
 #[derive(Default)]
 pub(crate) struct Producers {
     by_id: OrderedMap<ProducerId, Producer>,
     /// Who offers a data source of this name, in the order of registration: a producer may do so more than once.
     offers: BTreeMap<String, Vec<Offer>>,
-    /// What the producers of each owner have registered.
-    offered: OrderedMap<Owner, Offered>,
-    /// Bytes of the shared memory of each owner's producers.
-    shared_memory: OrderedMap<Owner, usize>,
+    data_sources: Ledger<Owner>,
+    descriptor_bytes: Ledger<Owner>,
+    /// In bytes.
+    shared_memory: Ledger<Owner>,
     pub(crate) lockdown: bool,
     last: ProducerId,
     seen: u32,
@@ -292,7 +279,7 @@ impl Producers {
 
     /// How many data sources are registered.
     pub(crate) fn data_sources(&self) -> usize {
-        self.offered.values().map(|offered| offered.data_sources).sum()
+        self.data_sources.total()
     }
 
     /// Adds one under an id of its own; `None` if there are as many as may be.
@@ -316,9 +303,10 @@ impl Producers {
         let Some(gone) = self.by_id.remove(&id) else {
             return;
         };
-        self.count_shared(gone.owner(), gone.shared_bytes, 0);
-        let count = gone.data_sources.len();
-        self.count_offered(gone.owner(), (count, gone.descriptor_bytes), (0, 0));
+        let owner = gone.owner();
+        self.shared_memory.give_back(owner, gone.shared_bytes);
+        self.data_sources.give_back(owner, gone.data_sources.len());
+        self.descriptor_bytes.give_back(owner, gone.descriptor_bytes);
         for source in &gone.data_sources {
             self.withdraw_offer(source.number, source.name());
         }
@@ -343,8 +331,8 @@ impl Producers {
 
     /// What a producer of this owner gets of the memory that it would: no more than the usual if those of its owner have much already.
     pub(crate) fn affordable(&self, owner: Owner, size: usize, ram_bytes: Option<u64>) -> usize {
-        let taken = self.shared_memory.get(&owner).copied().unwrap_or_default();
-        if taken + size <= limits::shared_memory_per_uid(ram_bytes) {
+        let limit = limits::shared_memory_per_uid(ram_bytes);
+        if self.shared_memory.has_room(&owner, size, limit) {
             size
         } else {
             size.min(limits::DEFAULT_SMB_SIZE)
@@ -390,20 +378,8 @@ impl Producers {
     /// The shared memory of this producer has so many bytes.
     pub(crate) fn set_shared_bytes(&mut self, id: ProducerId, size: usize) {
         if let Some(producer) = self.by_id.get_mut(&id) {
-            let (owner, before) = (
-                producer.owner(),
-                std::mem::replace(&mut producer.shared_bytes, size),
-            );
-            self.count_shared(owner, before, size);
-        }
-    }
-
-    /// A producer of this owner has so many bytes of shared memory less, and so many more.
-    fn count_shared(&mut self, owner: Owner, less: usize, more: usize) {
-        let shared = self.shared_memory.get_or_insert_with(owner, usize::default);
-        *shared = *shared - less + more;
-        if *shared == 0 {
-            self.shared_memory.remove(&owner);
+            let before = std::mem::replace(&mut producer.shared_bytes, size);
+            self.shared_memory.replace(producer.owner(), before, size);
         }
     }
 
@@ -451,10 +427,12 @@ impl Producers {
             descriptor_bytes: encoded.to_vec(),
         };
         let owner = entry.owner();
-        let of_owner = self.offered.get(&owner).copied().unwrap_or_default();
-        let too_many = entry.data_sources.len() >= limits::MAX_DATA_SOURCES_PER_PRODUCER
-            || of_owner.data_sources >= limits::MAX_DATA_SOURCES_PER_UID;
-        if too_many || !entry.has_room_for(encoded.len(), 0, of_owner) {
+        let has_room = entry.data_sources.len() < limits::MAX_DATA_SOURCES_PER_PRODUCER
+            && self
+                .data_sources
+                .has_room(&owner, 1, limits::MAX_DATA_SOURCES_PER_UID)
+            && has_room_for_descriptor(entry, &self.descriptor_bytes, 0, encoded.len());
+        if !has_room {
             return Err(format!(
                 "producer {:?} may not register more than {} data sources, nor {} bytes of descriptors, nor with the others of \
                  {owner} more than {} and {}: {:?} is ignored",
@@ -484,7 +462,8 @@ impl Producers {
         self.offers.entry(name).or_default().push(offer);
         entry.descriptor_bytes += encoded.len();
         entry.data_sources.push(registration);
-        self.count_offered(owner, (0, 0), (1, encoded.len()));
+        self.data_sources.take(owner, 1);
+        self.descriptor_bytes.take(owner, encoded.len());
         self.last_registration = number;
         Ok(Some(offer))
     }
@@ -503,14 +482,13 @@ impl Producers {
             return Ok(());
         };
         let owner = entry.owner();
-        let of_owner = self.offered.get(&owner).copied().unwrap_or_default();
         let id = descriptor.id.unwrap_or_default();
         let mut sources = entry.data_sources.iter();
         let known =
             sources.position(|known| id != 0 && known.id == id && known.descriptor.name == descriptor.name);
         let with_room = known.filter(|at| {
             let replaced = entry.data_sources[*at].descriptor_bytes.len();
-            entry.has_room_for(encoded.len(), replaced, of_owner)
+            has_room_for_descriptor(entry, &self.descriptor_bytes, replaced, encoded.len())
         });
         let Some(at) = with_room else {
             return Err(format!(
@@ -525,7 +503,7 @@ impl Producers {
         entry.descriptor_bytes += encoded.len();
         known.descriptor = descriptor;
         known.descriptor_bytes = encoded.to_vec();
-        self.count_offered(owner, (0, replaced), (0, encoded.len()));
+        self.descriptor_bytes.replace(owner, replaced, encoded.len());
         Ok(())
     }
 
@@ -540,19 +518,11 @@ impl Producers {
         let removed = entry.data_sources.remove(position);
         entry.descriptor_bytes -= removed.descriptor_bytes.len();
         let owner = entry.owner();
-        self.count_offered(owner, (1, removed.descriptor_bytes.len()), (0, 0));
+        self.data_sources.give_back(owner, 1);
+        self.descriptor_bytes
+            .give_back(owner, removed.descriptor_bytes.len());
         self.withdraw_offer(removed.number, name);
         true
-    }
-
-    /// A producer of this owner has so many data sources and bytes of descriptors less, and so many more.
-    fn count_offered(&mut self, owner: Owner, less: (usize, usize), more: (usize, usize)) {
-        let offered = self.offered.get_or_insert_with(owner, Offered::default);
-        offered.data_sources = offered.data_sources - less.0 + more.0;
-        offered.bytes = offered.bytes - less.1 + more.1;
-        if *offered == Offered::default() {
-            self.offered.remove(&owner);
-        }
     }
 
     /// A data source of this name is offered no more.
@@ -577,6 +547,18 @@ impl Producers {
             }
         }
     }
+}
+
+/// Whether a producer may register a descriptor of `new` bytes in place of one of `replaced`. The ledger is of all descriptors.
+fn has_room_for_descriptor(
+    producer: &Producer,
+    of_owners: &Ledger<Owner>,
+    replaced: usize,
+    new: usize,
+) -> bool {
+    let own = producer.descriptor_bytes - replaced + new;
+    let of_owner = of_owners.of(&producer.owner()) - replaced + new;
+    own <= limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER && of_owner <= limits::MAX_DESCRIPTOR_BYTES_PER_UID
 }
 
 /// Whether a chunk reached the buffer it is for.

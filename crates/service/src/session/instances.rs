@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::ids::{BufferId, DataSourceInstanceId, IdHasher, ProducerId};
+use crate::ledger::Ledger;
 use crate::limits;
-use crate::ordered::OrderedMap;
+use crate::ordered::{OrderedMap, OrderedSet};
 use crate::producers::{Owner, RegistrationId};
 
 /// Where an instance of a data source is in its life.
@@ -53,17 +54,10 @@ pub(crate) struct Instances {
     by_producer: HashMap<ProducerId, Vec<DataSourceInstanceId>, IdHasher>,
     /// How many are in each state.
     count: [usize; InstanceState::Stopped as usize + 1],
-    /// What the producers of each user have.
-    by_owner: OrderedMap<Owner, Share>,
-}
-
-/// What of a session belongs to one user's producers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Share {
-    instances: usize,
-    bytes: usize,
-    /// The log knows that there would be more than there may be.
-    told: bool,
+    of_owners: Ledger<Owner>,
+    bytes_of_owners: Ledger<Owner>,
+    /// The log knows that the producers of these would have more than they may.
+    refused: OrderedSet<Owner>,
 }
 
 /// Why there is no instance of a data source.
@@ -78,10 +72,8 @@ pub(crate) enum NoRoom {
 impl Instances {
     /// Whether the producers of this owner may have none more of this size.
     pub(crate) fn is_full(&self, owner: Owner, size: usize) -> bool {
-        self.by_owner.get(&owner).is_some_and(|share| {
-            share.instances >= limits::MAX_INSTANCES_PER_UID
-                || share.bytes + size > limits::MAX_INSTANCE_BYTES_PER_UID
-        })
+        let (count, bytes) = (limits::MAX_INSTANCES_PER_UID, limits::MAX_INSTANCE_BYTES_PER_UID);
+        !self.of_owners.has_room(&owner, 1, count) || !self.bytes_of_owners.has_room(&owner, size, bytes)
     }
 
     /// Whether there may be one more, of this producer and this size.
@@ -101,16 +93,14 @@ impl Instances {
 
     /// Whether the log is yet to be told that the producers of this owner would have more than they may.
     pub(crate) fn is_first_refusal(&mut self, owner: Owner) -> bool {
-        let share = self.by_owner.get_or_insert_with(owner, Share::default);
-        !std::mem::replace(&mut share.told, true)
+        self.refused.insert(owner)
     }
 
     /// Adds one. Ids ascend and are never used again.
     pub(crate) fn insert(&mut self, id: DataSourceInstanceId, instance: Instance) {
         self.count[instance.state as usize] += 1;
-        let share = self.by_owner.get_or_insert_with(instance.owner, Share::default);
-        share.instances += 1;
-        share.bytes += instance.size;
+        self.of_owners.take(instance.owner, 1);
+        self.bytes_of_owners.take(instance.owner, instance.size);
         self.by_producer.entry(instance.producer).or_default().push(id);
         self.by_id.insert(id, instance);
     }
@@ -121,12 +111,10 @@ impl Instances {
             return;
         };
         self.count[removed.state as usize] -= 1;
-        if let Some(share) = self.by_owner.get_mut(&removed.owner) {
-            share.instances -= 1;
-            share.bytes -= removed.size;
-            if share.instances == 0 {
-                self.by_owner.remove(&removed.owner);
-            }
+        self.of_owners.give_back(removed.owner, 1);
+        self.bytes_of_owners.give_back(removed.owner, removed.size);
+        if self.of_owners.of(&removed.owner) == 0 {
+            self.refused.remove(&removed.owner);
         }
         let Some(siblings) = self.by_producer.get_mut(&removed.producer) else {
             return;
