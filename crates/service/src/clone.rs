@@ -17,7 +17,7 @@ mod pending;
 use ferretto_proto::messages::{Message, TraceConfig};
 
 use crate::clock::Now;
-use crate::common::Common;
+use crate::common::{Common, Effect};
 use crate::ids::{BufferId, ConsumerId, SessionId};
 use crate::limits;
 use crate::ordered::OrderedSet;
@@ -32,7 +32,9 @@ use crate::triggers::Triggers;
 use crate::wanted::Wanted;
 
 pub(crate) use pending::{BufferGroup, PendingClone};
-use pending::{Flushed, Snapshot};
+use pending::{Flushed, Snapshot, Stage};
+
+const ORIGINAL_ENDED: &str = "the original session has ended";
 
 /// What a consumer wants cloned, and how.
 #[derive(Clone, Debug)]
@@ -167,15 +169,18 @@ impl Service {
             ClonePurpose::Bugreport => flags::TRACE_CLONE_FOR_BUGREPORT,
         };
         let id = self.sessions.next_id();
-        let pending = PendingClone::new(
-            (consumer, uid),
+        let pending = PendingClone {
+            consumer,
+            uid,
             original,
             request,
             uuid,
             content,
-            (groups.len(), buffers),
-            now,
-        );
+            started: now.boot,
+            outcome: FlushOutcome::Succeeded,
+            stage: Stage::Flushing { groups: groups.len() },
+            snapshots: (0..buffers).map(|_| None).collect(),
+        };
         self.clones.insert(id, pending);
         for group in groups {
             self.on_session(original, now, |session, common| {
@@ -256,12 +261,12 @@ impl Service {
             }
         }
         self.check_free_of_sessions(consumer)?;
-        if self.clones.values().any(|pending| pending.consumer() == consumer) {
+        if self.clones.values().any(|pending| pending.consumer == consumer) {
             return Err("this consumer has a clone under way already".into());
         }
         let clones = self.sessions.iter().filter(|session| session.is_clone());
         let made = clones.map(|clone| clone.uid);
-        let pending = self.clones.values().map(PendingClone::uid);
+        let pending = self.clones.values().map(|pending| pending.uid);
         let of_uid = made.chain(pending).filter(|owner| *owner == uid).count();
         if of_uid >= limits::MAX_CLONES_PER_UID {
             return Err(format!(
@@ -290,10 +295,7 @@ impl Service {
                 .iter()
                 .map(|buffer| (clone.uid, buffer.memory_used()))
         });
-        let pending = self
-            .clones
-            .values()
-            .map(|pending| (pending.uid(), pending.bytes()));
+        let pending = self.clones.values().map(|pending| (pending.uid, pending.bytes()));
         let (mut of_uid, mut of_all) = (0, 0);
         for (owner, bytes) in made.chain(pending) {
             of_all += bytes;
@@ -330,7 +332,7 @@ impl Service {
         let Some(mut pending) = self.clones.remove(&clone) else {
             return;
         };
-        let consumer = pending.consumer();
+        let consumer = pending.consumer;
         let flushed = pending.flushed(outcome);
         let copied = match group {
             BufferGroup::Copied => self.copy_buffers(&mut pending, now),
@@ -361,30 +363,31 @@ impl Service {
 
     /// Takes the buffers that are to be transferred: all of them, or none if it fails.
     fn transfer_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
-        let original = self.original_of(pending, BufferGroup::Transferred)?.id;
-        let Some(original) = self.sessions.get_mut(original) else {
-            return Ok(());
-        };
+        self.original_of(pending, BufferGroup::Transferred)?;
+        let original = self.sessions.get_mut(pending.original);
+        let original = original.ok_or(ORIGINAL_ENDED)?;
         let indices = original.buffers_of(BufferGroup::Transferred);
         let empty = indices.iter().map(|index| emptied(&original.buffers[*index]));
         let empty = empty.collect::<Result<Vec<_>, _>>()?;
+        if !empty.is_empty() {
+            // They have nothing yet of what was scraped.
+            self.common.scraped.remove(&original.id);
+        }
         for (index, empty) in indices.into_iter().zip(empty) {
             let mut buffer = std::mem::replace(&mut original.buffers[index], empty);
             buffer.set_read_only();
             pending.add(index, buffer, now);
-            // The empty buffers have nothing yet of what was scraped.
-            self.common.scraped.remove(&original.id);
         }
         Ok(())
     }
 
     /// The original of a pending clone, if clones may take as much memory as this group of its buffers has.
     fn original_of(&self, pending: &PendingClone, group: BufferGroup) -> Result<&Session, String> {
-        let original = self.sessions.get(pending.original());
-        let original = original.ok_or("the original session has ended")?;
+        let original = self.sessions.get(pending.original);
+        let original = original.ok_or(ORIGINAL_ENDED)?;
         let buffers = original.buffers_of(group).into_iter();
         let more: u64 = buffers.map(|index| original.buffers[index].memory_used()).sum();
-        self.check_clone_memory(pending.uid(), pending.bytes() + more)?;
+        self.check_clone_memory(pending.uid, pending.bytes() + more)?;
         Ok(original)
     }
 
@@ -395,10 +398,10 @@ impl Service {
         mut pending: PendingClone,
         now: &Now,
     ) -> Result<Option<Cloned>, String> {
-        let (consumer, uid) = (pending.consumer(), pending.uid());
+        let (consumer, uid) = (pending.consumer, pending.uid);
         self.check_free_of_sessions(consumer)?;
-        let content = pending.content();
-        let original = self.sessions.get(pending.original());
+        let content = pending.content;
+        let original = self.sessions.get(pending.original);
         if content == ClonedContent::File && !original.is_some_and(Session::streams_into_file) {
             return Err(
                 "the original's file was completed while it was being cloned: everything that was recorded is in that file"
@@ -406,9 +409,9 @@ impl Service {
             );
         }
         self.transfer_buffers(&mut pending, now)?;
-        let original = self.sessions.get_mut(pending.original());
-        let original = original.ok_or("the original session has ended")?;
-        let filter = match pending.request().filter {
+        let original = self.sessions.get_mut(pending.original);
+        let original = original.ok_or(ORIGINAL_ENDED)?;
+        let filter = match pending.request.filter {
             CloneFilter::Applied => original.filter.as_deref().map(SessionFilter::afresh),
             CloneFilter::Skipped => None,
         };
@@ -427,7 +430,7 @@ impl Service {
             data_source_configs: Vec::new(),
             wanted: Wanted::default(),
             // The lower half is what ties a trace to the subscription that led to it.
-            uuid: pending.uuid() & !LOWER_HALF | original.uuid & LOWER_HALF,
+            uuid: pending.uuid & !LOWER_HALF | original.uuid & LOWER_HALF,
             buffer_ids: Vec::new(),
             buffers,
             flush_strategy: FlushStrategy::Never,
@@ -442,11 +445,11 @@ impl Service {
             session.notes.absences.note(absence);
         }
         session.notes.buffers_cloned = buffers_cloned;
-        session.notes.clone_trigger = pending.request().trigger.clone();
-        session.flushes.set_final_outcome(pending.outcome());
+        session.notes.clone_trigger = pending.request.trigger.clone();
+        session.flushes.set_final_outcome(pending.outcome);
         session
             .notes
-            .note_at(LifecycleEvent::CloneStarted, pending.started());
+            .note_at(LifecycleEvent::CloneStarted, pending.started);
         session.snapshot_clocks(now);
         session.notes.note(LifecycleEvent::TracingDisabled, now);
         session.state_since = now.boot;
@@ -454,13 +457,13 @@ impl Service {
         let (uuid, change) = (session.uuid, session.change());
         // The original is told of this clone as of any other session, and the clone has all that it was told.
         self.sessions.tell_of(&change);
-        if let Some(original) = self.sessions.get(pending.original()) {
+        if let Some(original) = self.sessions.get(pending.original) {
             session.notes.other_sessions = original.notes.other_sessions.clone();
         }
         self.sessions.insert(session);
         let line = format!(
             "cloned tracing session {} as {id} for uid {uid}, {} sessions now",
-            pending.original(),
+            pending.original,
             self.sessions.len()
         );
         if let Some(consumer) = self.consumers.get_mut(&consumer) {
@@ -472,7 +475,7 @@ impl Service {
         }
         // Before anything that is due for the file already: what that takes out of the buffers is in the clone's.
         self.common.outbox.push_first(Output::CopyFile {
-            from: pending.original(),
+            from: pending.original,
             to: id,
         });
         self.clones.insert(id, pending);
@@ -481,7 +484,7 @@ impl Service {
 
     /// A batch arrived in the file of a session, or a part of it did. What did not is nowhere: the file of a clone would
     /// go on after a gap that nothing marks.
-    pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd, now: &Now) {
+    pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd) {
         let clones = self.clones.iter_mut();
         let failed: Vec<SessionId> = clones
             .filter_map(|(clone, pending)| pending.batch_arrived(original, end).then_some(*clone))
@@ -491,7 +494,7 @@ impl Service {
                          its buffers hold";
             self.common.outbox.push(Output::AbandonFile(clone));
             self.fail_clone(clone, error.into());
-            self.remove_session(clone, now);
+            self.common.effects.push_back(Effect::Over(clone));
         }
     }
 
@@ -505,42 +508,39 @@ impl Service {
             Err(error) => {
                 let error = format!("cannot copy the file that the original streams into: {error}");
                 self.fail_clone(clone, error);
-                self.remove_session(clone, now);
+                self.common.effects.push_back(Effect::Over(clone));
+                self.settle(now);
             }
         }
     }
 
     /// The file of a clone is complete, or will not be.
-    pub(crate) fn clone_file_over(&mut self, clone: SessionId, now: &Now) {
-        let Some(session) = self.sessions.get_mut(clone) else {
+    pub(crate) fn clone_file_over(&mut self, clone: SessionId) {
+        let pending = self.clones.remove(&clone);
+        let Some((pending, session)) = pending.zip(self.sessions.get_mut(clone)) else {
             return;
         };
-        let (uuid, error) = (session.uuid, session.disabled_error.take());
-        let Some(pending) = self.clones.remove(&clone) else {
-            return;
-        };
-        match error {
-            None => {
-                let content = ClonedContent::File;
-                self.session_cloned(pending.consumer(), clone, Ok(Cloned { uuid, content }));
-            }
+        let (uuid, content) = (session.uuid, ClonedContent::File);
+        let result = match session.disabled_error.take() {
+            None => Ok(Cloned { uuid, content }),
             Some(error) => {
-                self.session_cloned(pending.consumer(), clone, Err(error));
-                self.remove_session(clone, now);
+                self.common.effects.push_back(Effect::Over(clone));
+                Err(error)
             }
-        }
+        };
+        self.session_cloned(pending.consumer, clone, result);
     }
 
     /// There will be no such clone.
     pub(crate) fn fail_clone(&mut self, clone: SessionId, error: String) {
         if let Some(pending) = self.clones.remove(&clone) {
-            self.session_cloned(pending.consumer(), clone, Err(error));
+            self.session_cloned(pending.consumer, clone, Err(error));
         }
     }
 
     /// A consumer that waited for a clone is gone.
     pub(crate) fn forget_clones_of(&mut self, consumer: ConsumerId) {
-        self.clones.retain(|_, pending| pending.consumer() != consumer);
+        self.clones.retain(|_, pending| pending.consumer != consumer);
     }
 
     fn session_cloned(&mut self, consumer: ConsumerId, clone: SessionId, result: Result<Cloned, String>) {
@@ -566,8 +566,8 @@ impl Session {
 
     /// The buffers of one group, by index in the config.
     fn buffers_of(&self, group: BufferGroup) -> Vec<usize> {
-        let buffers = self.config.buffers.iter().enumerate();
-        let members = buffers.filter(|(_, config)| BufferGroup::of(config) == group);
+        let buffers = self.config.buffers.iter().zip(&self.buffers).enumerate();
+        let members = buffers.filter(|(_, (config, _))| BufferGroup::of(config) == group);
         members.map(|(index, _)| index).collect()
     }
 

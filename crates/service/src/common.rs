@@ -29,7 +29,7 @@ pub(crate) struct Common {
     /// Sessions whose producers were scraped since the last acknowledgement or deadline came. Flushes that end together are served by one
     /// scrape.
     pub(crate) scraped: OrderedSet<SessionId>,
-    /// What work is timed with that could take long.
+    /// The clock that measures work which could take long.
     pub(crate) processor_clock: Option<ProcessorClock>,
     /// Reused by commits and scrapes for the chunk being copied.
     pub(crate) chunk: Vec<u8>,
@@ -40,23 +40,23 @@ pub(crate) struct Common {
 /// What follows for others from what happened to a session.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// It came into another state: sessions that record others' are told.
+    /// A session's state changed. Sessions that record such changes are told.
     StateChanged(Change),
-    /// The producers that write into a group of its buffers have flushed for this clone, or had their time to.
+    /// The producers that write into a group of the original's buffers have flushed for this clone, or had their time to.
     FlushedForClone {
         clone: SessionId,
         group: BufferGroup,
         outcome: FlushOutcome,
     },
-    /// A batch arrived in its file, or a part of it did.
+    /// A batch arrived in this session's file, or a part of it did.
     BatchArrived { original: SessionId, end: BatchEnd },
-    /// It ended while this clone was being made of it.
+    /// The original of this clone ended before the clone was complete.
     OriginalEnded { clone: SessionId },
-    /// It is a clone whose file is complete, or will not be.
+    /// The file of this clone is complete, or will not be.
     CloneFileOver(SessionId),
-    /// It does not count any more for the priority that the service runs at.
+    /// A session was freed, so its priority boost no longer counts.
     PriorityReleased,
-    /// Nothing is left to be done for it.
+    /// Nothing is left to be done for this session.
     Over(SessionId),
 }
 
@@ -75,6 +75,11 @@ impl Common {
             last_instance: 0,
             last_flush: 0,
         }
+    }
+
+    /// Flushes that end from now on have nothing in common with those before: to be called where acknowledgements and deadlines come in.
+    pub(crate) fn begin_turn(&mut self) {
+        self.scraped = OrderedSet::new();
     }
 
     pub(crate) fn next_flush_id(&mut self) -> FlushRequestId {

@@ -1,7 +1,7 @@
 //! What sessions know of each other: with `enable_concurrent_session_events` a trace tells which other sessions there
 //! were, and when they started and ended.
 //!
-//! Every change of a session's state goes through [`Session::enter`], which leaves it to be told. Changes wait in the sessions that want to
+//! Every change of a session's state goes through [`Session::enter`], which leaves it to be told; of a new clone they are told at once. Changes wait in the sessions that want to
 //! know until they are read.
 
 use std::sync::Arc;
@@ -57,12 +57,7 @@ impl Session {
             state: self.state,
             uid: self.uid,
             data_sources: self.instances.len() as u32,
-            name: self
-                .config
-                .unique_session_name
-                .as_deref()
-                .unwrap_or_default()
-                .into(),
+            name: self.name.clone(),
         }
     }
 

@@ -1,7 +1,8 @@
 //! What the service wants done, in order, until [`Service::poll`](crate::Service::poll) hands it out.
 //!
 //! Everything that the service says to clients and to its driver goes through here. So one place keeps the rules: an output names
-//! only clients that are connected, and a consumer hears of events before it hears what came after them.
+//! only clients that are connected (those for a producer are taken back when it goes), and a consumer hears of events before it hears what
+//! came after them.
 
 use std::collections::VecDeque;
 

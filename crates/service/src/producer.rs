@@ -6,7 +6,7 @@ use ferretto_proto::opaque::essence;
 use ferretto_smb::ServiceSmb;
 
 use crate::clock::Now;
-use crate::ids::{BufferId, DataSourceInstanceId, ProducerId, SessionId};
+use crate::ids::{BufferId, DataSourceInstanceId, FlushRequestId, ProducerId, SessionId};
 use crate::limits;
 use crate::output::{Output, ProducerCommand};
 use crate::producers::{Credentials, Introduction, Producer, SmbOrigin, smb_sizes, writer_id};
@@ -74,7 +74,7 @@ impl Service {
     /// A producer is gone: what it left in shared memory is saved, its data sources end.
     pub fn disconnect_producer(&mut self, producer: ProducerId, now: &Now) {
         self.rescue(producer);
-        self.forget_in_flushes(producer, now);
+        self.strike_off(producer, FlushRequestId(u64::MAX), now);
         self.end_instances(producer, now, |_| true);
         self.common.producers.remove(producer);
         self.common.outbox.producer_gone(producer);
@@ -101,7 +101,6 @@ impl Service {
                 {
                     session.set_up_late(offer, &name, &effort, &mut self.common, now);
                 }
-                self.settle(now);
             }
         }
     }

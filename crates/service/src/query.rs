@@ -11,7 +11,7 @@ use crate::limits;
 use crate::machines::Machine;
 use crate::producers::{Producer, Registration, RegistrationId};
 use crate::service::Service;
-use crate::session::{Census, Session, State};
+use crate::session::{Session, State};
 use crate::trace_buffer::TraceBuffer;
 
 /// How much of the service's state is asked for.
@@ -137,13 +137,6 @@ impl Service {
         }
     }
 
-    pub(crate) fn census(&self) -> Census {
-        Census {
-            sessions: self.sessions.len(),
-            buffers: self.sessions.buffers().count(),
-        }
-    }
-
     /// Statistics of the consumer's session; `None` if it has none.
     pub fn trace_stats(&mut self, consumer: ConsumerId) -> Option<TraceStats> {
         self.trace_stats_up_to(consumer, limits::MAX_WRITERS_IN_STATS)
@@ -151,7 +144,7 @@ impl Service {
 
     /// The same, with no more writers than this.
     pub fn trace_stats_up_to(&mut self, consumer: ConsumerId, writers: usize) -> Option<TraceStats> {
-        let census = self.census();
+        let census = self.sessions.census();
         let session = self.sessions.get_mut(self.session_of(consumer)?)?;
         Some(session.stats(writers, &self.common, census))
     }

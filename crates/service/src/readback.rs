@@ -353,7 +353,7 @@ impl Service {
         id: SessionId,
         now: &Now,
     ) -> Option<(&mut Session, &mut Readout, Surroundings<'_>)> {
-        let census = self.census();
+        let census = self.sessions.census();
         let around = Surroundings {
             common: &mut self.common,
             machines: &self.machines,
@@ -368,7 +368,7 @@ impl Service {
     pub fn file_full(&mut self, id: SessionId, bytes: u64, now: &Now) {
         let session = self.sessions.get_mut(id);
         if let Some(file) = session.and_then(|session| session.file.as_mut()) {
-            file.is_full();
+            file.fill();
         }
         self.file_written(id, Ok(bytes), now);
     }

@@ -4,7 +4,7 @@
 //! the outside: what has to be done is queued for [`Service::poll`]. After any input the driver polls until it gets
 //! `None`, and calls [`Service::handle_timeout`] at [`Service::next_deadline`].
 //!
-//! The service finds the session that an input concerns and hands it over ([`Service::on_session`]). A session reaches no other: what
+//! The service finds the session that an input concerns and hands the input over ([`Service::on_session`]). A session reaches no other: what
 //! concerns others it leaves as an [`Effect`], and the service sees to that before it returns.
 
 use crate::admission::GuardedStarts;
@@ -17,7 +17,7 @@ use crate::effort::ProcessorClock;
 use crate::identity::Identity;
 use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
 use crate::machines::Machines;
-use crate::ordered::{OrderedMap, OrderedSet};
+use crate::ordered::OrderedMap;
 use crate::output::{LogLevel, Output};
 use crate::readback::Readout;
 use crate::session::{Session, State};
@@ -77,6 +77,7 @@ impl Service {
 
     /// What has to be done next, in order; `None` when nothing has.
     pub fn poll(&mut self) -> Option<Output> {
+        debug_assert!(self.common.effects.is_empty(), "every input sees to its effects");
         self.common.outbox.pop()
     }
 
@@ -93,7 +94,7 @@ impl Service {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: &Now) {
-        self.common.scraped = OrderedSet::new();
+        self.common.begin_turn();
         while let Some((session, timer)) = self.common.timers.pop_due(now) {
             self.on_session(session, now, |session, common| {
                 session.timer_fired(timer, common, now);
@@ -101,24 +102,19 @@ impl Service {
         }
     }
 
-    /// The producer has committed everything up to this request, and so for every earlier one: it is waited for no more.
+    /// The producer has committed everything up to this request, and so for every earlier one, or it is gone: no flush waits for it any more.
     pub(crate) fn strike_off(&mut self, producer: ProducerId, up_to: FlushRequestId, now: &Now) {
         let mut ended = Vec::new();
         for session in self.sessions.iter_mut() {
             let requests = session.flushes.acknowledged(producer, up_to);
             ended.extend(requests.map(|request| (session.id, request)));
         }
-        self.common.scraped = OrderedSet::new();
+        self.common.begin_turn();
         for (session, request) in ended {
             self.on_session(session, now, |session, common| {
                 session.flush_acknowledged(request, common, now);
             });
         }
-    }
-
-    /// The producer is gone and will not acknowledge anything.
-    pub(crate) fn forget_in_flushes(&mut self, producer: ProducerId, now: &Now) {
-        self.strike_off(producer, FlushRequestId(u64::MAX), now);
     }
 
     /// Something happens to a session, if it is there; what follows from that for others has happened too when this returns.
@@ -144,12 +140,12 @@ impl Service {
                     group,
                     outcome,
                 } => self.flushed_for_clone(clone, group, outcome, now),
-                Effect::BatchArrived { original, end } => self.batch_arrived_for_clones(original, end, now),
+                Effect::BatchArrived { original, end } => self.batch_arrived_for_clones(original, end),
                 Effect::OriginalEnded { clone } => self.fail_clone(
                     clone,
                     "the original session ended while it was being cloned".into(),
                 ),
-                Effect::CloneFileOver(clone) => self.clone_file_over(clone, now),
+                Effect::CloneFileOver(clone) => self.clone_file_over(clone),
                 Effect::PriorityReleased => self.adjust_boost(None),
                 Effect::Over(session) => self.remove_session(session, now),
             }
@@ -157,7 +153,7 @@ impl Service {
     }
 
     /// Nothing is left to be done for a session.
-    pub(crate) fn remove_session(&mut self, id: SessionId, now: &Now) {
+    fn remove_session(&mut self, id: SessionId, now: &Now) {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
@@ -180,7 +176,6 @@ impl Service {
         let line = format!("tracing session {id} ended, {} sessions now", self.sessions.len());
         self.common.outbox.log(LogLevel::Info, line);
         self.adjust_boost(None);
-        self.settle(now);
     }
 
     /// Bytes of trace buffers, for whoever watches over memory.

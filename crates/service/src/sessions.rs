@@ -4,7 +4,7 @@
 
 use crate::ids::{BufferId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::ordered::OrderedMap;
-use crate::session::{Session, State};
+use crate::session::{Census, Session, State};
 use crate::trace_buffer::TraceBuffer;
 
 /// All sessions of the service, in the order in which they began.
@@ -14,6 +14,8 @@ pub(crate) struct Sessions {
     /// The session that each buffer belongs to, and its index there. Nobody writes into clones, so theirs have no ids.
     buffers: OrderedMap<BufferId, (SessionId, usize)>,
     buffer_ids: BufferIds,
+    /// Buffers of all sessions, those of clones too.
+    buffer_count: usize,
     last: SessionId,
 }
 
@@ -33,11 +35,13 @@ impl Sessions {
         for (index, buffer) in session.buffer_ids.iter().enumerate() {
             self.buffers.insert(*buffer, (session.id, index));
         }
+        self.buffer_count += session.buffers.len();
         self.by_id.insert(session.id, session);
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
         let removed = self.by_id.remove(&id)?;
+        self.buffer_count -= removed.buffers.len();
         for buffer in &removed.buffer_ids {
             self.buffers.remove(buffer);
         }
@@ -81,7 +85,7 @@ impl Sessions {
         self.by_id.values_mut()
     }
 
-    /// The sessions that are more than a file that is being completed.
+    /// Sessions that were not freed. A freed one only waits until its file is complete.
     pub(crate) fn live(&self) -> impl DoubleEndedIterator<Item = &Session> + Clone {
         self.iter().filter(|session| !session.is_freed)
     }
@@ -98,11 +102,14 @@ impl Sessions {
 
     /// The session that has this instance, if it is of this producer.
     pub(crate) fn of_instance(&self, producer: ProducerId, id: DataSourceInstanceId) -> Option<SessionId> {
-        let has = |session: &&Session| {
+        let mut sessions = self
+            .iter()
+            .filter(|session| session.instances.has_any_of(producer));
+        let of_producer = |session: &&Session| {
             let instance = session.instances.get(id);
             instance.is_some_and(|instance| instance.producer == producer)
         };
-        Some(self.iter().find(has)?.id)
+        Some(sessions.find(of_producer)?.id)
     }
 
     pub(crate) fn has_buffer(&self, id: BufferId) -> bool {
@@ -120,6 +127,13 @@ impl Sessions {
         self.by_id.get_mut(&session)?.buffers.get_mut(index)
     }
 
+    pub(crate) fn census(&self) -> Census {
+        Census {
+            sessions: self.len(),
+            buffers: self.buffer_count,
+        }
+    }
+
     /// All buffers, those of clones too.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &TraceBuffer> {
         self.iter().flat_map(|session| &session.buffers)
@@ -128,7 +142,7 @@ impl Sessions {
     /// Ids for so many buffers. Ids go round, so that a late commit into a freed buffer does not meet its successor.
     ///
     /// # Errors
-    /// If too many are in use.
+    /// If so many are in use that this would not end: sessions have limits below that.
     pub(crate) fn allocate_buffer_ids(&mut self, count: usize) -> Result<Vec<BufferId>, String> {
         if self.buffers.len() + count > usize::from(u16::MAX) {
             return Err("cannot allocate trace buffers: all buffer ids are in use".into());

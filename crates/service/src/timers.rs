@@ -1,7 +1,7 @@
 //! The service's deadlines: an ordered set of what is to happen when.
 //!
-//! Each is of a session. When that, or the flush that it is for, is gone, its timers are swept out: the set stays as small as what is
-//! going on.
+//! Each timer belongs to a session. When the session ends, or the flush that the timer is for, the timer is removed: the set stays as small
+//! as what is going on.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

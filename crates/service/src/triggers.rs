@@ -107,6 +107,11 @@ impl Service {
                 count
             }
         };
+        let names = &names[..granted];
+        let is_awaited = |name: &_| self.triggers.waiting.contains_key(AsRef::<str>::as_ref(name));
+        if !names.iter().any(is_awaited) {
+            return;
+        }
         let mut activation = Activation {
             sender: entry.name.clone(),
             sender_in_trace: beginning(&entry.name, limits::MAX_TRIGGER_PRODUCER_NAME).into(),
@@ -114,7 +119,7 @@ impl Service {
             draws: Draws(random),
             effort: self.common.effort(),
         };
-        for name in &names[..granted] {
+        for name in names {
             self.activate_trigger(name.as_ref(), &mut activation, now);
         }
     }
@@ -166,7 +171,8 @@ impl Session {
         }
     }
 
-    /// The trigger of this index in its config was activated, which has been so `earlier` times. Whether that counts for the session.
+    /// A producer activated the trigger at this index of the config; it had been activated `earlier` times before. Returns whether it counts
+    /// for this session.
     fn trigger_activated(
         &mut self,
         name: &Arc<str>,

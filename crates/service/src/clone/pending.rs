@@ -33,28 +33,29 @@ impl BufferGroup {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct PendingClone {
-    consumer: ConsumerId,
-    uid: u32,
-    original: SessionId,
-    request: CloneRequest,
-    uuid: u128,
+    pub(super) consumer: ConsumerId,
+    pub(super) uid: u32,
+    pub(super) original: SessionId,
+    pub(super) request: CloneRequest,
+    /// Random bits for its name.
+    pub(super) uuid: u128,
     /// Of a session that streams into a file it is a file.
-    content: ClonedContent,
+    pub(super) content: ClonedContent,
     /// Boot time at which it was asked for.
-    started: u64,
+    pub(super) started: u64,
     /// Whether all flushes so far went well.
-    outcome: FlushOutcome,
-    stage: Stage,
+    pub(super) outcome: FlushOutcome,
+    pub(super) stage: Stage,
     /// By index in the config.
-    snapshots: Vec<Option<Snapshot>>,
+    pub(super) snapshots: Vec<Option<Snapshot>>,
 }
 
 /// What a clone waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Flushes of so many groups of buffers.
     Flushing { groups: usize },
-    /// Its file, of which the batch is still to arrive that was on its way into the original's when the buffers were copied.
+    /// Its file. A batch was on its way into the original's file when the buffers were copied, and has not arrived.
     AwaitingBatch,
     /// Its file, which is being written.
     WritingFile,
@@ -76,63 +77,6 @@ pub(super) enum Flushed {
 }
 
 impl PendingClone {
-    /// One that waits for the flushes of so many groups of so many buffers in all.
-    pub(super) fn new(
-        (consumer, uid): (ConsumerId, u32),
-        original: SessionId,
-        request: CloneRequest,
-        uuid: u128,
-        content: ClonedContent,
-        (groups, buffers): (usize, usize),
-        now: &Now,
-    ) -> PendingClone {
-        PendingClone {
-            consumer,
-            uid,
-            original,
-            request,
-            uuid,
-            content,
-            started: now.boot,
-            outcome: FlushOutcome::Succeeded,
-            stage: Stage::Flushing { groups },
-            snapshots: std::iter::repeat_with(|| None).take(buffers).collect(),
-        }
-    }
-
-    pub(super) fn consumer(&self) -> ConsumerId {
-        self.consumer
-    }
-
-    pub(super) fn uid(&self) -> u32 {
-        self.uid
-    }
-
-    pub(super) fn original(&self) -> SessionId {
-        self.original
-    }
-
-    pub(super) fn request(&self) -> &CloneRequest {
-        &self.request
-    }
-
-    /// Random bits for its name.
-    pub(super) fn uuid(&self) -> u128 {
-        self.uuid
-    }
-
-    pub(super) fn content(&self) -> ClonedContent {
-        self.content
-    }
-
-    pub(super) fn started(&self) -> u64 {
-        self.started
-    }
-
-    pub(super) fn outcome(&self) -> FlushOutcome {
-        self.outcome
-    }
-
     /// Bytes that its buffers take.
     pub(super) fn bytes(&self) -> u64 {
         let snapshots = self.snapshots.iter().flatten();
@@ -155,7 +99,9 @@ impl PendingClone {
 
     /// It gets this buffer, of this index in the config.
     pub(super) fn add(&mut self, index: usize, buffer: TraceBuffer, now: &Now) {
-        self.snapshots[index] = Some(Snapshot { buffer, at: now.boot });
+        if let Some(snapshot) = self.snapshots.get_mut(index) {
+            *snapshot = Some(Snapshot { buffer, at: now.boot });
+        }
     }
 
     /// Gives away the buffers, for the session that the clone becomes.
@@ -199,16 +145,18 @@ mod tests {
             trigger: None,
             file: CloneFile::Passed,
         };
-        let content = ClonedContent::File;
-        PendingClone::new(
-            (ConsumerId(1), 1),
-            ORIGINAL,
+        PendingClone {
+            consumer: ConsumerId(1),
+            uid: 1,
+            original: ORIGINAL,
             request,
-            0,
-            content,
-            (groups, 2),
-            &Now::default(),
-        )
+            uuid: 0,
+            content: ClonedContent::File,
+            started: 0,
+            outcome: FlushOutcome::Succeeded,
+            stage: Stage::Flushing { groups },
+            snapshots: Vec::new(),
+        }
     }
 
     #[test]
@@ -216,7 +164,7 @@ mod tests {
         let mut clone = pending(2);
         assert_eq!(clone.flushed(FlushOutcome::Failed), Flushed::ThisGroup);
         assert_eq!(clone.flushed(FlushOutcome::Succeeded), Flushed::AllGroups);
-        assert_eq!(clone.outcome(), FlushOutcome::Failed);
+        assert_eq!(clone.outcome, FlushOutcome::Failed);
     }
 
     #[test]

@@ -51,7 +51,11 @@ impl Session {
         let Some(wanted) = self.wanted.source(&name, index) else {
             return;
         };
+        let target = wanted.target;
         let offers = common.producers.offers(&name);
+        if offers.is_empty() {
+            return;
+        }
         let compared = offers.len().min(attention.offers);
         attention.offers -= compared;
         if compared < offers.len() && !std::mem::replace(&mut attention.told, true) {
@@ -91,7 +95,7 @@ impl Session {
             self.note_offer(index);
         }
         for offer in matching {
-            self.set_up_and_start(index, offer, common, now);
+            self.set_up_and_start(index, target, offer, common, now);
         }
     }
 
@@ -106,9 +110,9 @@ impl Session {
     ) {
         let sources = self.wanted.named(name).iter();
         let wanted = sources.filter(|source| is_wanted(source, offer.producer, effort, common));
-        let wanted: Vec<usize> = wanted.map(|source| source.index).collect();
-        for index in wanted {
-            self.set_up_and_start(index, offer, common, now);
+        let wanted: Vec<_> = wanted.map(|source| (source.index, source.target)).collect();
+        for (index, target) in wanted {
+            self.set_up_and_start(index, target, offer, common, now);
         }
     }
 
@@ -163,8 +167,15 @@ impl Session {
     }
 
     /// Sets up an instance, and starts it if the session has started.
-    fn set_up_and_start(&mut self, index: usize, offer: Offer, common: &mut Common, now: &Now) {
-        let instance = self.set_up_instance(index, offer, common);
+    fn set_up_and_start(
+        &mut self,
+        index: usize,
+        target: usize,
+        offer: Offer,
+        common: &mut Common,
+        now: &Now,
+    ) {
+        let instance = self.set_up_instance(index, target, offer, common);
         if let (State::Started, Some(instance)) = (self.state, instance) {
             self.start_instance(instance, common, now);
         }
@@ -174,6 +185,7 @@ impl Session {
     fn set_up_instance(
         &mut self,
         index: usize,
+        target: usize,
         offer: Offer,
         common: &mut Common,
     ) -> Option<DataSourceInstanceId> {
@@ -188,7 +200,6 @@ impl Session {
             self.note_offer(index);
             return None;
         }
-        let target = self.wanted.source(&name, index)?.target;
         let (buffer_id, buffer) = (*self.buffer_ids.get(target)?, self.buffers.get_mut(target)?);
         let descriptor = &common.producers.registration(offer)?.descriptor;
         let protovm = set_up_protovm(

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::{FlushStrategy, Session, State, Stop};
+use super::flush::flags;
+use super::{FlushPurpose, FlushStrategy, Session, State, Stop};
 use crate::clock::Now;
 use crate::common::{Common, Effect};
 use crate::limits;
@@ -20,7 +21,7 @@ pub(crate) struct FileSink {
     written: u64,
     after_write: AfterWrite,
     drain: Drain,
-    /// How the batch ended that the driver has and did not yet report as written.
+    /// The driver has a batch and has not reported it yet: how that batch ended.
     handed_out: Option<BatchEnd>,
     /// When the driver last reported something (ns, monotonic).
     progress: u64,
@@ -117,7 +118,7 @@ impl FileSink {
     }
 
     /// No more than a part of the batch on its way fits.
-    pub(crate) fn is_full(&mut self) {
+    pub(crate) fn fill(&mut self) {
         if let Some(end) = &mut self.handed_out {
             *end = BatchEnd::Full;
         }
@@ -175,7 +176,9 @@ impl Session {
             return;
         }
         match self.flushes.strategy {
-            FlushStrategy::BeforeEachFileWrite => self.flush_before_write(common, now),
+            FlushStrategy::BeforeEachFileWrite => {
+                self.flush(None, FlushPurpose::BeforeFileWrite, flags::PERIODIC, common, now);
+            }
             FlushStrategy::Never | FlushStrategy::Every(_) => self.drain_into_file(Drain::Periodic, common),
         }
     }
@@ -322,11 +325,21 @@ mod tests {
     }
 
     #[test]
+    fn a_periodic_write_that_comes_late_does_not_take_back_the_end() {
+        let mut file = sink();
+        file.begin(Drain::Final);
+        file.begin(Drain::Periodic);
+        assert_eq!(write(&mut file, 1, BatchEnd::Drained), NextStep::Close);
+        file.begin(Drain::Periodic);
+        assert!(file.is_complete());
+    }
+
+    #[test]
     fn a_file_that_takes_no_more_is_closed_and_ends_the_session() {
         let mut file = sink();
         file.begin(Drain::Periodic);
         file.hand_out(BatchEnd::More);
-        file.is_full();
+        file.fill();
         let end = file.arrived(Some(5), &Now::default()).expect("a batch");
         assert_eq!(file.next_step(end), NextStep::CloseAndStop);
         let mut failed = sink();

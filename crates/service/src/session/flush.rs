@@ -27,7 +27,7 @@ pub(crate) mod flags {
     const REASON_TRACE_STOP: u64 = 2;
     const REASON_TRACE_CLONE: u64 = 3;
     const CLONE_TARGET_BUGREPORT: u64 = 1 << 8;
-    pub(super) const PERIODIC: u64 = INITIATOR_TRACED | REASON_PERIODIC;
+    pub(in crate::session) const PERIODIC: u64 = INITIATOR_TRACED | REASON_PERIODIC;
     pub(super) const TRACE_STOP: u64 = INITIATOR_TRACED | REASON_TRACE_STOP;
     pub(crate) const TRACE_CLONE: u64 = INITIATOR_TRACED | REASON_TRACE_CLONE;
     pub(crate) const TRACE_CLONE_FOR_BUGREPORT: u64 = TRACE_CLONE | CLONE_TARGET_BUGREPORT;
@@ -141,7 +141,7 @@ impl Flushes {
         })
     }
 
-    /// Takes out a flush that has ended, and counts it. What it was wanted for.
+    /// Removes and counts a flush that has ended. Returns what it was for.
     fn finish(&mut self, request: FlushRequestId, outcome: FlushOutcome) -> Option<FlushPurpose> {
         let flush = self.pending.remove(&request)?;
         match outcome {
@@ -178,10 +178,6 @@ impl Session {
                 .set(self.id, now.next_multiple(period), Timer::PeriodicFlush);
             self.flush(None, FlushPurpose::Periodic, flags::PERIODIC, common, now);
         }
-    }
-
-    pub(super) fn flush_before_write(&mut self, common: &mut Common, now: &Now) {
-        self.flush(None, FlushPurpose::BeforeFileWrite, flags::PERIODIC, common, now);
     }
 
     /// Flushes all data sources, but for those that want no flushes. No timeout means the config's.

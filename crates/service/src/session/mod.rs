@@ -2,7 +2,8 @@
 //!
 //! It owns its trace buffers, and is made of smaller machines: the instances of its data sources, its flushes, its file, what its trace is
 //! still to tell. `Service` finds the session that an input is for, and calls it with the [`Common`] things. What happens to it is in
-//! `data_sources` (set-up), `lifecycle` (start, stop, end), `flush`, `file`, and `reading`.
+//! `data_sources` (set-up), `lifecycle` (start, stop, end), `flush`, `file`, and `reading`; what it does with triggers, clones and shared
+//! memory is in the modules of those.
 
 pub(crate) mod absences;
 mod data_sources;
@@ -69,6 +70,8 @@ pub(crate) struct Session {
     pub(crate) uid: u32,
     pub(crate) uuid: u128,
     pub(crate) detach_key: Option<String>,
+    /// Its `unique_session_name`, or nothing.
+    pub(crate) name: Arc<str>,
 
     pub(crate) config: TraceConfig,
     /// The config as the consumer sent it, with what was changed since, which goes into the trace.
@@ -135,6 +138,12 @@ impl Session {
             uid: beginning.uid,
             uuid: beginning.uuid,
             detach_key: None,
+            name: beginning
+                .config
+                .unique_session_name
+                .as_deref()
+                .unwrap_or_default()
+                .into(),
             config_bytes: beginning.config_bytes,
             data_source_configs: beginning.data_source_configs,
             wanted: beginning.wanted,

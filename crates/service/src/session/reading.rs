@@ -26,7 +26,7 @@ pub(crate) struct Census {
     pub(crate) buffers: usize,
 }
 
-/// What a batch tells that is not the session's.
+/// What a batch reports about the rest of the service.
 pub(crate) struct Surroundings<'a> {
     pub(crate) common: &'a mut Common,
     pub(crate) machines: &'a Machines,
