@@ -181,3 +181,24 @@ impl BufferIds {
         id.0 != 0 && (id.0 <= self.last || self.went_round)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ordered::OrderedSet;
+
+    #[test]
+    fn ids_of_buffers_go_round_those_that_are_in_use() {
+        let mut sessions = Sessions::default();
+        assert!(!sessions.had_buffer(BufferId(5)));
+        sessions.buffers.insert(BufferId(5), (SessionId(1), 0));
+        for _ in 0..3 * usize::from(u16::MAX) / 1000 {
+            let ids = sessions.allocate_buffer_ids(1000).expect("enough are free");
+            let different: OrderedSet<BufferId> = ids.into_iter().collect();
+            assert_eq!(different.len(), 1000);
+            assert!(!different.contains(&BufferId(5)) && !different.contains(&BufferId(0)));
+        }
+        assert!(sessions.had_buffer(BufferId(u16::MAX)) && !sessions.had_buffer(BufferId(0)));
+        assert!(sessions.allocate_buffer_ids(usize::from(u16::MAX)).is_err());
+    }
+}
