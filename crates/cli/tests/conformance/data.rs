@@ -10,6 +10,7 @@ use ferretto_proto::messages::{
     CommitDataRequest, DataSourceDescriptor, Message, TraceConfig, TracePacket, TraceStats,
     commit_data_request,
 };
+use ferretto_proto::write;
 use ferretto_wire::{Reader, Writer};
 
 use crate::conformance::parties::{Service, config};
@@ -61,9 +62,10 @@ pub(crate) fn chunk(writer: u16, id: u32) -> Chunk {
 
 /// A packet with a text, as producers write it.
 pub(crate) fn packet(text: &str) -> Vec<u8> {
-    const FOR_TESTING: u32 = 900;
     let mut packet = Writer::new();
-    packet.nested(FOR_TESTING, |event| event.bytes_field(1, text.as_bytes()));
+    write::TracePacket::new(&mut packet).for_testing(|event| {
+        event.str(text);
+    });
     packet.as_slice().to_vec()
 }
 
@@ -137,8 +139,9 @@ pub(crate) fn seen(packet: &[u8]) -> Option<String> {
             .find(|field| field.number == number)
             .and_then(|field| field.value.as_bytes().map(<[u8]>::to_vec))
     };
-    let event = field(packet, 900).unwrap_or_default();
-    let text = String::from_utf8_lossy(&field(&event, 1).unwrap_or_default()).into_owned();
+    let event = field(packet, write::TracePacket::FOR_TESTING).unwrap_or_default();
+    let text =
+        String::from_utf8_lossy(&field(&event, write::TestEvent::STR).unwrap_or_default()).into_owned();
     let text = match text.len() {
         0..40 => text,
         length => format!("{length} of {:?}", text.chars().next()),

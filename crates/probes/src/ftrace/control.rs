@@ -11,9 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferretto_proto::messages::FtraceConfig;
+use ferretto_proto::messages::{FtraceClock, FtraceConfig};
 
-use super::bundle::FtraceClock;
 use super::request::{
     ClockChoice, ExistingData, FunctionGraph, InstanceRole, Request, RequestError, SyscallSet,
     kprobe_definition,
@@ -64,10 +63,10 @@ const HAS_ALL: &str =
 fn clock_of_name(name: &str) -> Option<FtraceClock> {
     match name {
         "boot" => None,
-        "global" => Some(FtraceClock::Global),
-        "local" => Some(FtraceClock::Local),
-        "mono_raw" => Some(FtraceClock::MonoRaw),
-        _ => Some(FtraceClock::Unknown),
+        "global" => Some(FtraceClock::FTRACE_CLOCK_GLOBAL),
+        "local" => Some(FtraceClock::FTRACE_CLOCK_LOCAL),
+        "mono_raw" => Some(FtraceClock::FTRACE_CLOCK_MONO_RAW),
+        _ => Some(FtraceClock::FTRACE_CLOCK_UNKNOWN),
     }
 }
 
