@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ferretto_proto::messages::{FtraceStats, Message, TraceStats, ftrace_stats};
 use ferretto_proto::write::ftrace_event_bundle::CompactSched;
-use ferretto_proto::write::{FtraceEventBundle, TRACE_PACKET, TracePacket};
-use ferretto_wire::{Reader, Value};
+use ferretto_proto::write::{FtraceEventBundle, Trace, TracePacket};
+use ferretto_wire::{Reader, Value, take_varint};
 
 /// What a trace holds.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl TracedEvents {
         };
         let (mut last_stats, mut sequences) = (None, BTreeSet::new());
         for packet in fields(&bytes) {
-            let (TRACE_PACKET, Value::Bytes(packet)) = packet else {
+            let (Trace::PACKET, Value::Bytes(packet)) = packet else {
                 panic!("{packet:?} is no packet")
             };
             let (mut sequence, mut dropped) = (0, false);
@@ -134,7 +134,6 @@ fn fields(bytes: &[u8]) -> impl Iterator<Item = (u32, Value<'_>)> {
         .map(|field| (field.number, field.value))
 }
 
-/// How many varints these are: as many as bytes that end one.
-fn varints(packed: &[u8]) -> u64 {
-    packed.iter().filter(|byte| **byte < 0x80).count() as u64
+fn varints(mut packed: &[u8]) -> u64 {
+    std::iter::from_fn(|| take_varint(&mut packed)).count() as u64
 }
