@@ -418,7 +418,7 @@ fn a_consumer_that_does_not_read_what_is_compressed_for_it_costs_little() {
     let mut trace = Writer::new();
     packets
         .iter()
-        .for_each(|packet| trace.bytes_field(write::TRACE_PACKET, packet));
+        .for_each(|packet| trace.bytes_field(write::Trace::PACKET, packet));
     assert_eq!(test_packets(trace.as_slice()), PACKETS);
     let growth = status_kb(pid, "VmHWM:") - before;
     assert!(growth < 4 * 1024, "{growth} KB more than {before} KB");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::support::inherit;
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{
-    Acknowledge, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
+    CommitReply, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
 };
 use ferretto_ipc::client::{CallId, More};
 use ferretto_ipc::reactor::Interest;
@@ -297,7 +297,7 @@ impl Producer {
             assert!(ready(&self.endpoint, Interest::Writable));
             self.endpoint.flush();
         }
-        self.endpoint.commit(request, Acknowledge::No).unwrap();
+        self.endpoint.commit(request, CommitReply::Unwanted).unwrap();
     }
 
     fn chunk(&mut self, size: usize) -> CommitDataRequest {

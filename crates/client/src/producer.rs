@@ -137,11 +137,11 @@ impl From<CallError> for RequestError {
 
 /// Whether a commit is to be answered with [`ProducerEvent::Committed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acknowledge {
+pub enum CommitReply {
     /// It is.
-    Yes,
+    Wanted,
     /// It is not, which saves both sides a wake-up.
-    No,
+    Unwanted,
 }
 
 /// A producer's connection, see the [module](self).
@@ -305,18 +305,18 @@ impl ProducerEndpoint {
     pub fn commit(
         &mut self,
         request: CommitDataRequest,
-        acknowledge: Acknowledge,
+        reply: CommitReply,
     ) -> Result<Option<CallId>, InvokeError> {
         let mut parts = split_commit(request);
         let last = parts.pop().unwrap_or_default();
         for part in parts {
             self.tell(ProducerMethod::CommitData, part.encode_to_vec())?;
         }
-        match acknowledge {
-            Acknowledge::Yes => self
+        match reply {
+            CommitReply::Wanted => self
                 .call(ProducerMethod::CommitData, last.encode_to_vec())
                 .map(Some),
-            Acknowledge::No => {
+            CommitReply::Unwanted => {
                 self.tell(ProducerMethod::CommitData, last.encode_to_vec())?;
                 Ok(None)
             }
@@ -327,7 +327,7 @@ impl ProducerEndpoint {
     pub fn send(&mut self, request: Request) -> Result<(), InvokeError> {
         match request {
             Request::RegisterTraceWriter(writer, target) => self.register_trace_writer(writer, target),
-            Request::CommitData(commit) => self.commit(commit, Acknowledge::No).map(drop),
+            Request::CommitData(commit) => self.commit(commit, CommitReply::Unwanted).map(drop),
             Request::UnregisterTraceWriter(writer) => self.unregister_trace_writer(writer),
         }
     }

@@ -15,7 +15,7 @@ use ferretto_ipc::Stream;
 use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Token, monotonic_now};
 use ferretto_service::{LogLevel, MachineId, PriorityBoost};
 
-use crate::session::{Flow, Valve};
+use crate::session::{DataFlow, Valve};
 use crate::{clock, system};
 
 /// How long a turn may take, and the round that is under way then. The SDK's thread has other work, too.
@@ -94,8 +94,8 @@ impl InProcess {
         let service = self.clone();
         let valve = move |flow| {
             let flow = match flow {
-                Flow::Open => PacketFlow::Open,
-                Flow::Paused => PacketFlow::Paused,
+                DataFlow::Open => PacketFlow::Open,
+                DataFlow::Paused => PacketFlow::Paused,
             };
             service.lock().host.set_packet_flow(token, flow);
         };

@@ -51,7 +51,7 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
-    use ferretto_proto::write::{TRACE_PACKET, TracePacket};
+    use ferretto_proto::write::{Trace, TracePacket};
     use ferretto_service::compression::{Codec, Compressor};
     use ferretto_wire::Writer;
 
@@ -62,7 +62,7 @@ mod tests {
         let mut trace = Writer::new();
         packets
             .iter()
-            .for_each(|packet| trace.bytes_field(TRACE_PACKET, packet));
+            .for_each(|packet| trace.bytes_field(Trace::PACKET, packet));
         let mut compressor = Compressor::new(codec).expect("memory");
         compressor.compress(trace.as_slice()).expect("memory").to_vec()
     }

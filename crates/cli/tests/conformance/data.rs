@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferretto_client::producer::Acknowledge;
+use ferretto_client::producer::CommitReply;
 use ferretto_proto::messages::trace_config::BufferConfig;
 use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
@@ -225,7 +225,7 @@ pub(crate) fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps
                 continue;
             }
         };
-        producer.endpoint.commit(request, Acknowledge::No).unwrap();
+        producer.endpoint.commit(request, CommitReply::Unwanted).unwrap();
         producer.settle();
     }
     let stats = consumer.stats();
@@ -719,7 +719,7 @@ fn what_a_refused_session_loses_is_no_loss_of_another() {
         drop(second);
         while asks.state().tracing_sessions.len() > 1 {}
         let late = chunk(1, 0).whole("late").request(of_second);
-        producer.endpoint.commit(late, Acknowledge::No).unwrap();
+        producer.endpoint.commit(late, CommitReply::Unwanted).unwrap();
         producer.settle();
         let call = first.endpoint.attach("key").unwrap();
         assert!(first.answer(call).is_ok());

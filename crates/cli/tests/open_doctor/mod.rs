@@ -6,7 +6,7 @@ mod doctor;
 mod local_ui;
 mod open;
 
-use ferretto_proto::write::{TRACE_PACKET, TracePacket};
+use ferretto_proto::write::{Trace, TracePacket};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -43,7 +43,7 @@ const SMALL: &[u8] = &[0x0a, 2, 0x40, 5];
 /// A trace of one packet with this in it.
 fn trace_with(payload: &[u8]) -> Vec<u8> {
     let mut trace = ferretto_wire::Writer::new();
-    trace.nested(TRACE_PACKET, |packet| {
+    trace.nested(Trace::PACKET, |packet| {
         packet.bytes_field(TracePacket::FOR_TESTING, payload)
     });
     trace.into_vec()

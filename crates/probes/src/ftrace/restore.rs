@@ -25,7 +25,7 @@ use journal::{Journal, Record};
 pub use journal::{JournalDir, JournalError};
 
 use super::tracefs::{EventName, MOUNT_POINTS, Recording, Setting, Tracefs, TracefsError};
-use super::watch::look::{Program, openers};
+use super::watch::look::{FileUser, openers};
 
 /// All that was changed and not yet put back. Built record by record, in the daemon and from a journal alike.
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl Changes {
         if let Some(event) = recorded.iter().find(|event| !is_known(event)) {
             return Some(format!("{event} is recorded"));
         }
-        let taker = openers(tracefs.root()).into_iter().find(Program::takes_events)?;
+        let taker = openers(tracefs.root()).into_iter().find(FileUser::takes_events)?;
         Some(format!("{} has {} open", taker.who(), taker.file))
     }
 

@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 pub const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// No control file is longer than this many bytes; what is longer is cut (a list of all kernel functions is about 2 MB).
-const LONGEST_FILE: u64 = 16 << 20;
+const LONGEST_CONTROL_FILE: u64 = 16 << 20;
 
 /// Why a tracefs file or directory could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -358,7 +358,7 @@ impl Tracefs {
         let path = self.root.join(file);
         let mut bytes = Vec::with_capacity(4096);
         File::open(&path)
-            .and_then(|opened| opened.take(LONGEST_FILE).read_to_end(&mut bytes))
+            .and_then(|opened| opened.take(LONGEST_CONTROL_FILE).read_to_end(&mut bytes))
             .map_err(|source| TracefsError::File {
                 doing: "read".into(),
                 path,
