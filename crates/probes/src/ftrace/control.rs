@@ -173,6 +173,9 @@ impl Control {
 
     /// Makes the kernel ready for the session `id`, without recording yet. `describe` is asked, for each event, how it
     /// would be written; what it refuses is not switched on. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// If the config asks for what cannot be, another program or session has ftrace for itself, or the kernel refuses a setting without which nothing can be recorded.
     pub fn setup(
         &mut self,
         id: FtraceSessionId,
@@ -427,6 +430,9 @@ impl Control {
     }
 
     /// The session `id` starts: the kernel records, if it did not already. Returns what is amiss without stopping it.
+    ///
+    /// # Errors
+    /// If the kernel refuses to record.
     pub fn activate(&mut self, id: FtraceSessionId) -> Result<Option<String>, ControlError> {
         let first = self.active.is_empty();
         self.active.insert(id);

@@ -87,6 +87,9 @@ pub(super) const LENGTH_MASK: u32 = (1 << 27) - 1;
 
 impl<'a> Page<'a> {
     /// Reads the header of `page`, which is one page as the kernel returned it.
+    ///
+    /// # Errors
+    /// If the page holds nothing, or less than it says.
     #[inline]
     pub fn parse(layout: &PageLayout, page: &'a [u8]) -> Result<Self, InvalidPage> {
         let timestamp = read_u64(page, layout.timestamp_offset).ok_or(InvalidPage { timestamp: 0 })?;

@@ -86,6 +86,9 @@ pub struct CpuBuffer {
 
 impl CpuBuffer {
     /// Opens the buffers of all CPUs that are plugged in. As long as one is open, `current_tracer` cannot change.
+    ///
+    /// # Errors
+    /// If the CPUs cannot be listed, or a buffer cannot be opened.
     pub fn open_all(tracefs: &Tracefs) -> Result<Vec<CpuBuffer>, TracefsError> {
         tracefs
             .cpus()?
