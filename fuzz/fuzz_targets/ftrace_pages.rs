@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use ferretto_fuzz::{Input, assert_message};
-use ferretto_probes::ftrace::bundle::{BundleWriter, ClockSnapshot, CpuRead, FtraceClock};
+use ferretto_probes::ftrace::bundle::{BundleWriter, ClockSnapshot, CpuRead};
 use ferretto_probes::ftrace::format::PageLayout;
 use ferretto_probes::ftrace::generic::GenericEncoding;
 use ferretto_probes::ftrace::page::Page;
@@ -18,7 +18,10 @@ use ferretto_probes::ftrace::print_filter::{Pattern, PrintFilter, Rule, Verdict}
 use ferretto_probes::ftrace::printk_formats::PrintkFormats;
 use ferretto_probes::ftrace::session::{DecodeConfig, KprobeType, SchedEncoding, Session};
 use ferretto_probes::ftrace::table::Table;
-use ferretto_wire::{Reader, Value};
+use ferretto_proto::messages::FtraceClock;
+use ferretto_proto::write::FtraceEventBundle;
+use ferretto_proto::write::ftrace_event_bundle::CompactSched;
+use ferretto_wire::{Reader, Value, take_varint};
 use libfuzzer_sys::fuzz_target;
 
 macro_rules! formats {
@@ -69,7 +72,7 @@ fuzz_target!(|data: &[u8]| {
         pages: input.0,
         page_size,
         clock: (choice & 1 != 0).then_some(ClockSnapshot {
-            clock: FtraceClock::Global,
+            clock: FtraceClock::FTRACE_CLOCK_GLOBAL,
             ftrace_timestamp: 1,
             boot_timestamp: -2,
         }),
@@ -144,13 +147,16 @@ fn check_packet(packet: &[u8]) {
     for field in Reader::new(bundle.value.as_bytes().expect("a bundle")) {
         let field = field.expect("a bundle");
         match (field.number, field.value) {
-            (4, Value::Bytes(compact)) => check_compact_sched(compact),
-            (2, Value::Bytes(event)) => {
+            (FtraceEventBundle::COMPACT_SCHED, Value::Bytes(compact)) => check_compact_sched(compact),
+            (FtraceEventBundle::EVENT, Value::Bytes(event)) => {
                 for field in Reader::new(event).map(|field| field.expect("an event")) {
                     field.value.as_bytes().into_iter().for_each(assert_message);
                 }
             }
-            (8 | 11, Value::Bytes(message)) => assert_message(message),
+            (
+                FtraceEventBundle::ERROR | FtraceEventBundle::GENERIC_EVENT_DESCRIPTORS,
+                Value::Bytes(message),
+            ) => assert_message(message),
             _ => {}
         }
     }
@@ -158,21 +164,21 @@ fn check_packet(packet: &[u8]) {
 
 /// Asserts that each event has a value in every column, and that names referred to are there.
 fn check_compact_sched(compact: &[u8]) {
-    const INTERN_TABLE: u32 = 5;
-    const SWITCH_COMM_INDEX: u32 = 6;
-    const WAKING_COMM_INDEX: u32 = 11;
     let (mut names, mut highest_name) = (0, None);
     let mut heights = BTreeMap::new();
     for field in Reader::new(compact).map(|field| field.expect("columns")) {
         let column = field.value.as_bytes().expect("a column");
-        if field.number == INTERN_TABLE {
+        if field.number == CompactSched::INTERN_TABLE {
             names += 1;
             continue;
         }
-        let height = column.iter().filter(|byte| **byte < 0x80).count();
-        assert_eq!(heights.insert(field.number, height), None, "a column twice");
-        if matches!(field.number, SWITCH_COMM_INDEX | WAKING_COMM_INDEX) {
-            highest_name = highest_name.max(highest_varint(column));
+        let values = varints(column);
+        assert_eq!(heights.insert(field.number, values.len()), None, "a column twice");
+        if matches!(
+            field.number,
+            CompactSched::SWITCH_NEXT_COMM_INDEX | CompactSched::WAKING_COMM_INDEX
+        ) {
+            highest_name = highest_name.max(values.into_iter().max());
         }
     }
     for (first, last) in [(1, 6), (7, 12)] {
@@ -185,14 +191,8 @@ fn check_compact_sched(compact: &[u8]) {
     );
 }
 
-fn highest_varint(column: &[u8]) -> Option<u64> {
-    column
-        .split_inclusive(|byte| *byte < 0x80)
-        .map(|varint| {
-            varint
-                .iter()
-                .rev()
-                .fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
-        })
-        .max()
+fn varints(mut column: &[u8]) -> Vec<u64> {
+    let values = std::iter::from_fn(|| take_varint(&mut column)).collect();
+    assert!(column.is_empty(), "a column of varints");
+    values
 }

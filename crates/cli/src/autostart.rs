@@ -65,7 +65,7 @@ struct Daemon {
 
 /// Where a socket of a service of one's own is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SocketPlace {
     /// In a folder of its own, where nobody looks.
     Private,
     /// At the usual place, or where its variable says.
@@ -75,20 +75,20 @@ pub(crate) enum Place {
 /// Where both are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sockets {
-    pub(crate) producers: Place,
-    pub(crate) consumers: Place,
+    pub(crate) producers: SocketPlace,
+    pub(crate) consumers: SocketPlace,
 }
 
 impl Sockets {
     /// Nobody finds either.
     pub(crate) const PRIVATE: Sockets = Sockets {
-        producers: Place::Private,
-        consumers: Place::Private,
+        producers: SocketPlace::Private,
+        consumers: SocketPlace::Private,
     };
     /// Everybody finds both.
     pub(crate) const USUAL: Sockets = Sockets {
-        producers: Place::Usual,
-        consumers: Place::Usual,
+        producers: SocketPlace::Usual,
+        consumers: SocketPlace::Usual,
     };
 }
 
@@ -101,8 +101,8 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
         format!("cannot make a folder for sockets: {error}; set TMPDIR to one with a short name that you may write to")
     })?;
     let launcher = Launcher::new(
-        (sockets.producers == Place::Private).then(|| folder.producer_socket()),
-        (sockets.consumers == Place::Private).then(|| folder.consumer_socket()),
+        (sockets.producers == SocketPlace::Private).then(|| folder.producer_socket()),
+        (sockets.consumers == SocketPlace::Private).then(|| folder.consumer_socket()),
     )?;
     let named = |error: SocketNameError| error.to_string();
     let consumer_socket = match &launcher.consumers {

@@ -47,6 +47,9 @@ pub enum FindServiceError {
 pub type FindService<'a> = &'a mut dyn FnMut() -> Result<Service, FindServiceError>;
 
 /// The service that listens at the usual place, or where `PERFETTO_CONSUMER_SOCK_NAME` says.
+///
+/// # Errors
+/// If the variable holds no address.
 pub fn running_service() -> Result<Service, FindServiceError> {
     Ok(Service {
         consumer_socket: consumer_address()?,

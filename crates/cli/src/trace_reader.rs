@@ -17,7 +17,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
-use ferretto_proto::write::{TRACE_PACKET, TracePacket};
+use ferretto_proto::write::{Trace, TracePacket};
 use ferretto_service::compression::{ExpandError, Expander, expander};
 use ferretto_wire::{MAX_VARINT_LEN, Reader, Value, VarintError, WireType, decode_varint, tag, take_varint};
 
@@ -33,7 +33,7 @@ pub(crate) const MAX_PACKET: usize = 64 << 20;
 /// A compressed packet may hold so much. Services compress about 1 MB at once, or one larger packet.
 const MAX_EXPANDED: u64 = 64 << 20;
 /// The tag of `Trace.packet`.
-pub(crate) const PACKET_TAG: u8 = tag(TRACE_PACKET, WireType::Bytes) as u8;
+pub(crate) const PACKET_TAG: u8 = tag(Trace::PACKET, WireType::Bytes) as u8;
 /// So many bytes are told of what is no packet: enough to recognize another format by. Archives of `tar` say what they are at 257.
 const HEAD: usize = 264;
 /// A tag and the longest varint.

@@ -11,20 +11,18 @@ use crate::support::service::ScriptedService;
 use crate::support::{PATIENCE, Program, Programs, Recording, Running, Side, System, inherit, is_readable};
 use ferretto_ipc::host::Reply;
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
+use ferretto_proto::messages::enable_tracing_response;
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::{
-    CloneSessionResponse, DataSourceDescriptor, GetTraceStatsResponse, Message, RegisterDataSourceRequest,
-    TraceStats,
+    CloneSessionResponse, DataSourceDescriptor, EnableTracingResponse, GetTraceStatsResponse, Message,
+    RegisterDataSourceRequest, TraceStats,
 };
-use ferretto_proto::write::TracePacket;
+use ferretto_proto::write::{ReadBuffersResponse, TracePacket};
 use ferretto_wire::{Reader, Writer};
 use rustix::process::Signal;
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 const PERFETTO: &str = env!("CARGO_BIN_EXE_perfetto");
-
-/// `TracePacket.trace_stats`.
-const TRACE_STATS: u32 = 35;
 
 /// Whoever is slow, on a machine that has other things to do, is waited for.
 const COUNTERS: &str = r#"
@@ -494,11 +492,10 @@ fn what_the_service_counted_before_is_not_this_recordings() {
                 "ReadBuffers" => {
                     read = true;
                     let mut packet = Writer::new();
-                    packet.bytes_field(TRACE_STATS, &stats.encode_to_vec());
+                    packet.bytes_field(TracePacket::TRACE_STATS, &stats.encode_to_vec());
                     let mut answer = Writer::new();
-                    answer.nested(2, |slice| {
-                        slice.bytes_field(1, packet.as_slice());
-                        slice.varint_field(2, 1);
+                    ReadBuffersResponse::new(&mut answer).slices(|slice| {
+                        slice.data(packet.as_slice()).last_slice_for_packet(true);
                     });
                     answer.as_slice().to_vec()
                 }
@@ -507,12 +504,14 @@ fn what_the_service_counted_before_is_not_this_recordings() {
             let mut answers = vec![(asked.to, Reply::last(answer))];
             // The session is over when its counters have been seen once.
             if asked.method == "GetTraceStats" {
-                let mut disabled = Writer::new();
-                disabled.varint_field(1, 1);
+                let disabled = EnableTracingResponse {
+                    state: Some(enable_tracing_response::State::Disabled(true)),
+                    ..Default::default()
+                };
                 answers.extend(
                     enabled
                         .take()
-                        .map(|to| (to, Reply::last(disabled.as_slice().to_vec()))),
+                        .map(|to| (to, Reply::last(disabled.encode_to_vec()))),
                 );
             }
             Some(answers)
@@ -645,9 +644,8 @@ fn a_clone_that_the_service_does_not_mark_has_no_end_to_miss() {
                         event.tracing_started(true);
                     });
                     let mut answer = Writer::new();
-                    answer.nested(2, |slice| {
-                        slice.bytes_field(1, packet.as_slice());
-                        slice.varint_field(2, 1);
+                    ReadBuffersResponse::new(&mut answer).slices(|slice| {
+                        slice.data(packet.as_slice()).last_slice_for_packet(true);
                     });
                     answer.as_slice().to_vec()
                 }

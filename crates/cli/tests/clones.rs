@@ -16,6 +16,7 @@ use ferretto_ipc::reactor::{Deadline, Events, Reactor, Token};
 use ferretto_proto::messages::{
     CloneSessionRequest, CloneSessionResponse, Message, ProcessTree, Trigger, clone_session_request,
 };
+use ferretto_proto::write::TracePacket;
 use ferretto_wire::Reader;
 
 /// Data that are there from the start, so that every clone has them.
@@ -66,8 +67,7 @@ fn fields_of_packets(trace: &Path, wanted: u32) -> Vec<Vec<u8>> {
 
 /// The ids of the processes that a trace tells of.
 fn processes(trace: &Path) -> BTreeSet<i32> {
-    const PROCESS_TREE: u32 = 2;
-    let trees = fields_of_packets(trace, PROCESS_TREE);
+    let trees = fields_of_packets(trace, TracePacket::PROCESS_TREE);
     let trees = trees
         .iter()
         .map(|tree| ProcessTree::decode_from_slice(tree).unwrap());
@@ -384,8 +384,7 @@ fn triggers_have_the_session_cloned_into_numbered_files() {
         assert_eq!(trace.metadata().unwrap().len(), 0, "only its clones are read");
         for file in snapshots {
             processes(&file);
-            const CLONE_SNAPSHOT_TRIGGER: u32 = 113;
-            let triggers = fields_of_packets(&file, CLONE_SNAPSHOT_TRIGGER);
+            let triggers = fields_of_packets(&file, TracePacket::CLONE_SNAPSHOT_TRIGGER);
             let [trigger] = triggers.as_slice() else {
                 panic!(
                     "traced {traced}, perfetto {recorder}: {triggers:?} in {}",

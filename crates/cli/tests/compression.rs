@@ -7,13 +7,9 @@ use std::process::Command;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use crate::support::{Program, Programs, Side, System};
 use ferretto_proto::text;
+use ferretto_proto::write::TracePacket;
 use ferretto_service::compression::expand;
 use ferretto_wire::Reader;
-
-/// `TracePacket.compressed_packets`.
-const COMPRESSED_PACKETS: u32 = 50;
-/// `TracePacket.zstd_compressed_packets`.
-const ZSTD_COMPRESSED_PACKETS: u32 = 133;
 
 const RECORDING: &str = r#"
 buffers { size_kb: 4096 }
@@ -28,12 +24,18 @@ duration_ms: 500
 const INTO_FILE: &str = "write_into_file: true file_write_period_ms: 100";
 
 const KINDS: [(&str, u32); 4] = [
-    ("compression_type: COMPRESSION_TYPE_DEFLATE", COMPRESSED_PACKETS),
-    ("compression { deflate {} }", COMPRESSED_PACKETS),
-    ("compression { zstd { level: 19 } }", ZSTD_COMPRESSED_PACKETS),
+    (
+        "compression_type: COMPRESSION_TYPE_DEFLATE",
+        TracePacket::COMPRESSED_PACKETS,
+    ),
+    ("compression { deflate {} }", TracePacket::COMPRESSED_PACKETS),
+    (
+        "compression { zstd { level: 19 } }",
+        TracePacket::ZSTD_COMPRESSED_PACKETS,
+    ),
     (
         "compression { deflate {} zstd {} } compression_type: COMPRESSION_TYPE_DEFLATE",
-        ZSTD_COMPRESSED_PACKETS,
+        TracePacket::ZSTD_COMPRESSED_PACKETS,
     ),
 ];
 
@@ -118,7 +120,7 @@ fn all_kinds(programs: &Programs, perfetto: Side) {
                 trace.len(),
                 plain.len()
             );
-            if field == COMPRESSED_PACKETS {
+            if field == TracePacket::COMPRESSED_PACKETS {
                 deflated_trace = trace;
             }
             std::fs::write(&plain_trace, plain).unwrap();
@@ -152,7 +154,7 @@ fn our_command_line_takes_what_upstreams_service_compressed() {
     let kind = "compression_type: COMPRESSION_TYPE_DEFLATE";
     for sink in [INTO_FILE, ""] {
         let trace = record(&system, Side::Ours, &format!("{RECORDING}\n{sink}\n{kind}"));
-        let plain = expanded(&trace, COMPRESSED_PACKETS);
+        let plain = expanded(&trace, TracePacket::COMPRESSED_PACKETS);
         assert_complete(&plain, sink);
         let count = packets(&plain).len();
         let said = system.log("perfetto.log").replace(',', "");

@@ -13,6 +13,7 @@ use crate::support::{Program, Programs, Side, System};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, Trace, TraceConfig};
 use ferretto_proto::text::{self, TRACE_CONFIG};
+use ferretto_proto::write::TracePacket;
 
 const CLEAN: &str =
     "buffers { size_kb: 4096 }\nduration_ms: 100\ndata_sources { config { name: \"linux.system_info\" } }\n";
@@ -215,8 +216,10 @@ fn what_would_record_nothing_is_told_with_what_to_write_instead() {
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let base = "buffers { size_kb: 4096 }\nduration_ms: 1000\n";
     // It lets system_info pass, which nobody asked for here, and nothing else.
-    const SYSTEM_INFO: u32 = 45;
-    let filter = escaped(&bytecode(&[&[Rule::Nested(1, 1)], &[Rule::Keep(SYSTEM_INFO)]]));
+    let filter = escaped(&bytecode(&[
+        &[Rule::Nested(1, 1)],
+        &[Rule::Keep(TracePacket::SYSTEM_INFO)],
+    ]));
     for (more, warning, change) in [
         (
             "data_sources { config { name: \"track_event\" } }".to_owned(),

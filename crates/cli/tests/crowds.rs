@@ -20,6 +20,7 @@ use ferretto_proto::messages::trace_config::trace_filter::{
     StringFilterChain, StringFilterPolicy, StringFilterRule,
 };
 use ferretto_proto::messages::{IPCFrame, Message, ReadBuffersResponse, TraceConfig, trace_config};
+use ferretto_proto::write::TracePacket;
 use ferretto_service::limits;
 use ferretto_wire::Writer;
 
@@ -158,7 +159,9 @@ fn a_process_with_hundreds_of_busy_connections_takes_turns_with_one_that_has_a_s
 /// A packet with a text for tests.
 fn packet_of(text: &[u8]) -> Vec<u8> {
     let mut packet = Writer::new();
-    packet.nested(900, |test| test.bytes_field(1, text));
+    TracePacket::new(&mut packet).for_testing(|test| {
+        test.str(text);
+    });
     packet.into_vec()
 }
 

@@ -19,17 +19,12 @@ use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::reactor::Interest;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, TracePacket, trace_stats};
+use ferretto_proto::write::{self, TestEvent};
 use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
 use ferretto_wire::{Reader, Writer};
 use rustix::event::{PollFd, PollFlags};
 
 const DATA_SOURCE: &str = "ferretto.filter";
-/// Fields of `TracePacket` and of its `TestEvent`.
-const TRACE_STATS: u32 = 35;
-const FOR_TESTING: u32 = 900;
-const STR: u32 = 1;
-const COUNTER: u32 = 3;
-const PAYLOAD: u32 = 5;
 
 /// The arbiter of a producer that looks after it on every turn anyway.
 struct LookAnyway;
@@ -147,12 +142,12 @@ impl Producer {
 
 fn packet(fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut packet = Writer::new();
-    packet.nested(FOR_TESTING, fill);
+    packet.nested(write::TracePacket::FOR_TESTING, fill);
     packet.as_slice().to_vec()
 }
 
 fn text(text: &str) -> Vec<u8> {
-    packet(|event| event.bytes_field(STR, text.as_bytes()))
+    packet(|event| event.bytes_field(TestEvent::STR, text.as_bytes()))
 }
 
 /// Whatever makes a difference to a filter.
@@ -171,17 +166,19 @@ fn packets() -> Vec<Vec<u8>> {
     ]
     .map(text)
     .into();
-    packets.push(packet(|event| event.bytes_field(STR, b"plain secret \xff\xfe")));
     packets.push(packet(|event| {
-        event.bytes_field(STR, b"with a payload");
-        event.varint_field(COUNTER, u64::MAX);
-        event.nested(PAYLOAD, |payload| {
-            payload.bytes_field(STR, b"typed secret");
+        event.bytes_field(TestEvent::STR, b"plain secret \xff\xfe")
+    }));
+    packets.push(packet(|event| {
+        event.bytes_field(TestEvent::STR, b"with a payload");
+        event.varint_field(TestEvent::COUNTER, u64::MAX);
+        event.nested(TestEvent::PAYLOAD, |payload| {
+            payload.bytes_field(TestEvent::STR, b"typed secret");
             payload.bytes_field(7, &[0x55; 300]);
             payload.nested(2, |nested| nested.fixed32_field(3, 9));
         });
         event.fixed64_field(200, 8);
-        event.bytes_field(PAYLOAD, b"");
+        event.bytes_field(TestEvent::PAYLOAD, b"");
     }));
     // Nothing of it stays.
     packets.push(packet(|event| event.varint_field(4, 1)));
@@ -191,7 +188,7 @@ fn packets() -> Vec<Vec<u8>> {
     // More bytes than tags, numbers and lengths need.
     packets.push(b"\xa2\xb8\x00\x8d\x00\x8a\x00\x83\x80\x00abc\x98\x00\x81\x80\x00".to_vec());
     // No messages where there should be some.
-    packets.push(packet(|event| event.bytes_field(PAYLOAD, b"\x0b")));
+    packets.push(packet(|event| event.bytes_field(TestEvent::PAYLOAD, b"\x0b")));
     packets.push(packet(|event| event.raw(b"\x0a\x05abc")));
     // More than a batch of read-back.
     for number in 0..3000 {
@@ -207,17 +204,20 @@ fn packets() -> Vec<Vec<u8>> {
 fn filter() -> String {
     let bytes = bytecode(&[
         &[Rule::Nested(1, 1)],
-        &[Rule::Keep(TRACE_STATS), Rule::Nested(FOR_TESTING, 2)],
         &[
-            Rule::Text(STR),
-            Rule::Keep(COUNTER),
-            Rule::Nested(PAYLOAD, 3),
+            Rule::Keep(write::TracePacket::TRACE_STATS),
+            Rule::Nested(write::TracePacket::FOR_TESTING, 2),
+        ],
+        &[
+            Rule::Text(TestEvent::STR),
+            Rule::Keep(TestEvent::COUNTER),
+            Rule::Nested(TestEvent::PAYLOAD, 3),
             Rule::KeepRange(200, 5),
         ],
         &[Rule::Nested(2, 4)],
         &[Rule::KeepRange(1, 10)],
     ]);
-    let later = overlay(&[(3, Rule::TextOf(STR, 1))]);
+    let later = overlay(&[(3, Rule::TextOf(TestEvent::STR, 1))]);
     format!(
         "bytecode_v2: \"{}\" bytecode_overlay_v54: \"{}\" {RULES}",
         escaped(&bytes),
@@ -260,8 +260,9 @@ fn packets_of(trace: &Path) -> Vec<Vec<u8>> {
 
 /// The producer's packets of which something stayed.
 fn of_producer(packets: &[Vec<u8>]) -> Vec<&[u8]> {
-    let is_of_producer =
-        |packet: &&[u8]| Reader::new(packet).any(|field| field.unwrap().number == FOR_TESTING);
+    let is_of_producer = |packet: &&[u8]| {
+        Reader::new(packet).any(|field| field.unwrap().number == write::TracePacket::FOR_TESTING)
+    };
     packets.iter().map(Vec::as_slice).filter(is_of_producer).collect()
 }
 
@@ -365,12 +366,12 @@ fn large_packets() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let filtered = |number: u8, everything: bool| {
         let text = [&[number; 8][..], &vec![b'.'; 8 * MAX_FRAME]].concat();
         packet(|event| {
-            event.varint_field(COUNTER, u64::from(number));
-            event.nested(PAYLOAD, |payload| {
+            event.varint_field(TestEvent::COUNTER, u64::from(number));
+            event.nested(TestEvent::PAYLOAD, |payload| {
                 if everything {
                     payload.bytes_field(7, &vec![0x55; 2 * MAX_FRAME]);
                 }
-                payload.bytes_field(STR, &vec![number; 3 * MAX_FRAME]);
+                payload.bytes_field(TestEvent::STR, &vec![number; 3 * MAX_FRAME]);
                 if everything {
                     payload.varint_field(3, 1);
                 }
@@ -378,7 +379,7 @@ fn large_packets() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
             if everything {
                 event.bytes_field(4, &vec![0x66; MAX_FRAME]);
             }
-            event.bytes_field(STR, &text);
+            event.bytes_field(TestEvent::STR, &text);
         })
     };
     let all = |everything| (0..3).map(|number| filtered(number, everything)).collect();
@@ -394,9 +395,13 @@ fn packets_larger_than_frames_are_filtered_alike_in_every_mixture() {
         "bytecode_v2: \"{}\"",
         escaped(&bytecode(&[
             &[Rule::Nested(1, 1)],
-            &[Rule::Nested(FOR_TESTING, 2)],
-            &[Rule::Keep(STR), Rule::Keep(COUNTER), Rule::Nested(PAYLOAD, 3)],
-            &[Rule::Keep(STR)],
+            &[Rule::Nested(write::TracePacket::FOR_TESTING, 2)],
+            &[
+                Rule::Keep(TestEvent::STR),
+                Rule::Keep(TestEvent::COUNTER),
+                Rule::Nested(TestEvent::PAYLOAD, 3)
+            ],
+            &[Rule::Keep(TestEvent::STR)],
         ]))
     );
     let (packets, expected) = large_packets();
@@ -434,8 +439,8 @@ fn a_name_of_thirty_thousand_characters_does_not_end_the_service() {
         }}",
         escaped(&bytecode(&[
             &[Rule::Nested(1, 1)],
-            &[Rule::Nested(FOR_TESTING, 2)],
-            &[Rule::Text(STR)],
+            &[Rule::Nested(write::TracePacket::FOR_TESTING, 2)],
+            &[Rule::Text(TestEvent::STR)],
         ]))
     );
     let trace = system.record(Side::Ours, &config(&filter, "")).finish();

@@ -21,6 +21,7 @@ use ferretto_proto::messages::{
     InitializeConnectionRequest, Message, RegisterDataSourceRequest, TraceConfig, commit_data_request,
     trace_config,
 };
+use ferretto_proto::write;
 use ferretto_wire::{Reader, Writer};
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -99,23 +100,23 @@ fn framed(body: &[u8]) -> Vec<u8> {
     frame
 }
 
-// Field numbers of perfetto/ipc/wire_protocol.proto.
-
 fn bind(port: &ServiceDescriptor) -> Vec<u8> {
     let mut frame = Writer::new();
-    frame.varint_field(2, 1);
-    frame.nested(3, |bind| bind.bytes_field(1, port.name.as_bytes()));
+    write::IPCFrame::new(&mut frame)
+        .request_id(1)
+        .msg_bind_service(|bind| {
+            bind.service_name(port.name);
+        });
     framed(frame.as_slice())
 }
 
-fn invoke(service: u64, method: u64, arguments: &[u8]) -> Vec<u8> {
+fn invoke(service: u32, method: u32, arguments: &[u8]) -> Vec<u8> {
     let mut frame = Writer::new();
-    frame.varint_field(2, 2);
-    frame.nested(5, |invoke| {
-        invoke.varint_field(1, service);
-        invoke.varint_field(2, method);
-        invoke.bytes_field(3, arguments);
-    });
+    write::IPCFrame::new(&mut frame)
+        .request_id(2)
+        .msg_invoke_method(|invoke| {
+            invoke.service_id(service).method_id(method).args_proto(arguments);
+        });
     framed(frame.as_slice())
 }
 
@@ -271,8 +272,8 @@ impl Attacker<'_> {
                 }
             };
             bytes.extend(invoke(
-                1 + self.random.below(8) as u64 / 7,
-                method as u64 + 1,
+                1 + self.random.below(8) as u32 / 7,
+                method as u32 + 1,
                 &arguments,
             ));
         }
@@ -414,7 +415,7 @@ fn the_service_survives_garbage_and_records_afterwards() {
 
     let trace = system.record(Side::Ours, PROCESSES).interrupt();
     assert!(
-        packets_with(&trace, PROCESS_TREE) > 0,
+        packets_with(&trace, write::TracePacket::PROCESS_TREE) > 0,
         "no processes in {}",
         trace.display()
     );
@@ -499,9 +500,6 @@ fn descriptors_that_take_long_to_close_hold_up_nobody() {
     is_served("when that connection has ended");
     system.assert_running();
 }
-
-/// `TracePacket.process_tree`.
-const PROCESS_TREE: u32 = 2;
 
 /// Whatever a producer leaves behind in its shared memory: what is in the trace is whole.
 #[test]

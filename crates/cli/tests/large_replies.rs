@@ -21,6 +21,8 @@ use ferretto_proto::messages::{
     TrackEventCategory, TrackEventDescriptor, VmInstruction, VmProgram, clone_session_request::Selector,
     commit_data_request, observable_events,
 };
+use ferretto_proto::write;
+use ferretto_proto::write::trace_packet::{ProtoVms, proto_vms};
 use ferretto_service::limits;
 use ferretto_wire::{Reader, Writer};
 
@@ -129,14 +131,17 @@ fn whatever_is_registered_the_state_can_be_asked_for() {
 
 /// A registration of a data source that passes on these bytes, which are nobody's business.
 fn opaque(name: &str, passed_on: &[u8]) -> Vec<u8> {
-    /// In `DataSourceDescriptor`: `gpu_counter_descriptor`, `track_event_descriptor`, `ftrace_descriptor`.
-    const PASSED_ON: [u32; 3] = [5, 6, 8];
+    const PASSED_ON: [u32; 3] = [
+        DataSourceDescriptor::GPU_COUNTER_DESCRIPTOR,
+        DataSourceDescriptor::TRACK_EVENT_DESCRIPTOR,
+        DataSourceDescriptor::FTRACE_DESCRIPTOR,
+    ];
     let mut request = Writer::new();
-    request.nested(1, |descriptor| {
+    request.nested(RegisterDataSourceRequest::DATA_SOURCE_DESCRIPTOR, |descriptor| {
         for number in PASSED_ON {
             descriptor.bytes_field(number, passed_on);
         }
-        descriptor.bytes_field(1, name.as_bytes());
+        descriptor.bytes_field(DataSourceDescriptor::NAME, name.as_bytes());
         // A field of the future.
         descriptor.varint_field(1000, 4711);
     });
@@ -294,7 +299,6 @@ fn producers_with_long_names_do_not_drown_who_observes_them() {
 #[test]
 fn statistics_of_thousands_of_writers_fit_a_frame_and_are_whole_in_the_trace() {
     const WRITERS: u16 = 6000;
-    const TRACE_STATS: u32 = 35;
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
@@ -345,7 +349,7 @@ fn statistics_of_thousands_of_writers_fit_a_frame_and_are_whole_in_the_trace() {
     let writers = Reader::new(&trace)
         .map(|packet| packet.unwrap().value.as_bytes().unwrap())
         .flat_map(|packet| Reader::new(packet).map(Result::unwrap))
-        .filter(|field| field.number == TRACE_STATS)
+        .filter(|field| field.number == write::TracePacket::TRACE_STATS)
         .map(|field| {
             let stats =
                 ferretto_proto::messages::TraceStats::decode_from_slice(field.value.as_bytes().unwrap());
@@ -359,7 +363,7 @@ fn statistics_of_thousands_of_writers_fit_a_frame_and_are_whole_in_the_trace() {
 fn with_opaque_config(size: usize) -> (TraceConfig, Vec<u8>) {
     const OF_THE_FUTURE: u32 = 9999;
     let mut opaque = Writer::new();
-    opaque.bytes_field(1, b"d");
+    opaque.bytes_field(DataSourceConfig::NAME, b"d");
     let rest = size - opaque.len() - 6;
     opaque.bytes_field(OF_THE_FUTURE, &vec![0x5a; rest]);
     let mut config = config("d");
@@ -544,9 +548,6 @@ const FIRST_MERGED: u32 = 5000;
 
 /// What these packets tell of the fields that [`overwrite_merged`] wrote: those in the state, and those that were not overwritten.
 fn merged_and_kept<'p>(packets: impl Iterator<Item = &'p [u8]>) -> (Vec<u32>, Vec<u32>) {
-    const PROTOVMS: u32 = 125;
-    const INSTANCE: u32 = 1;
-    const STATE: u32 = 2;
     let part = |message: &'p [u8], number| {
         let mut fields = Reader::new(message).map(Result::unwrap);
         let field = fields.find(|field| field.number == number)?;
@@ -565,8 +566,8 @@ fn merged_and_kept<'p>(packets: impl Iterator<Item = &'p [u8]>) -> (Vec<u32>, Ve
     let (mut merged, mut kept) = (Vec::new(), Vec::new());
     for packet in packets {
         kept.extend(written(packet));
-        if let Some(vms) = part(packet, PROTOVMS) {
-            let state = part(part(vms, INSTANCE).unwrap(), STATE).unwrap();
+        if let Some(vms) = part(packet, write::TracePacket::PROTOVMS) {
+            let state = part(part(vms, ProtoVms::INSTANCE).unwrap(), proto_vms::Instance::STATE).unwrap();
             assert!(state.len() > MAX_FRAME, "{}", state.len());
             merged.extend(written(state));
         }

@@ -18,14 +18,12 @@ use ferretto_proto::messages::trace_config::{CompressionType, compression_config
 use ferretto_proto::messages::{
     EnableTracingResponse, ReadBuffersResponse, TraceConfig, TracingServiceState, trace_config,
 };
+use ferretto_proto::write;
 use ferretto_service::compression::expand;
 use ferretto_wire::{Reader, Writer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Resource, Rlimit};
-
-/// `TracePacket.for_testing`.
-const FOR_TESTING: u32 = 900;
 
 fn service(programs: &Programs) -> System<'_> {
     let mut system = System::new(programs);
@@ -114,7 +112,9 @@ fn test_packets(trace: &[u8]) -> usize {
             let packet = field.expect("a trace").value.as_bytes().expect("a packet");
             match expand(packet, 1 << 30).expect("well compressed") {
                 Some(inside) => test_packets(&inside),
-                None => usize::from(Reader::new(packet).any(|field| field.unwrap().number == FOR_TESTING)),
+                None => usize::from(
+                    Reader::new(packet).any(|field| field.unwrap().number == write::TracePacket::FOR_TESTING),
+                ),
             }
         })
         .sum()
@@ -416,7 +416,9 @@ fn a_consumer_that_does_not_read_what_is_compressed_for_it_costs_little() {
     }
     let packets = read_all(&mut lazy, read);
     let mut trace = Writer::new();
-    packets.iter().for_each(|packet| trace.bytes_field(1, packet));
+    packets
+        .iter()
+        .for_each(|packet| trace.bytes_field(write::Trace::PACKET, packet));
     assert_eq!(test_packets(trace.as_slice()), PACKETS);
     let growth = status_kb(pid, "VmHWM:") - before;
     assert!(growth < 4 * 1024, "{growth} KB more than {before} KB");
@@ -447,7 +449,7 @@ fn a_packet_larger_than_all_that_may_wait_for_a_client_reaches_it_slice_by_slice
     let mut producer = Producer::new(&system, &introduction("p"), None);
     let (_, target) = producer.join("d");
     let mut packet = Writer::new();
-    packet.bytes_field(FOR_TESTING, &vec![7; PIECE * PIECES as usize]);
+    packet.bytes_field(write::TracePacket::FOR_TESTING, &vec![7; PIECE * PIECES as usize]);
     let pieces: Vec<&[u8]> = packet.as_slice().chunks(PIECE).collect();
     let last = pieces.len() - 1;
     for (number, piece) in pieces.into_iter().enumerate() {

@@ -8,14 +8,8 @@ use std::time::{Duration, Instant};
 use crate::support::inherit;
 use crate::support::reference::{Reference, Running, Sockets};
 use ferretto_proto::messages::{Message, TraceConfig, TracingServiceState};
+use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Field, Reader, Value};
-
-/// `TracePacket` fields, by which packets are told apart here.
-const PROCESS_TREE: u32 = 2;
-const CLOCK_SNAPSHOT: u32 = 6;
-const SYS_STATS: u32 = 7;
-const TRACE_CONFIG: u32 = 33;
-const TRACE_STATS: u32 = 35;
 
 /// For what takes a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -119,8 +113,15 @@ fn packets_with<const N: usize>(trace: &[u8], fields: [u32; N]) -> [usize; N] {
 }
 
 fn assert_recorded(trace: &[u8]) {
-    let [trees, sys_stats, clocks, stats] =
-        packets_with(trace, [PROCESS_TREE, SYS_STATS, CLOCK_SNAPSHOT, TRACE_STATS]);
+    let [trees, sys_stats, clocks, stats] = packets_with(
+        trace,
+        [
+            TracePacket::PROCESS_TREE,
+            TracePacket::SYS_STATS,
+            TracePacket::CLOCK_SNAPSHOT,
+            TracePacket::TRACE_STATS,
+        ],
+    );
     assert!(
         trees >= 1 && sys_stats >= 2 && clocks >= 1 && stats >= 1,
         "{trees} {sys_stats} {clocks} {stats}"
@@ -225,7 +226,7 @@ fn signals_end_a_recording_and_keep_its_data() {
         signal(child.id(), number);
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{number:?}: {}", text(&output.stderr));
-        let [stats] = packets_with(&std::fs::read(&trace).unwrap(), [TRACE_STATS]);
+        let [stats] = packets_with(&std::fs::read(&trace).unwrap(), [TracePacket::TRACE_STATS]);
         assert!(stats >= 1, "{number:?}");
     }
 }
@@ -264,7 +265,7 @@ fn a_service_that_dies_leaves_what_it_has_streamed() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("the recording broke off"), "{said}");
-    let [configs] = packets_with(&std::fs::read(&trace).unwrap(), [TRACE_CONFIG]);
+    let [configs] = packets_with(&std::fs::read(&trace).unwrap(), [TracePacket::TRACE_CONFIG]);
     assert_eq!(configs, 1);
 }
 
@@ -338,7 +339,7 @@ fn a_background_recording_prints_its_pid_and_ends_by_that() {
 }
 
 fn assert_recorded_at_all(trace: &str) {
-    let [stats] = packets_with(&std::fs::read(trace).unwrap(), [TRACE_STATS]);
+    let [stats] = packets_with(&std::fs::read(trace).unwrap(), [TracePacket::TRACE_STATS]);
     assert!(stats >= 1);
 }
 
@@ -440,7 +441,7 @@ fn config_in(trace: &str) -> TraceConfig {
         };
         Reader::new(packet).find_map(|field| match field.unwrap() {
             Field {
-                number: TRACE_CONFIG,
+                number: TracePacket::TRACE_CONFIG,
                 value: Value::Bytes(config),
                 ..
             } => Some(config.to_vec()),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::support::inherit;
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{
-    Acknowledge, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
+    CommitReply, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
 };
 use ferretto_ipc::client::{CallId, More};
 use ferretto_ipc::reactor::Interest;
@@ -21,6 +21,7 @@ use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracePacket,
     TracingServiceState, TrackEventCategory, TrackEventDescriptor, commit_data_request, trace_packet,
 };
+use ferretto_proto::write;
 use ferretto_wire::{Reader, Value, Writer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
@@ -28,8 +29,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a test waits for anything before it gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// `TracePacket.for_testing`.
-const FOR_TESTING: u32 = 900;
 
 /// A daemon that ends with the test.
 struct Daemon {
@@ -298,13 +297,13 @@ impl Producer {
             assert!(ready(&self.endpoint, Interest::Writable));
             self.endpoint.flush();
         }
-        self.endpoint.commit(request, Acknowledge::No).unwrap();
+        self.endpoint.commit(request, CommitReply::Unwanted).unwrap();
     }
 
     fn chunk(&mut self, size: usize) -> CommitDataRequest {
         let mut packet = Writer::new();
-        packet.nested(FOR_TESTING, |event| {
-            event.bytes_field(1, &vec![b'x'; size.saturating_sub(10)]);
+        packet.nested(write::TracePacket::FOR_TESTING, |event| {
+            event.bytes_field(write::TestEvent::STR, &vec![b'x'; size.saturating_sub(10)]);
         });
         let mut chunk = Writer::new();
         chunk.raw(&self.chunks.to_le_bytes());
@@ -358,7 +357,7 @@ fn into_file(size_kb: u32) -> TraceConfig {
 
 /// Whether this is a packet of a test's producer.
 fn of_test(packet: &[u8]) -> bool {
-    Reader::new(packet).any(|field| field.unwrap().number == FOR_TESTING)
+    Reader::new(packet).any(|field| field.unwrap().number == write::TracePacket::FOR_TESTING)
 }
 
 /// Packets of a test's producer in a trace file. Fails on anything that is no trace.

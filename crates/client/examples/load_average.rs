@@ -18,7 +18,7 @@ use std::time::Duration;
 use ferretto_client::data_source::{ConnectionId, Instance};
 use ferretto_client::runtime::daemon::ServiceSocket;
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe, Probes};
-use ferretto_client::runtime::{ConnectionOptions, Event, MemoryOptions, Program, Runtime};
+use ferretto_client::runtime::{ConnectionOptions, Event, MemoryOptions, ProducerProgram, Runtime};
 use ferretto_ipc::reactor::{Events, Token};
 use ferretto_ipc::{Reactor, socket_names};
 use ferretto_proto::messages::DataSourceDescriptor;
@@ -105,7 +105,7 @@ fn load_average() -> Option<f64> {
 
 struct Daemon;
 
-impl Program for Daemon {
+impl ProducerProgram for Daemon {
     fn info(&self, line: &str) {
         eprintln!("{line}");
     }
@@ -120,7 +120,7 @@ impl Program for Daemon {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let program: Arc<dyn Program> = Arc::new(Daemon);
+    let program: Arc<dyn ProducerProgram> = Arc::new(Daemon);
     let mut reactor = Reactor::new()?;
     let mut runtime = Runtime::new(program.clone(), reactor.waker());
     runtime.add_connection(ConnectionOptions {

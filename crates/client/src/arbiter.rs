@@ -370,6 +370,9 @@ impl Arbiter {
     /// The service learns of that from the next requests, for which the endpoint is woken at once. If the process is gone before they are
     /// sent, the service finds chunks of a writer that it does not know in the shared memory. Ours keeps them if they can be for one buffer
     /// only, and counts them as discarded otherwise; upstream's leaves them.
+    ///
+    /// # Errors
+    /// If all ids of writers are taken, or the connection is over.
     pub fn create_trace_writer(
         self: &Arc<Self>,
         target: BufferId,

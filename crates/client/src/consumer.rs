@@ -66,11 +66,17 @@ pub struct ConsumerEndpoint {
 
 impl ConsumerEndpoint {
     /// Connects to the service at `address`.
+    ///
+    /// # Errors
+    /// If there is no connection, or the request for the methods of the service cannot be queued.
     pub fn connect(address: &Address) -> Result<ConsumerEndpoint, ConnectError> {
         Ok(Self::over(Stream::connect(address)?)?)
     }
 
     /// Speaks over a stream that is connected already.
+    ///
+    /// # Errors
+    /// If the request for the methods of the service cannot be queued.
     pub fn over(stream: Stream) -> Result<ConsumerEndpoint, InvokeError> {
         Ok(ConsumerEndpoint {
             channel: Channel::bind(stream, CONSUMER_PORT.name, OUTGOING_BYTES)?,
@@ -151,6 +157,9 @@ impl ConsumerEndpoint {
 
     /// Enables tracing as the encoded `trace_config` says. With `write_into_file` the packets go to `file`.
     /// [`ConsumerReply::TracingDisabled`] comes when tracing has ended.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn enable_tracing(
         &mut self,
         trace_config: &[u8],
@@ -161,23 +170,35 @@ impl ConsumerEndpoint {
     }
 
     /// Starts a session enabled with `deferred_start`.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn start_tracing(&mut self) -> Result<CallId, InvokeError> {
         self.invoke(ConsumerMethod::StartTracing, Vec::new(), None)
     }
 
     /// Changes what can be changed in the config of a running session: producer filters, mostly.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn change_trace_config(&mut self, trace_config: &[u8]) -> Result<CallId, InvokeError> {
         let request = with_config(ChangeTraceConfigRequest::TRACE_CONFIG, trace_config);
         self.invoke(ConsumerMethod::ChangeTraceConfig, request, None)
     }
 
     /// Stops the session. [`ConsumerReply::TracingDisabled`], for the request that enabled it, tells when it is stopped.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn disable_tracing(&mut self) -> Result<CallId, InvokeError> {
         self.invoke(ConsumerMethod::DisableTracing, Vec::new(), None)
     }
 
     /// Has all producers write out what they have. The reply is an error when some did not within `timeout_ms` (0: the
     /// service's default). `flags` tell who asks and why (upstream's `FlushFlags`).
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn flush_producers(&mut self, timeout_ms: u32, flags: u64) -> Result<CallId, InvokeError> {
         let request = FlushRequest {
             timeout_ms: Some(timeout_ms),
@@ -188,16 +209,25 @@ impl ConsumerEndpoint {
     }
 
     /// Reads the session's buffers to their end: a stream of [`ConsumerReply::TraceData`].
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn read_buffers(&mut self) -> Result<CallId, InvokeError> {
         self.invoke(ConsumerMethod::ReadBuffers, Vec::new(), None)
     }
 
     /// Ends the session and frees its buffers.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn free_buffers(&mut self) -> Result<CallId, InvokeError> {
         self.invoke(ConsumerMethod::FreeBuffers, Vec::new(), None)
     }
 
     /// Leaves the session running, to be attached again under `key`.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn detach(&mut self, key: &str) -> Result<CallId, InvokeError> {
         let request = DetachRequest {
             key: Some(key.to_owned()),
@@ -208,6 +238,9 @@ impl ConsumerEndpoint {
 
     /// Takes over a session detached under `key`: [`ConsumerReply::Attached`]. Its end is then told as that of a session of
     /// ours, in a reply of the kind [`ConsumerMethod::EnableTracing`].
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn attach(&mut self, key: &str) -> Result<CallId, InvokeError> {
         let request = AttachRequest {
             key: Some(key.to_owned()),
@@ -217,12 +250,18 @@ impl ConsumerEndpoint {
     }
 
     /// Asks for the session's statistics.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn trace_stats(&mut self) -> Result<CallId, InvokeError> {
         self.invoke(ConsumerMethod::GetTraceStats, Vec::new(), None)
     }
 
     /// Asks to be told of events: a stream of [`ConsumerReply::Observed`] that ends with the next such request. An empty
     /// list ends it for good.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn observe_events(&mut self, types: &[ObservableEventType]) -> Result<CallId, InvokeError> {
         let request = ObserveEventsRequest {
             events_to_observe: types.to_vec(),
@@ -232,6 +271,9 @@ impl ConsumerEndpoint {
     }
 
     /// Asks for the service's state: one [`ConsumerReply::ServiceState`].
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn query_service_state(&mut self, scope: StateScope) -> Result<CallId, InvokeError> {
         let request = QueryServiceStateRequest {
             sessions_only: Some(scope == StateScope::SessionsOnly),
@@ -241,17 +283,26 @@ impl ConsumerEndpoint {
     }
 
     /// Asks what the service can do. One that is too old to answer can do nothing in particular.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn query_capabilities(&mut self) -> Result<CallId, InvokeError> {
         self.invoke(ConsumerMethod::QueryCapabilities, Vec::new(), None)
     }
 
     /// Has the service save the session with the best score for bug reports (removed in later services, which reject it).
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn save_trace_for_bugreport(&mut self) -> Result<CallId, InvokeError> {
         self.invoke(ConsumerMethod::SaveTraceForBugreport, Vec::new(), None)
     }
 
     /// Clones a session; the clone is ours then, stopped and ready to be read. `file` takes the data when the session
     /// writes into a file.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn clone_session(
         &mut self,
         request: &CloneSessionRequest,

@@ -137,11 +137,11 @@ impl From<CallError> for RequestError {
 
 /// Whether a commit is to be answered with [`ProducerEvent::Committed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acknowledge {
+pub enum CommitReply {
     /// It is.
-    Yes,
+    Wanted,
     /// It is not, which saves both sides a wake-up.
-    No,
+    Unwanted,
 }
 
 /// A producer's connection, see the [module](self).
@@ -159,11 +159,17 @@ pub struct ProducerEndpoint {
 
 impl ProducerEndpoint {
     /// Connects to the service at `address`.
+    ///
+    /// # Errors
+    /// If there is no connection, or the first requests cannot be queued.
     pub fn connect(address: &Address, options: ProducerOptions) -> Result<ProducerEndpoint, ConnectError> {
         Ok(Self::over(Stream::connect(address)?, options)?)
     }
 
     /// Speaks over a stream that is connected already.
+    ///
+    /// # Errors
+    /// If the first requests cannot be queued.
     pub fn over(stream: Stream, options: ProducerOptions) -> Result<ProducerEndpoint, InvokeError> {
         let mut endpoint = ProducerEndpoint {
             channel: Channel::bind(stream, PRODUCER_PORT.name, OUTGOING_BYTES)?,
@@ -253,6 +259,9 @@ impl ProducerEndpoint {
     }
 
     /// Offers a data source.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn register_data_source(&mut self, descriptor: DataSourceDescriptor) -> Result<(), InvokeError> {
         let request = RegisterDataSourceRequest {
             data_source_descriptor: MessageField::some(descriptor),
@@ -263,6 +272,9 @@ impl ProducerEndpoint {
     }
 
     /// Replaces the descriptor of a data source with the same name and id.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn update_data_source(&mut self, descriptor: DataSourceDescriptor) -> Result<(), InvokeError> {
         let request = UpdateDataSourceRequest {
             data_source_descriptor: MessageField::some(descriptor),
@@ -273,6 +285,9 @@ impl ProducerEndpoint {
     }
 
     /// Withdraws the data source `name`; its instances are stopped.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn unregister_data_source(&mut self, name: &str) -> Result<(), InvokeError> {
         let request = UnregisterDataSourceRequest {
             data_source_name: Some(name.to_owned()),
@@ -282,6 +297,9 @@ impl ProducerEndpoint {
     }
 
     /// Tells into which buffer the chunks of a writer go, for scraping.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn register_trace_writer(&mut self, writer: WriterId, target: BufferId) -> Result<(), InvokeError> {
         let request = RegisterTraceWriterRequest {
             trace_writer_id: Some(writer.0.into()),
@@ -292,6 +310,9 @@ impl ProducerEndpoint {
     }
 
     /// Tells that a writer is gone.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn unregister_trace_writer(&mut self, writer: WriterId) -> Result<(), InvokeError> {
         let request = UnregisterTraceWriterRequest {
             trace_writer_id: Some(writer.0.into()),
@@ -302,21 +323,24 @@ impl ProducerEndpoint {
 
     /// Hands chunks to the service, patches chunks handed over before, acknowledges a flush. A request larger than a
     /// frame is sent in parts, the acknowledgement with the last.
+    ///
+    /// # Errors
+    /// If so much is waiting to be sent that a part has no room. The parts before it were sent then.
     pub fn commit(
         &mut self,
         request: CommitDataRequest,
-        acknowledge: Acknowledge,
+        reply: CommitReply,
     ) -> Result<Option<CallId>, InvokeError> {
         let mut parts = split_commit(request);
         let last = parts.pop().unwrap_or_default();
         for part in parts {
             self.tell(ProducerMethod::CommitData, part.encode_to_vec())?;
         }
-        match acknowledge {
-            Acknowledge::Yes => self
+        match reply {
+            CommitReply::Wanted => self
                 .call(ProducerMethod::CommitData, last.encode_to_vec())
                 .map(Some),
-            Acknowledge::No => {
+            CommitReply::Unwanted => {
                 self.tell(ProducerMethod::CommitData, last.encode_to_vec())?;
                 Ok(None)
             }
@@ -324,15 +348,21 @@ impl ProducerEndpoint {
     }
 
     /// Sends what the arbiter collected.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room.
     pub fn send(&mut self, request: Request) -> Result<(), InvokeError> {
         match request {
             Request::RegisterTraceWriter(writer, target) => self.register_trace_writer(writer, target),
-            Request::CommitData(commit) => self.commit(commit, Acknowledge::No).map(drop),
+            Request::CommitData(commit) => self.commit(commit, CommitReply::Unwanted).map(drop),
             Request::UnregisterTraceWriter(writer) => self.unregister_trace_writer(writer),
         }
     }
 
     /// Acknowledges a flush, and all earlier ones, for which no data is left to commit.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn acknowledge_flush(&mut self, flush: FlushRequestId) -> Result<(), InvokeError> {
         let request = CommitDataRequest {
             flush_request_id: Some(flush.0),
@@ -342,6 +372,9 @@ impl ProducerEndpoint {
     }
 
     /// Tells that an instance runs, for data sources with `will_notify_on_start`.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn notify_data_source_started(&mut self, instance: DataSourceInstanceId) -> Result<(), InvokeError> {
         let request = NotifyDataSourceStartedRequest {
             data_source_id: Some(instance.0),
@@ -351,6 +384,9 @@ impl ProducerEndpoint {
     }
 
     /// Tells that an instance has stopped, for data sources with `will_notify_on_stop`.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn notify_data_source_stopped(&mut self, instance: DataSourceInstanceId) -> Result<(), InvokeError> {
         let request = NotifyDataSourceStoppedRequest {
             data_source_id: Some(instance.0),
@@ -360,6 +396,9 @@ impl ProducerEndpoint {
     }
 
     /// Activates triggers by name, in whatever sessions wait for them.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn activate_triggers(&mut self, names: &[impl AsRef<str>]) -> Result<(), InvokeError> {
         let trigger_names = names.iter().map(|name| name.as_ref().to_owned()).collect();
         let request = ActivateTriggersRequest {
@@ -370,6 +409,9 @@ impl ProducerEndpoint {
     }
 
     /// Asks for [`ProducerEvent::Synced`] once the service has seen all earlier requests.
+    ///
+    /// # Errors
+    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn sync(&mut self) -> Result<CallId, InvokeError> {
         self.call(ProducerMethod::Sync, Vec::new())
     }

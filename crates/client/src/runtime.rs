@@ -50,8 +50,8 @@ use startup::StartupSession;
 pub use startup::{StartupOutcome, StartupRequest};
 pub use status::{ConnectionState, StartupState};
 
-/// What the runtime needs from the program around it. It calls all of this on its own thread, but for [`Program::is_own_thread`].
-pub trait Program: Send + Sync {
+/// What the runtime needs from the program around it. It calls all of this on its own thread, but for [`ProducerProgram::is_own_thread`].
+pub trait ProducerProgram: Send + Sync {
     /// Logs something that is in order, and good to know.
     fn info(&self, line: &str);
 
@@ -129,7 +129,7 @@ pub struct SourceId(usize);
 
 /// See the [module](self).
 pub struct Runtime {
-    program: Arc<dyn Program>,
+    program: Arc<dyn ProducerProgram>,
     waker: Waker,
     inbox: Arc<Inbox>,
     connections: Vec<Connection>,
@@ -150,7 +150,7 @@ impl fmt::Debug for Runtime {
 
 impl Runtime {
     /// One without connections and data sources. `waker` ends the wait of the loop that gives it turns.
-    pub fn new(program: Arc<dyn Program>, waker: Waker) -> Self {
+    pub fn new(program: Arc<dyn ProducerProgram>, waker: Waker) -> Self {
         Self {
             inbox: Inbox::new(program.clone(), waker.clone()),
             program,

@@ -14,6 +14,9 @@ pub enum Forked {
 }
 
 /// Splits this process in two. To be called while it has one thread only: at the start of an applet.
+///
+/// # Errors
+/// If the system cannot make another process.
 pub fn fork() -> io::Result<Forked> {
     // SAFETY: the process has one thread (the caller's contract), so the child's copy of its memory is consistent: no lock
     // is held and no thread is missing there.
@@ -25,6 +28,9 @@ pub fn fork() -> io::Result<Forked> {
 }
 
 /// Its own session, the root directory, nothing on the standard streams.
+///
+/// # Errors
+/// If the process leads a group of processes, or `/dev/null` cannot be used.
 pub fn leave_terminal() -> Result<(), Errno> {
     rustix::process::setsid()?;
     // Only so that no mounted directory stays busy.

@@ -92,6 +92,9 @@ impl ServiceManager {
     }
 
     /// Says that this process is ready, and what it is doing: the protocol of sd_notify(3), one datagram of lines.
+    ///
+    /// # Errors
+    /// If the socket that the service manager named does not take it.
     pub fn ready(&self, status: &str) -> io::Result<()> {
         let address = match self.socket.as_bytes().strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,

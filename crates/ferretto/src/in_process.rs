@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use ferretto_host::{Admission, Host, PacketFlow, Port, Program};
 use ferretto_ipc::Stream;
 use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Token, monotonic_now};
-use ferretto_service::{LogLevel, MachineId, PriorityBoost};
+use ferretto_service::{MachineId, PriorityBoost};
 
-use crate::session::{Flow, Valve};
+use crate::session::{DataFlow, Valve};
 use crate::{clock, system};
 
 /// How long a turn may take, and the round that is under way then. The SDK's thread has other work, too.
@@ -94,8 +94,8 @@ impl InProcess {
         let service = self.clone();
         let valve = move |flow| {
             let flow = match flow {
-                Flow::Open => PacketFlow::Open,
-                Flow::Paused => PacketFlow::Paused,
+                DataFlow::Open => PacketFlow::Open,
+                DataFlow::Paused => PacketFlow::Paused,
             };
             service.lock().host.set_packet_flow(token, flow);
         };
@@ -191,10 +191,11 @@ impl Program for Surroundings {
         system::timezone_offset_minutes()
     }
 
-    fn log(&self, level: LogLevel, line: fmt::Arguments<'_>) {
-        if level == LogLevel::Warning {
-            self.warnings().push(line.to_string());
-        }
+    /// The application did not ask what its own service does.
+    fn info(&self, _: fmt::Arguments<'_>) {}
+
+    fn warning(&self, line: fmt::Arguments<'_>) {
+        self.warnings().push(line.to_string());
     }
 
     /// Whoever asked gets the reason as an error.

@@ -156,7 +156,7 @@ impl Connection {
         if !std::mem::replace(&mut self.rejection_told, true) {
             let pid = self.peer.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
             self.program
-                .warn(format_args!("rejected a call of a client{pid}: {why}"));
+                .warning(format_args!("rejected a call of a client{pid}: {why}"));
         }
         let mut reason = why.to_owned();
         bound_error(&mut reason);
@@ -197,13 +197,14 @@ impl Connection {
                 Ok(()) => {}
                 // Nothing of ours is; what a consumer or producer made us repeat may be.
                 Err(ReplyError::TooLarge(error)) if is_last => {
-                    self.program.warn(format_args!("{error}; the call is rejected"));
+                    self.program
+                        .warning(format_args!("{error}; the call is rejected"));
                     let _ = self.host.reply(to, Reply::rejected());
                 }
                 // A rejection would end the stream, and with it all that is yet to be said.
                 Err(ReplyError::TooLarge(error)) => {
                     self.program
-                        .warn(format_args!("{error}; it is left out of a stream of replies"));
+                        .warning(format_args!("{error}; it is left out of a stream of replies"));
                 }
                 Err(ReplyError::Full(error)) => {
                     self.closing.get_or_insert_with(|| error.to_string());

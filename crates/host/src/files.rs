@@ -257,7 +257,7 @@ mod tests {
     use std::time::Instant;
 
     use ferretto_ipc::Reactor;
-    use ferretto_service::{LogLevel, PriorityBoost};
+    use ferretto_service::PriorityBoost;
 
     use super::*;
 
@@ -275,7 +275,9 @@ mod tests {
             None
         }
 
-        fn log(&self, _: LogLevel, _: std::fmt::Arguments<'_>) {}
+        fn info(&self, _: std::fmt::Arguments<'_>) {}
+
+        fn warning(&self, _: std::fmt::Arguments<'_>) {}
 
         fn refused(&self, _: std::fmt::Arguments<'_>) {}
 

@@ -24,8 +24,8 @@ use ferretto_ipc::transport::{PeerCredentials, Stream};
 use ferretto_service::compression::Fit;
 use ferretto_service::ordered::OrderedMap;
 use ferretto_service::{
-    ConsumerId, Identity, MachineId, MemorySharing, Output, ProducerCommand, ProducerId, Service, SessionId,
-    SmbOrigin,
+    ConsumerId, Identity, LogLevel, MachineId, MemorySharing, Output, ProducerCommand, ProducerId, Service,
+    SessionId, SmbOrigin,
 };
 
 use crate::admission::Admission;
@@ -247,7 +247,7 @@ impl Host {
         while !self.writers.is_empty() {
             let Ok(done) = self.files.wait(patience()) else {
                 let count = self.writers.len();
-                self.program.warn(format_args!(
+                self.program.warning(format_args!(
                     "{count} trace files take no more data and are cut short"
                 ));
                 break;
@@ -327,14 +327,14 @@ impl Host {
                 pid: None,
             }),
             Err(error) => {
-                self.program.warn(format_args!("{error}"));
+                self.program.warning(format_args!("{error}"));
                 stream.hang_up();
                 return None;
             }
         };
         if let Err(turned_away) = self.admission.enter(peer.uid) {
             if let Some(line) = turned_away.line {
-                self.program.warn(format_args!("{line}"));
+                self.program.warning(format_args!("{line}"));
             }
             stream.hang_up();
             return None;
@@ -342,7 +342,7 @@ impl Host {
         let token = self.next_token();
         if let Err(error) = self.reactor.register(&stream, token, Interest::Readable) {
             self.admission.leave(peer.uid);
-            self.program.warn(format_args!("{error}"));
+            self.program.warning(format_args!("{error}"));
             stream.hang_up();
             return None;
         }
@@ -565,7 +565,8 @@ impl Host {
                         .file_copied(to, Err("it is closed".into()), turn.now()),
                 },
                 Output::AbandonFile(session) => drop(self.writers.remove(&session)),
-                Output::Log(level, line) => self.program.log(level, format_args!("{line}")),
+                Output::Log(LogLevel::Info, line) => self.program.info(format_args!("{line}")),
+                Output::Log(LogLevel::Warning, line) => self.program.warning(format_args!("{line}")),
             }
         }
     }
@@ -638,7 +639,7 @@ impl Host {
             // The session ends with the first batch, which finds no file.
             Err(error) => self
                 .program
-                .warn(format_args!("cannot start the thread of a trace file: {error}")),
+                .warning(format_args!("cannot start the thread of a trace file: {error}")),
         }
     }
 

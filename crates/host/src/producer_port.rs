@@ -224,7 +224,7 @@ impl ProducerLink {
                     true
                 }
                 Err(reason) => {
-                    turn.program().warn(format_args!(
+                    turn.program().warning(format_args!(
                         "the shared memory that producer {name:?} offers is not used: {reason}; it gets some of ours"
                     ));
                     false

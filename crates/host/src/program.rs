@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferretto_service::{LogLevel, PriorityBoost};
+use ferretto_service::PriorityBoost;
 
 /// The program around a [`Host`](crate::Host). All of its methods but [`file_thread_begins`](Program::file_thread_begins) are called on
 /// the host's thread.
@@ -13,8 +13,11 @@ pub trait Program: Send + Sync {
     /// How many minutes local time is ahead of UTC now, if that is known.
     fn local_time_offset(&self) -> Option<i32>;
 
-    /// Takes a line for whoever watches the program. Clients can cause as many as they like.
-    fn log(&self, level: LogLevel, line: fmt::Arguments<'_>);
+    /// Logs something that is in order. Clients can cause as many such lines as they like, and as many warnings.
+    fn info(&self, line: fmt::Arguments<'_>);
+
+    /// Logs that somebody will miss something.
+    fn warning(&self, line: fmt::Arguments<'_>);
 
     /// Takes a line about a request that was refused. Its client is told the same.
     fn refused(&self, line: fmt::Arguments<'_>);
@@ -27,11 +30,4 @@ pub trait Program: Send + Sync {
 
     /// Called first in each thread that writes a trace file. The thread has inherited the priority of the host's.
     fn file_thread_begins(&self);
-}
-
-impl dyn Program + '_ {
-    /// Somebody will miss something.
-    pub(crate) fn warn(&self, line: fmt::Arguments<'_>) {
-        self.log(LogLevel::Warning, line);
-    }
 }

@@ -128,7 +128,7 @@ impl RelayLink {
                     self.id = Some(id.ok_or("there are as many relays of other machines as may be")?);
                 }
                 Machine::Host | Machine::Undeclared if !std::mem::replace(&mut self.told, true) => {
-                    turn.program().warn(format_args!(
+                    turn.program().warning(format_args!(
                         "a relay is taken to be on this machine, and what it says of its clocks is ignored: relays of other \
                          machines connect over TCP or vsock, and declare which machine they are on"
                     ));

@@ -28,7 +28,7 @@ use ferretto_proto::messages::{
     CloneSessionRequest, DataSourceConfig, DataSourceDescriptor, Message, TestEvent, Trace, TraceConfig,
     TracePacket, priority_boost_config, trace_packet,
 };
-use ferretto_service::{LogLevel, MachineId, PriorityBoost};
+use ferretto_service::{MachineId, PriorityBoost};
 use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -45,8 +45,12 @@ impl Program for Tests {
         Some(90)
     }
 
-    fn log(&self, level: LogLevel, line: Arguments<'_>) {
-        eprintln!("{level:?} {line}");
+    fn info(&self, line: Arguments<'_>) {
+        eprintln!("in order: {line}");
+    }
+
+    fn warning(&self, line: Arguments<'_>) {
+        eprintln!("warning: {line}");
     }
 
     fn refused(&self, line: Arguments<'_>) {

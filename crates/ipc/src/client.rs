@@ -262,6 +262,9 @@ impl ClientConnection {
 
     /// Asks the host for the methods of `service`. [`ClientEvent::Bound`] or [`ClientEvent::BindFailed`] follows;
     /// calls can be made right away.
+    ///
+    /// # Errors
+    /// If the service's name is larger than a frame, or so much is waiting to be sent that the request has no room.
     pub fn bind(&mut self, service: &str) -> Result<ServiceHandle, InvokeError> {
         let handle = ServiceHandle(self.bindings.len());
         let request_id = self.last_request_id + 1;
@@ -287,6 +290,9 @@ impl ClientConnection {
     }
 
     /// Calls a method. On an error nothing was sent and no event follows.
+    ///
+    /// # Errors
+    /// If the arguments are larger than a frame, or so much is waiting to be sent that the call has no room.
     pub fn invoke(&mut self, service: ServiceHandle, call: Call) -> Result<CallId, InvokeError> {
         if call.arguments.len() > MAX_PAYLOAD {
             return Err(PayloadTooLarge {
@@ -321,6 +327,9 @@ impl ClientConnection {
     }
 
     /// Declares whom a relay speaks for. Hosts heed it only on connections other than Unix sockets, and only the first.
+    ///
+    /// # Errors
+    /// If the identity is larger than a frame, or so much is waiting to be sent that it has no room.
     pub fn set_peer_identity(&mut self, identity: &PeerIdentity) -> Result<(), InvokeError> {
         Ok(self.outgoing.push(wire_protocol::set_peer_identity(identity)?)?)
     }
@@ -344,6 +353,9 @@ impl ClientConnection {
 
     /// The next event, or `None` when there is none for now. A violation, told once, ends the connection: what is
     /// outstanding fails, as the next calls say.
+    ///
+    /// # Errors
+    /// If the host sent something that is no frame, or one that is too large.
     pub fn next_event(&mut self) -> Result<Option<ClientEvent<'_>>, Violation> {
         loop {
             if let Some(event) = self.local.pop_front() {

@@ -161,6 +161,9 @@ impl FrameDecoder {
 
     /// The next complete frame. Empty ones, which upstream ignores, are skipped. After an error the decoder
     /// has lost its place and the connection must be closed.
+    ///
+    /// # Errors
+    /// If a frame announces more bytes than one may have.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, Violation> {
         loop {
             let waiting = &self.buffer[self.consumed..];

@@ -265,6 +265,9 @@ impl HostConnection {
 
     /// The next call, or `None` when there is none for now: more bytes are needed, the turn is over, or the client has
     /// to read its replies first.
+    ///
+    /// # Errors
+    /// If the client broke a rule of the protocol. The connection must be closed then.
     pub fn next_request(&mut self) -> Result<Option<Request<'_>>, Violation> {
         loop {
             if self.turn_is_over() || self.is_congested() {
@@ -287,6 +290,9 @@ impl HostConnection {
     ///
     /// When the queue is full the reply is lost, and so the connection should be closed; replies of a stream can be
     /// held back instead while [`outgoing_room`](Self::outgoing_room) says so.
+    ///
+    /// # Errors
+    /// If the reply is larger than a frame, or the queue is full.
     pub fn reply(&mut self, to: ReplyTo, reply: Reply) -> Result<(), ReplyError> {
         if to.wanted == ReplyWanted::No {
             return Ok(());

@@ -404,6 +404,9 @@ impl AsFd for Reactor {
 
 impl Reactor {
     /// A loop that watches nothing yet.
+    ///
+    /// # Errors
+    /// If the system gives no descriptor for the loop.
     pub fn new() -> Result<Reactor, ReactorError> {
         let create = |what| {
             move |source: Errno| ReactorError::Create {
@@ -430,6 +433,9 @@ impl Reactor {
     }
 
     /// Starts watching a descriptor. Deregister it before it is closed.
+    ///
+    /// # Errors
+    /// If the token is the loop's own, or the system cannot watch the descriptor.
     pub fn register(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), ReactorError> {
         if token.0 >= BOOT_ALARM {
             return Err(ReactorError::ReservedToken(token));
@@ -439,12 +445,18 @@ impl Reactor {
     }
 
     /// Changes what to wait for on a watched descriptor.
+    ///
+    /// # Errors
+    /// If the descriptor is not watched.
     pub fn reregister(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), ReactorError> {
         epoll::modify(&self.epoll, fd, EventData::new_u64(token.0), interest.flags())
             .map_err(|source| ReactorError::Watch { token, source })
     }
 
     /// Stops watching a descriptor.
+    ///
+    /// # Errors
+    /// If the descriptor is not watched.
     pub fn deregister(&self, fd: impl AsFd, token: Token) -> Result<(), ReactorError> {
         epoll::delete(&self.epoll, fd).map_err(|source| ReactorError::Watch { token, source })
     }
@@ -458,6 +470,9 @@ impl Reactor {
 
     /// Sleeps until something happens or one of the deadlines has passed, and says in `events` what did: nothing, when
     /// it was a deadline.
+    ///
+    /// # Errors
+    /// If the system refuses to set the timer or to wait.
     pub fn wait(&mut self, events: &mut Events, deadlines: impl Into<Deadlines>) -> Result<(), ReactorError> {
         events.clear();
         let Deadlines { monotonic, boot } = deadlines.into();

@@ -51,22 +51,34 @@ enum Place {
 }
 
 /// Every address on which a service awaits producers, in order; never empty.
+///
+/// # Errors
+/// If an environment variable that names it holds no address.
 pub fn producer_addresses() -> Result<Vec<Address>, SocketNameError> {
     resolve_producers(variable(PRODUCER_SOCK_NAME)?, place)
 }
 
 /// The address at which a producer looks for the service: the first of [`producer_addresses`].
+///
+/// # Errors
+/// If an environment variable that names it holds no address.
 pub fn producer_address() -> Result<Address, SocketNameError> {
     let mut addresses = producer_addresses()?;
     Ok(addresses.swap_remove(0))
 }
 
 /// The address on which a service awaits consumers and where they look for it.
+///
+/// # Errors
+/// If an environment variable that names it holds no address.
 pub fn consumer_address() -> Result<Address, SocketNameError> {
     resolve_consumer(variable(CONSUMER_SOCK_NAME)?, place)
 }
 
 /// The relay address, when one is configured.
+///
+/// # Errors
+/// If an environment variable that names it holds no address.
 pub fn relay_address() -> Result<Option<Address>, SocketNameError> {
     match variable(RELAY_SOCK_NAME)? {
         Some(name) if !name.is_empty() => parse(RELAY_SOCK_NAME, &name).map(Some),

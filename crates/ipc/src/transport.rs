@@ -231,11 +231,17 @@ pub struct Listener {
 impl Listener {
     /// Listens on `address`. A socket file that a dead service left there is replaced. Where somebody listens it is an error, and
     /// so is a file of another kind; upstream takes the name in either case. The mode of the new file is left to the umask.
+    ///
+    /// # Errors
+    /// If somebody listens there, or may; if the address cannot be looked up or listened on.
     pub fn bind(address: &Address) -> Result<Listener, TransportError> {
         Listener::listen(address, None)
     }
 
     /// Likewise, with this group and mode for the socket file, which it has before anybody can connect.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind), and if the file cannot get that group or mode.
     pub fn bind_with(address: &Address, permissions: &SocketPermissions) -> Result<Listener, TransportError> {
         Listener::listen(address, Some(permissions))
     }
@@ -288,6 +294,9 @@ impl Listener {
     }
 
     /// Takes over a socket that is already bound, for example by systemd. Its file, if it has one, belongs to whoever bound it.
+    ///
+    /// # Errors
+    /// If the descriptor is no socket of a kind that we know, or cannot be made one that does not wait.
     pub fn from_fd(fd: OwnedFd) -> Result<Listener, TransportError> {
         let kind = adopt(&fd)?;
         rustix::net::listen(&fd, BACKLOG).map_err(TransportError::Adopt)?;
@@ -298,6 +307,9 @@ impl Listener {
     ///
     /// Out of descriptors (`EMFILE`) is an error that stays until some are closed: stop watching the listener
     /// for a while, rather than trying again at once.
+    ///
+    /// # Errors
+    /// If the system has none to give: out of descriptors, above all.
     pub fn accept(&self) -> Result<Option<Stream>, TransportError> {
         loop {
             match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -381,6 +393,9 @@ pub struct Stream {
 impl Stream {
     /// Starts a connection to `address`. A network connection may still fail later, on the first
     /// [`recv`](Stream::recv) or [`flush`](Stream::flush).
+    ///
+    /// # Errors
+    /// If the address cannot be looked up, or nobody listens there.
     pub fn connect(address: &Address) -> Result<Stream, TransportError> {
         let failed = |source| TransportError::Connect {
             address: address.clone(),
@@ -405,6 +420,9 @@ impl Stream {
     }
 
     /// Takes over a connected socket.
+    ///
+    /// # Errors
+    /// If the descriptor is no socket of a kind that we know, or cannot be made one that does not wait.
     pub fn from_fd(fd: OwnedFd) -> Result<Stream, TransportError> {
         let kind = adopt(&fd)?;
         Ok(Stream {
@@ -415,6 +433,9 @@ impl Stream {
     }
 
     /// Two connected Unix sockets.
+    ///
+    /// # Errors
+    /// If the system is out of descriptors.
     pub fn pair() -> Result<(Stream, Stream), TransportError> {
         let (a, b) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -432,6 +453,9 @@ impl Stream {
     }
 
     /// Who is at the other end, where the kernel vouches for it: on Unix sockets.
+    ///
+    /// # Errors
+    /// If the system does not tell.
     pub fn peer_credentials(&self) -> Result<Option<PeerCredentials>, TransportError> {
         match self.kind {
             Kind::Unix => sys::peer_credentials(self.fd.as_fd())
@@ -458,6 +482,9 @@ impl Stream {
 
     /// Reads once into `buffer`, which must not be empty. A descriptor that came beside these bytes is put
     /// into `fd`; when several came, the first is kept and the rest are closed, as upstream does.
+    ///
+    /// # Errors
+    /// If the socket fails, or descriptors that came were cut off for want of room.
     pub fn recv(&mut self, buffer: &mut [u8], fd: &mut Option<PassedFd>) -> Result<Received, TransportError> {
         debug_assert!(
             !buffer.is_empty(),
@@ -499,6 +526,9 @@ impl Stream {
 
     /// Reads into `connection` until the socket is drained or the connection has enough. `scratch` is where the bytes
     /// pass through; one buffer of up to [`MAX_FRAME`](crate::frame::MAX_FRAME) bytes can serve all sockets of a loop.
+    ///
+    /// # Errors
+    /// If the socket fails, as for [`recv`](Self::recv).
     pub fn read_into(
         &mut self,
         connection: &mut impl Connection,
@@ -516,6 +546,9 @@ impl Stream {
     }
 
     /// Writes from `queue` until it is empty or the socket is full.
+    ///
+    /// # Errors
+    /// If the socket fails: the other end is closed, most often.
     pub fn flush(&mut self, queue: &mut OutgoingQueue) -> Result<Flushed, TransportError> {
         if queue.is_empty() {
             return Ok(Flushed::All);

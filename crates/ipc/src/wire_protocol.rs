@@ -2,28 +2,23 @@
 //! payload without copying that.
 //!
 //! Called by [`crate::host`] and [`crate::client`]. The generated type of `ferretto-proto` would copy every
-//! payload once more in each direction; a test holds this codec against it.
+//! payload once more in each direction; a test holds this codec against it. Frames without a payload have no such
+//! cost, so generated writers write these. The field numbers are the generated ones too.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
+use ferretto_proto::write::IPCFrame;
+use ferretto_proto::write::ipc_frame::bind_service_reply::MethodInfo;
+use ferretto_proto::write::ipc_frame::{
+    BindService, BindServiceReply, InvokeMethod, InvokeMethodReply, RequestError, SetPeerIdentity,
+};
 use ferretto_wire::{Reader, Value, WireError, Writer};
 
 use crate::frame::{Head, OutgoingFrame, PayloadTooLarge};
 
 #[cfg(test)]
 mod tests;
-
-/// Field numbers of `IPCFrame`.
-mod field {
-    pub(super) const REQUEST_ID: u32 = 2;
-    pub(super) const BIND_SERVICE: u32 = 3;
-    pub(super) const BIND_SERVICE_REPLY: u32 = 4;
-    pub(super) const INVOKE_METHOD: u32 = 5;
-    pub(super) const INVOKE_METHOD_REPLY: u32 = 6;
-    pub(super) const REQUEST_ERROR: u32 = 7;
-    pub(super) const SET_PEER_IDENTITY: u32 = 8;
-}
 
 /// A decoded frame. Texts are lossy where they are not UTF-8; payloads are ranges of the frame's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,15 +81,21 @@ impl Message {
         for field in Reader::new(bytes) {
             let field = field?;
             match (field.number, field.value) {
-                (field::REQUEST_ID, Value::Varint(id)) => message.request_id = id,
-                (field::BIND_SERVICE, Value::Bytes(inner)) => message.body = decode_bind_service(inner)?,
-                (field::BIND_SERVICE_REPLY, Value::Bytes(inner)) => message.body = decode_bind_reply(inner)?,
-                (field::INVOKE_METHOD, Value::Bytes(inner)) => message.body = decode_invoke(bytes, inner)?,
-                (field::INVOKE_METHOD_REPLY, Value::Bytes(inner)) => {
+                (IPCFrame::REQUEST_ID, Value::Varint(id)) => message.request_id = id,
+                (IPCFrame::MSG_BIND_SERVICE, Value::Bytes(inner)) => {
+                    message.body = decode_bind_service(inner)?
+                }
+                (IPCFrame::MSG_BIND_SERVICE_REPLY, Value::Bytes(inner)) => {
+                    message.body = decode_bind_reply(inner)?
+                }
+                (IPCFrame::MSG_INVOKE_METHOD, Value::Bytes(inner)) => {
+                    message.body = decode_invoke(bytes, inner)?
+                }
+                (IPCFrame::MSG_INVOKE_METHOD_REPLY, Value::Bytes(inner)) => {
                     message.body = decode_invoke_reply(bytes, inner)?;
                 }
-                (field::REQUEST_ERROR, Value::Bytes(inner)) => message.body = decode_error(inner)?,
-                (field::SET_PEER_IDENTITY, Value::Bytes(inner)) => message.body = decode_identity(inner)?,
+                (IPCFrame::MSG_REQUEST_ERROR, Value::Bytes(inner)) => message.body = decode_error(inner)?,
+                (IPCFrame::SET_PEER_IDENTITY, Value::Bytes(inner)) => message.body = decode_identity(inner)?,
                 _ => {}
             }
         }
@@ -105,7 +106,7 @@ impl Message {
 fn decode_bind_service(bytes: &[u8]) -> Result<Body, WireError> {
     let mut service = String::new();
     for field in Reader::new(bytes) {
-        if let (1, Value::Bytes(name)) = number_and_value(field?) {
+        if let (BindService::SERVICE_NAME, Value::Bytes(name)) = number_and_value(field?) {
             service = text(name);
         }
     }
@@ -116,9 +117,9 @@ fn decode_bind_reply(bytes: &[u8]) -> Result<Body, WireError> {
     let (mut success, mut service_id, mut methods) = (false, 0, Vec::new());
     for field in Reader::new(bytes) {
         match number_and_value(field?) {
-            (1, Value::Varint(value)) => success = value != 0,
-            (2, Value::Varint(value)) => service_id = value as u32,
-            (3, Value::Bytes(method)) => methods.push(decode_method(method)?),
+            (BindServiceReply::SUCCESS, Value::Varint(value)) => success = value != 0,
+            (BindServiceReply::SERVICE_ID, Value::Varint(value)) => service_id = value as u32,
+            (BindServiceReply::METHODS, Value::Bytes(method)) => methods.push(decode_method(method)?),
             _ => {}
         }
     }
@@ -133,8 +134,8 @@ fn decode_method(bytes: &[u8]) -> Result<(u32, String), WireError> {
     let (mut id, mut name) = (0, String::new());
     for field in Reader::new(bytes) {
         match number_and_value(field?) {
-            (1, Value::Varint(value)) => id = value as u32,
-            (2, Value::Bytes(value)) => name = text(value),
+            (MethodInfo::ID, Value::Varint(value)) => id = value as u32,
+            (MethodInfo::NAME, Value::Bytes(value)) => name = text(value),
             _ => {}
         }
     }
@@ -145,10 +146,10 @@ fn decode_invoke(frame: &[u8], bytes: &[u8]) -> Result<Body, WireError> {
     let (mut service_id, mut method_id, mut arguments, mut drop_reply) = (0, 0, 0..0, false);
     for field in Reader::new(bytes) {
         match number_and_value(field?) {
-            (1, Value::Varint(value)) => service_id = value as u32,
-            (2, Value::Varint(value)) => method_id = value as u32,
-            (3, Value::Bytes(value)) => arguments = range_within(frame, value),
-            (4, Value::Varint(value)) => drop_reply = value != 0,
+            (InvokeMethod::SERVICE_ID, Value::Varint(value)) => service_id = value as u32,
+            (InvokeMethod::METHOD_ID, Value::Varint(value)) => method_id = value as u32,
+            (InvokeMethod::ARGS_PROTO, Value::Bytes(value)) => arguments = range_within(frame, value),
+            (InvokeMethod::DROP_REPLY, Value::Varint(value)) => drop_reply = value != 0,
             _ => {}
         }
     }
@@ -164,9 +165,9 @@ fn decode_invoke_reply(frame: &[u8], bytes: &[u8]) -> Result<Body, WireError> {
     let (mut success, mut has_more, mut reply) = (false, false, 0..0);
     for field in Reader::new(bytes) {
         match number_and_value(field?) {
-            (1, Value::Varint(value)) => success = value != 0,
-            (2, Value::Varint(value)) => has_more = value != 0,
-            (3, Value::Bytes(value)) => reply = range_within(frame, value),
+            (InvokeMethodReply::SUCCESS, Value::Varint(value)) => success = value != 0,
+            (InvokeMethodReply::HAS_MORE, Value::Varint(value)) => has_more = value != 0,
+            (InvokeMethodReply::REPLY_PROTO, Value::Bytes(value)) => reply = range_within(frame, value),
             _ => {}
         }
     }
@@ -180,7 +181,7 @@ fn decode_invoke_reply(frame: &[u8], bytes: &[u8]) -> Result<Body, WireError> {
 fn decode_error(bytes: &[u8]) -> Result<Body, WireError> {
     let mut error = String::new();
     for field in Reader::new(bytes) {
-        if let (1, Value::Bytes(value)) = number_and_value(field?) {
+        if let (RequestError::ERROR, Value::Bytes(value)) = number_and_value(field?) {
             error = text(value);
         }
     }
@@ -191,10 +192,10 @@ fn decode_identity(bytes: &[u8]) -> Result<Body, WireError> {
     let mut identity = PeerIdentity::default();
     for field in Reader::new(bytes) {
         match number_and_value(field?) {
-            (1, Value::Varint(value)) => identity.pid = value as i32,
-            (2, Value::Varint(value)) => identity.uid = value as i32,
-            (3, Value::Bytes(value)) => identity.machine_id_hint = text(value),
-            (4, Value::Bytes(value)) => identity.machine_name = text(value),
+            (SetPeerIdentity::PID, Value::Varint(value)) => identity.pid = value as i32,
+            (SetPeerIdentity::UID, Value::Varint(value)) => identity.uid = value as i32,
+            (SetPeerIdentity::MACHINE_ID_HINT, Value::Bytes(value)) => identity.machine_id_hint = text(value),
+            (SetPeerIdentity::MACHINE_NAME, Value::Bytes(value)) => identity.machine_name = text(value),
             _ => {}
         }
     }
@@ -218,10 +219,10 @@ fn range_within(whole: &[u8], part: &[u8]) -> Range<usize> {
 /// A request for the methods of a service.
 pub(crate) fn bind_service(request_id: u64, service: &str) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Writer::new();
-    inner.bytes_field(1, service.as_bytes());
+    BindService::new(&mut inner).service_name(service);
     frame(
         request_id,
-        field::BIND_SERVICE,
+        IPCFrame::MSG_BIND_SERVICE,
         Head::new(),
         inner.as_slice().to_vec(),
         None,
@@ -235,18 +236,17 @@ pub(crate) fn bind_service_reply<'a>(
 ) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Writer::new();
     if let Some((service_id, methods)) = service {
-        inner.varint_field(1, 1);
-        inner.varint_field(2, u64::from(service_id));
+        let mut reply = BindServiceReply::new(&mut inner);
+        reply.success(true).service_id(service_id);
         for (id, name) in methods {
-            inner.nested(3, |method| {
-                method.varint_field(1, u64::from(id));
-                method.bytes_field(2, name.as_bytes());
+            reply.methods(|method| {
+                method.id(id).name(name);
             });
         }
     }
     frame(
         request_id,
-        field::BIND_SERVICE_REPLY,
+        IPCFrame::MSG_BIND_SERVICE_REPLY,
         Head::new(),
         inner.as_slice().to_vec(),
         None,
@@ -263,11 +263,11 @@ pub(crate) fn invoke_method(
     fd: Option<OwnedFd>,
 ) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Head::new();
-    inner.varint_field(1, u64::from(service_id));
-    inner.varint_field(2, u64::from(method_id));
-    inner.varint_field(4, u64::from(drop_reply));
-    inner.length_delimited(3, arguments.len());
-    frame(request_id, field::INVOKE_METHOD, inner, arguments, fd)
+    inner.varint_field(InvokeMethod::SERVICE_ID, u64::from(service_id));
+    inner.varint_field(InvokeMethod::METHOD_ID, u64::from(method_id));
+    inner.varint_field(InvokeMethod::DROP_REPLY, u64::from(drop_reply));
+    inner.length_delimited(InvokeMethod::ARGS_PROTO, arguments.len());
+    frame(request_id, IPCFrame::MSG_INVOKE_METHOD, inner, arguments, fd)
 }
 
 /// The answer to a call.
@@ -278,24 +278,24 @@ pub(crate) fn invoke_method_reply(
     fd: Option<OwnedFd>,
 ) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Head::new();
-    inner.varint_field(1, 1);
-    inner.varint_field(2, u64::from(has_more));
-    inner.length_delimited(3, reply.len());
-    frame(request_id, field::INVOKE_METHOD_REPLY, inner, reply, fd)
+    inner.varint_field(InvokeMethodReply::SUCCESS, 1);
+    inner.varint_field(InvokeMethodReply::HAS_MORE, u64::from(has_more));
+    inner.length_delimited(InvokeMethodReply::REPLY_PROTO, reply.len());
+    frame(request_id, IPCFrame::MSG_INVOKE_METHOD_REPLY, inner, reply, fd)
 }
 
 /// The answer to a call that failed. The reason, unless it is empty, stands in the place of the reply, which upstream's clients do not look
 /// at then.
 pub(crate) fn rejection(request_id: u64, reason: String) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Head::new();
-    inner.varint_field(1, 0);
-    inner.varint_field(2, 0);
+    inner.varint_field(InvokeMethodReply::SUCCESS, 0);
+    inner.varint_field(InvokeMethodReply::HAS_MORE, 0);
     if !reason.is_empty() {
-        inner.length_delimited(3, reason.len());
+        inner.length_delimited(InvokeMethodReply::REPLY_PROTO, reason.len());
     }
     frame(
         request_id,
-        field::INVOKE_METHOD_REPLY,
+        IPCFrame::MSG_INVOKE_METHOD_REPLY,
         inner,
         reason.into_bytes(),
         None,
@@ -305,10 +305,10 @@ pub(crate) fn rejection(request_id: u64, reason: String) -> Result<OutgoingFrame
 /// The answer to something that is no request.
 pub(crate) fn request_error(request_id: u64, error: &str) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Writer::new();
-    inner.bytes_field(1, error.as_bytes());
+    RequestError::new(&mut inner).error(error);
     frame(
         request_id,
-        field::REQUEST_ERROR,
+        IPCFrame::MSG_REQUEST_ERROR,
         Head::new(),
         inner.as_slice().to_vec(),
         None,
@@ -318,13 +318,14 @@ pub(crate) fn request_error(request_id: u64, error: &str) -> Result<OutgoingFram
 /// What a relay says before it forwards a producer's frames.
 pub(crate) fn set_peer_identity(identity: &PeerIdentity) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Writer::new();
-    inner.varint_field(1, i64::from(identity.pid) as u64);
-    inner.varint_field(2, i64::from(identity.uid) as u64);
-    inner.bytes_field(3, identity.machine_id_hint.as_bytes());
-    inner.bytes_field(4, identity.machine_name.as_bytes());
+    SetPeerIdentity::new(&mut inner)
+        .pid(identity.pid)
+        .uid(identity.uid)
+        .machine_id_hint(&identity.machine_id_hint)
+        .machine_name(&identity.machine_name);
     frame(
         0,
-        field::SET_PEER_IDENTITY,
+        IPCFrame::SET_PEER_IDENTITY,
         Head::new(),
         inner.as_slice().to_vec(),
         None,
@@ -340,7 +341,7 @@ fn frame(
     fd: Option<OwnedFd>,
 ) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut head = Head::new();
-    head.varint_field(field::REQUEST_ID, request_id);
+    head.varint_field(IPCFrame::REQUEST_ID, request_id);
     head.length_delimited(number, inner.fields_len() + payload.len());
     head.append(&inner);
     OutgoingFrame::new(head, payload, fd)

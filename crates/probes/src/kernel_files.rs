@@ -97,13 +97,13 @@ pub(crate) fn read_from_start(file: impl AsFd, end: End, buffer: &mut Vec<u8>) -
 
 /// Bytes that [`for_each_line`] reads at most. `/proc/cpuinfo` has some KiB for each CPU, `/proc/interrupts` a number for
 /// each CPU on the line of each interrupt: tens of MiB on the largest machines.
-const LONGEST_FILE: u64 = 64 << 20;
+const MOST_BYTES_BY_LINE: u64 = 64 << 20;
 
 /// Calls `each` with every line of a file that grows with the machine, of which only one line is in memory at a time.
-/// The file is cut off at `LONGEST_FILE`; a line that has no end, as one that is cut off, is none.
+/// The file is cut off at `MOST_BYTES_BY_LINE`; a line that has no end, as one that is cut off, is none.
 pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let file = File::from(open_file_at(CWD, path)?);
-    let mut file = BufReader::new(file.take(LONGEST_FILE));
+    let mut file = BufReader::new(file.take(MOST_BYTES_BY_LINE));
     let mut line = Vec::new();
     while file.read_until(b'\n', &mut line)? > 0 {
         if let Some(line) = line.strip_suffix(b"\n") {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ferretto_client::data_source::ConnectionId;
 use ferretto_client::runtime::probe::Probes;
-use ferretto_client::runtime::{ConnectionOptions, MemoryOptions, Program, Runtime};
+use ferretto_client::runtime::{ConnectionOptions, MemoryOptions, ProducerProgram, Runtime};
 
 use crate::ftrace::instances::{Ftrace, TracefsPolicy};
 use crate::ftrace::restore::JournalDir;
@@ -41,7 +41,7 @@ pub fn connection(id: ConnectionId, sdk_version: &str) -> ConnectionOptions {
 /// Offers all data sources. Gives `linux.ftrace`, which has descriptors to be watched.
 pub fn add_sources(
     runtime: &mut Runtime,
-    program: &Arc<dyn Program>,
+    program: &Arc<dyn ProducerProgram>,
     journal_dir: Option<JournalDir>,
     tracefs: TracefsPolicy,
 ) -> Arc<Ftrace> {

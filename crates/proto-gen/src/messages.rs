@@ -12,17 +12,11 @@ use buffa_codegen::generated::descriptor::{
 };
 
 use crate::names::{camel_case, field as field_name, module, rust_path};
-use crate::prune::full_name;
+use crate::prune::{
+    ENUM_VALUE, FILE_ENUM, FILE_MESSAGE, MESSAGE_ENUM, MESSAGE_FIELD, MESSAGE_NESTED, full_name,
+};
 use crate::selection::{MESSAGES, NUMBERED, ONLY_IN_TRACES, WRITERS};
 use crate::{Error, Output, prune};
-
-// Field numbers in descriptor.proto: the steps of a `SourceCodeInfo.Location.path`.
-const FILE_MESSAGE: i32 = 4;
-const FILE_ENUM: i32 = 5;
-const MESSAGE_FIELD: i32 = 2;
-const MESSAGE_NESTED: i32 = 3;
-const MESSAGE_ENUM: i32 = 4;
-const ENUM_VALUE: i32 = 2;
 
 const UNKNOWN: &str = "&mut self.unknown_fields";
 

@@ -13,13 +13,15 @@ use buffa_codegen::generated::descriptor::{
 use crate::Error;
 use crate::selection::Selection;
 
-// Field numbers in descriptor.proto: the steps of a `SourceCodeInfo.Location.path`.
-const FILE_MESSAGE: i32 = 4;
-const FILE_ENUM: i32 = 5;
-const MESSAGE_FIELD: i32 = 2;
-const MESSAGE_NESTED: i32 = 3;
-const MESSAGE_ENUM: i32 = 4;
+// Field numbers in descriptor.proto: the steps of a `SourceCodeInfo.Location.path`. Typed by hand, because this crate generates the
+// constants that all others use.
+pub(crate) const FILE_MESSAGE: i32 = 4;
+pub(crate) const FILE_ENUM: i32 = 5;
+pub(crate) const MESSAGE_FIELD: i32 = 2;
+pub(crate) const MESSAGE_NESTED: i32 = 3;
+pub(crate) const MESSAGE_ENUM: i32 = 4;
 const MESSAGE_ONEOF: i32 = 8;
+pub(crate) const ENUM_VALUE: i32 = 2;
 
 /// What `selection` keeps of `files`; files left without a declaration disappear.
 ///

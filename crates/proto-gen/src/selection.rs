@@ -92,6 +92,9 @@ pub const MESSAGES: Selection = Selection {
         // Bits of fields that are plain numbers.
         ".perfetto.protos.TracePacket.SequenceFlags",
         ".perfetto.protos.TracePacket.DataLossReason",
+        // Numbers in descriptors.
+        ".perfetto.protos.FieldDescriptorProto.Label",
+        ".perfetto.protos.FieldDescriptorProto.Type",
     ],
     without: &[
         ".perfetto.protos.DataSourceConfig.inode_file_config",
@@ -188,15 +191,19 @@ pub const TEXT: Selection = Selection {
     without: &[],
 };
 
-/// Typed writers for packets on their way into a trace, and for the frames that are sent most.
+/// Typed writers for packets on their way into a trace, for the frames that are sent most, and for descriptors, which are read field by
+/// field too.
 pub const WRITERS: Selection = Selection {
     roots: &[
         ".perfetto.protos.Trace",
         ".perfetto.protos.IPCFrame",
         ".perfetto.protos.CommitDataRequest",
         ".perfetto.protos.ReadBuffersResponse",
+        ".perfetto.protos.FileDescriptorSet",
     ],
     without: &[
+        ".perfetto.protos.FieldOptions.uninterpreted_option",
+        ".perfetto.protos.OneofDescriptorProto.options",
         // Passed on as bytes that somebody else encoded.
         ".perfetto.protos.TracePacket.trace_config",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.program",

@@ -91,6 +91,7 @@ fn rewritten(
 
 #[cfg(test)]
 mod tests {
+    use super::tracing_service_state::DataSource;
     use super::*;
     use crate::messages::TrackEventCategory;
 
@@ -100,20 +101,20 @@ mod tests {
             DataSourceDescriptor::TRACK_EVENT_DESCRIPTOR,
             track_event_descriptor,
         );
-        descriptor.bytes_field(1, name.as_bytes());
-        descriptor.varint_field(9, 1);
+        descriptor.bytes_field(DataSourceDescriptor::NAME, name.as_bytes());
+        descriptor.varint_field(DataSourceDescriptor::NO_FLUSH, 1);
         descriptor.into_vec()
     }
 
     fn state(descriptors: &[Vec<u8>]) -> Vec<u8> {
         let mut state = Writer::new();
         for descriptor in descriptors {
-            state.nested(2, |source| {
-                source.bytes_field(1, descriptor);
-                source.varint_field(2, 7);
+            state.nested(TracingServiceState::DATA_SOURCES, |source| {
+                source.bytes_field(DataSource::DS_DESCRIPTOR, descriptor);
+                source.varint_field(DataSource::PRODUCER_ID, 7);
             });
         }
-        state.bytes_field(5, b"a service");
+        state.bytes_field(TracingServiceState::TRACING_SERVICE_VERSION, b"a service");
         state.into_vec()
     }
 

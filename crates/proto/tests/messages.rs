@@ -1,6 +1,7 @@
 //! What the generated messages promise: nothing that a peer sent is lost by decoding and encoding again.
 
 use ferretto_proto::messages::{DataSourceConfig, Message, TraceConfig, trace_config};
+use ferretto_wire::push_varint;
 
 /// `DataSourceConfig { name: "x", android_log_config (107) { 0x08 0x01 }, field 70000: varint 5 }`: one field whose
 /// message has no Rust struct, one that no schema knows.
@@ -42,12 +43,7 @@ fn hostile_nesting_is_refused_without_a_stack_overflow() {
     let mut bytes = Vec::new();
     for _ in 0..10_000 {
         let mut outer = vec![0x62];
-        let mut length = bytes.len();
-        while length > 0x7f {
-            outer.push(length as u8 | 0x80);
-            length >>= 7;
-        }
-        outer.push(length as u8);
+        push_varint(&mut outer, bytes.len() as u64);
         outer.extend_from_slice(&bytes);
         bytes = outer;
     }

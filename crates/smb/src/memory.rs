@@ -129,6 +129,9 @@ impl fmt::Debug for SharedMemory {
 
 impl SharedMemory {
     /// Makes `size` bytes of zeroed shared memory, sealed so that no peer can resize it.
+    ///
+    /// # Errors
+    /// If the size is none that such memory can have, or the system refuses the memory.
     pub fn create(size: usize) -> Result<Self, SharedMemoryError> {
         let size = checked_size(size as u64, usize::MAX)?;
         let file = create_memfd(MEMFD_NAME).map_err(system("create"))?;
@@ -139,6 +142,9 @@ impl SharedMemory {
 
     /// Maps the memory that `peer` sent, if it is what it has to be and not larger than `max_size` bytes. What a producer sent is not
     /// even duplicated before that is known: closing it may take as long as the producer likes.
+    ///
+    /// # Errors
+    /// If it is no memory of an allowed size, a producer could still resize it, or the system refuses to map it.
     pub fn attach(fd: impl AsFd, peer: Peer, max_size: usize) -> Result<Self, SharedMemoryError> {
         // Seals first: only then the size below stays what it is.
         if peer == Peer::Producer {

@@ -52,6 +52,9 @@ const MAX_SCANS: usize = 64;
 
 impl ProducerSmb {
     /// Divides `memory` into pages.
+    ///
+    /// # Errors
+    /// If the memory is no whole number of pages.
     pub fn new(memory: Arc<SharedMemory>, page_size: PageSize) -> Result<Self, PagesError> {
         Ok(Self {
             pages: Pages::new(memory, page_size)?,

@@ -75,6 +75,9 @@ pub struct ServiceSmb {
 
 impl ServiceSmb {
     /// Divides `memory` into pages.
+    ///
+    /// # Errors
+    /// If the memory is no whole number of pages.
     pub fn new(memory: Arc<SharedMemory>, page_size: PageSize) -> Result<Self, PagesError> {
         Ok(Self {
             pages: Pages::new(memory, page_size)?,
@@ -105,6 +108,9 @@ impl ServiceSmb {
     ///
     /// The payload is all the room that the chunk has for packets. How much of it is packets is for the caller to find
     /// out from the copy.
+    ///
+    /// # Errors
+    /// If there is no such chunk, it is not complete, or the producer changes its state meanwhile.
     pub fn copy_chunk(
         &self,
         page: usize,

@@ -20,7 +20,7 @@ use crate::SpanStyle;
 use crate::interest;
 use crate::recorder::{Entrance, Messages, Recorder};
 use crate::sites::{LOG_SITES, SITES};
-use crate::thread::{self, Beginning, Kind, Location, What};
+use crate::thread::{self, Beginning, Location, SpanKind, What};
 
 /// A layer that records spans and events as track events: see the [crate's documentation](crate).
 pub struct TrackEventLayer<S> {
@@ -160,7 +160,7 @@ where
         let key = recorder.key(id);
         match thread::take_made(key) {
             Some(What::Plain(site)) => {
-                thread::enter(key, site, Kind::Plain, &Beginning::plain(recorder.location));
+                thread::enter(key, site, SpanKind::Plain, &Beginning::plain(recorder.location));
             }
             Some(What::Tracked) => recorder.enter(id, &context, Entrance::AtOnce),
             None => self.gate.on_enter(id, context),
@@ -177,8 +177,8 @@ where
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let recorder = self.recorder();
         match thread::take_exited(recorder.key(&id)) {
-            Some(Kind::Plain) => {}
-            Some(Kind::Tracked) => recorder.close(&id, &context),
+            Some(SpanKind::Plain) => {}
+            Some(SpanKind::Tracked) => recorder.close(&id, &context),
             None => self.gate.on_close(id, context),
         }
     }

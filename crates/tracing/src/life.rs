@@ -15,7 +15,7 @@ pub(crate) struct Life {
     slice: OpenSlice,
     /// The instances that recorded its beginning.
     recorded: u32,
-    place: Place,
+    place: LanePlace,
     /// What marks the slices of what the span does on threads as belonging to this.
     pub(crate) correlation: u64,
     /// Arguments that were recorded since it began.
@@ -26,7 +26,7 @@ pub(crate) struct Life {
 
 /// Where a life is drawn.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct LanePlace {
     /// Whose lane it is.
     owner: &'static Site,
     lane: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Place {
     host: Option<Id>,
 }
 
-impl Place {
+impl LanePlace {
     /// A lane where nothing is from `time` on.
     pub(crate) fn own(site: &'static Site, time: u64) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Life {
     /// Begins the life of a span, as of `time`.
     pub(crate) fn begin(
         site: &'static Site,
-        place: Place,
+        place: LanePlace,
         time: u64,
         correlation: u64,
         beginning: &Beginning<'_>,
@@ -90,7 +90,7 @@ impl Life {
         }
     }
 
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &LanePlace {
         &self.place
     }
 

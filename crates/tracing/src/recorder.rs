@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::SpanStyle;
 use crate::fields::{self, Fields};
-use crate::life::{Life, Place};
+use crate::life::{LanePlace, Life};
 use crate::sites::{Behaviour, LOG_SITES, SITES, Site};
-use crate::thread::{self, Beginning, Kind, Location, SpanKey, What};
+use crate::thread::{self, Beginning, Location, SpanKey, SpanKind, What};
 
 /// See the [module's documentation](self).
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Recorder {
     }
 
     /// Begins the life of a span, whose account will hold it.
-    fn begin_life(&self, site: &'static Site, place: Place, account: &Account) -> Box<Life> {
+    fn begin_life(&self, site: &'static Site, place: LanePlace, account: &Account) -> Box<Life> {
         // Other processes count too.
         let correlation = Flow::process_scoped(unique_number()).id();
         let beginning = Beginning {
@@ -114,7 +114,7 @@ impl Recorder {
 }
 
 /// The place of a new span's life: above the nearest parent's that has one, if nothing stands there.
-fn place_of_new<S>(site: &'static Site, id: &Id, time: u64, context: &Context<'_, S>) -> Place
+fn place_of_new<S>(site: &'static Site, id: &Id, time: u64, context: &Context<'_, S>) -> LanePlace
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
@@ -132,7 +132,7 @@ where
             return life.place().above(parent.id());
         }
     }
-    Place::own(site, time)
+    LanePlace::own(site, time)
 }
 
 /// Gives a life's place above its parent's back.
@@ -275,14 +275,14 @@ impl Recorder {
         let Some(account) = extensions.get_mut::<Account>() else {
             // The site's spans were as simple as can be, and this one is not.
             site.set_behaviour(Behaviour::Unknown);
-            return thread::enter(key, site, Kind::Tracked, &Beginning::plain(self.location));
+            return thread::enter(key, site, SpanKind::Tracked, &Beginning::plain(self.location));
         };
         account.entered_at_once |= entrance == Entrance::AtOnce;
         account.times_entered = account.times_entered.saturating_add(1);
         if self.spans == SpanStyle::Auto && account.times_entered == 2 && account.life.is_none() {
             // As of when it was made; where others have been since then there is no place for it.
             site.set_behaviour(Behaviour::Resumed);
-            account.life = Some(self.begin_life(site, Place::own(site, account.made), account));
+            account.life = Some(self.begin_life(site, LanePlace::own(site, account.made), account));
         }
         let life = account.life.as_ref();
         let is_told = life.is_some_and(|life| life.is_known_to(site.call_site.recorded_by()));
@@ -296,7 +296,7 @@ impl Recorder {
             correlation: life.map(|life| life.correlation),
             location: self.location,
         };
-        thread::enter(key, site, Kind::Tracked, &beginning);
+        thread::enter(key, site, SpanKind::Tracked, &beginning);
         account.flows.clear();
     }
 

@@ -47,7 +47,7 @@ struct Made {
 /// What is known of a span that was just made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    /// All there is, as it is [plain](Kind::Plain): its site.
+    /// All there is, as it is [plain](SpanKind::Plain): its site.
     Plain(&'static Site),
     /// That there is an account.
     Tracked,
@@ -57,7 +57,7 @@ pub(crate) enum What {
 #[derive(Clone, Copy)]
 struct Exited {
     key: SpanKey,
-    kind: Kind,
+    kind: SpanKind,
 }
 
 const NOTHING_MADE: Made = Made {
@@ -66,7 +66,7 @@ const NOTHING_MADE: Made = Made {
 };
 const NOTHING_EXITED: Exited = Exited {
     key: SpanKey::NONE,
-    kind: Kind::Tracked,
+    kind: SpanKind::Tracked,
 };
 
 thread_local! {
@@ -79,7 +79,7 @@ thread_local! {
 /// An open slice: small, for it is moved when a span is entered and again when it is exited.
 struct Open {
     key: SpanKey,
-    kind: Kind,
+    kind: SpanKind,
     location: Location,
     site: &'static Site,
     begun: Begun,
@@ -96,7 +96,7 @@ struct More {
 
 /// What is known of a span besides what its thread knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SpanKind {
     /// Nothing.
     Plain,
     /// Its registry has an account of it.
@@ -174,7 +174,7 @@ pub(crate) fn take_made(key: SpanKey) -> Option<What> {
 
 /// What this span is, if the thread exited it just before. That is then forgotten.
 #[inline(always)]
-pub(crate) fn take_exited(key: SpanKey) -> Option<Kind> {
+pub(crate) fn take_exited(key: SpanKey) -> Option<SpanKind> {
     let exited = EXITED.get();
     (exited.key == key).then(|| {
         EXITED.set(NOTHING_EXITED);
@@ -184,7 +184,7 @@ pub(crate) fn take_exited(key: SpanKey) -> Option<Kind> {
 
 /// Begins the slice of a span that the thread enters.
 #[inline(always)]
-pub(crate) fn enter(key: SpanKey, site: &'static Site, kind: Kind, beginning: &Beginning<'_>) {
+pub(crate) fn enter(key: SpanKey, site: &'static Site, kind: SpanKind, beginning: &Beginning<'_>) {
     let listeners = site.call_site.recorded_by();
     if listeners == 0 {
         return;

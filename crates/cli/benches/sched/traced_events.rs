@@ -4,22 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ferretto_proto::messages::{FtraceStats, Message, TraceStats, ftrace_stats};
-use ferretto_wire::{Reader, Value};
-
-/// Field numbers of `Trace`, `TracePacket`, `FtraceEventBundle` and `CompactSched`.
-mod field {
-    pub(super) const PACKET: u32 = 1;
-    pub(super) const FTRACE_EVENTS: u32 = 1;
-    pub(super) const TRUSTED_PACKET_SEQUENCE_ID: u32 = 10;
-    pub(super) const FTRACE_STATS: u32 = 34;
-    pub(super) const TRACE_STATS: u32 = 35;
-    pub(super) const PREVIOUS_PACKET_DROPPED: u32 = 42;
-    pub(super) const EVENT: u32 = 2;
-    pub(super) const LOST_EVENTS: u32 = 3;
-    pub(super) const COMPACT_SCHED: u32 = 4;
-    pub(super) const SWITCH_TIMESTAMP: u32 = 1;
-    pub(super) const WAKING_TIMESTAMP: u32 = 7;
-}
+use ferretto_proto::write::ftrace_event_bundle::CompactSched;
+use ferretto_proto::write::{FtraceEventBundle, Trace, TracePacket};
+use ferretto_wire::{Reader, Value, take_varint};
 
 /// What a trace holds.
 #[derive(Debug, Default)]
@@ -51,17 +38,17 @@ impl TracedEvents {
         };
         let (mut last_stats, mut sequences) = (None, BTreeSet::new());
         for packet in fields(&bytes) {
-            let (field::PACKET, Value::Bytes(packet)) = packet else {
+            let (Trace::PACKET, Value::Bytes(packet)) = packet else {
                 panic!("{packet:?} is no packet")
             };
             let (mut sequence, mut dropped) = (0, false);
             for (number, value) in fields(packet) {
                 match (number, value) {
-                    (field::FTRACE_EVENTS, Value::Bytes(bundle)) => counts.bundle(bundle),
-                    (field::FTRACE_STATS, Value::Bytes(stats)) => counts.kernel(stats),
-                    (field::TRACE_STATS, Value::Bytes(stats)) => last_stats = Some(stats),
-                    (field::TRUSTED_PACKET_SEQUENCE_ID, Value::Varint(id)) => sequence = id,
-                    (field::PREVIOUS_PACKET_DROPPED, Value::Varint(1..)) => dropped = true,
+                    (TracePacket::FTRACE_EVENTS, Value::Bytes(bundle)) => counts.bundle(bundle),
+                    (TracePacket::FTRACE_STATS, Value::Bytes(stats)) => counts.kernel(stats),
+                    (TracePacket::TRACE_STATS, Value::Bytes(stats)) => last_stats = Some(stats),
+                    (TracePacket::TRUSTED_PACKET_SEQUENCE_ID, Value::Varint(id)) => sequence = id,
+                    (TracePacket::PREVIOUS_PACKET_DROPPED, Value::Varint(1..)) => dropped = true,
                     _ => {}
                 }
             }
@@ -88,15 +75,17 @@ impl TracedEvents {
     fn bundle(&mut self, bundle: &[u8]) {
         for (number, value) in fields(bundle) {
             match (number, value) {
-                (field::EVENT, _) => self.others += 1,
-                (field::LOST_EVENTS, Value::Varint(1..)) => self.lost("gaps in a CPU's events", 1),
-                (field::COMPACT_SCHED, Value::Bytes(sched)) => {
+                (FtraceEventBundle::EVENT, _) => self.others += 1,
+                (FtraceEventBundle::LOST_EVENTS, Value::Varint(1..)) => {
+                    self.lost("gaps in a CPU's events", 1)
+                }
+                (FtraceEventBundle::COMPACT_SCHED, Value::Bytes(sched)) => {
                     for (number, value) in fields(sched) {
                         match (number, value) {
-                            (field::SWITCH_TIMESTAMP, Value::Bytes(packed)) => {
+                            (CompactSched::SWITCH_TIMESTAMP, Value::Bytes(packed)) => {
                                 self.switches += varints(packed)
                             }
-                            (field::WAKING_TIMESTAMP, Value::Bytes(packed)) => {
+                            (CompactSched::WAKING_TIMESTAMP, Value::Bytes(packed)) => {
                                 self.wakings += varints(packed)
                             }
                             _ => {}
@@ -145,7 +134,6 @@ fn fields(bytes: &[u8]) -> impl Iterator<Item = (u32, Value<'_>)> {
         .map(|field| (field.number, field.value))
 }
 
-/// How many varints these are: as many as bytes that end one.
-fn varints(packed: &[u8]) -> u64 {
-    packed.iter().filter(|byte| **byte < 0x80).count() as u64
+fn varints(mut packed: &[u8]) -> u64 {
+    std::iter::from_fn(|| take_varint(&mut packed)).count() as u64
 }

@@ -431,8 +431,7 @@ fn event() -> Vec<u8> {
 
 /// Whether a packet is an event, and not one of the service's own.
 pub(crate) fn is_event(packet: &[u8]) -> bool {
-    const FOR_TESTING: u32 = 900;
     ferretto_wire::Reader::new(packet)
         .flatten()
-        .any(|field| field.number == FOR_TESTING)
+        .any(|field| field.number == ferretto_proto::write::TracePacket::FOR_TESTING)
 }

@@ -26,7 +26,7 @@ pub(crate) use filters::{SCAN_ALL, looks_at_no_process, nearest_event};
 
 /// How a config came to be, and so how a place in it is told.
 #[derive(Debug)]
-pub(crate) enum Origin {
+pub(crate) enum ConfigOrigin {
     /// Somebody wrote it as text.
     Text {
         /// The file.
@@ -68,28 +68,30 @@ pub(crate) struct Advice {
 
 impl Advice {
     /// As one line, with the place in front.
-    pub(crate) fn line<'a>(&'a self, origin: &'a Origin) -> impl fmt::Display + 'a {
+    pub(crate) fn line<'a>(&'a self, origin: &'a ConfigOrigin) -> impl fmt::Display + 'a {
         Line { advice: self, origin }
     }
 }
 
 struct Line<'a> {
     advice: &'a Advice,
-    origin: &'a Origin,
+    origin: &'a ConfigOrigin,
 }
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let advice = self.advice;
         match (self.origin, &advice.place) {
-            (Origin::Flags, _) => {}
-            (Origin::Text { name, .. }, Some(place)) => {
+            (ConfigOrigin::Flags, _) => {}
+            (ConfigOrigin::Text { name, .. }, Some(place)) => {
                 write!(f, "{name}:{}:{}: ", place.line, place.column)?
             }
-            (Origin::Text { name, .. } | Origin::Encoded { name }, _) if advice.path.is_empty() => {
+            (ConfigOrigin::Text { name, .. } | ConfigOrigin::Encoded { name }, _)
+                if advice.path.is_empty() =>
+            {
                 write!(f, "{name}: ")?
             }
-            (Origin::Text { name, .. } | Origin::Encoded { name }, _) => {
+            (ConfigOrigin::Text { name, .. } | ConfigOrigin::Encoded { name }, _) => {
                 write!(f, "{name}: {}: ", advice.path)?
             }
         }
@@ -105,7 +107,11 @@ impl fmt::Display for Line<'_> {
 const MOST: usize = 20;
 
 /// Everything that is to be said of a config, in the order of its text; at most [`MOST`], warnings before hints if there are more.
-pub(crate) fn advise(config: &TraceConfig, origin: &Origin, surroundings: &Surroundings) -> Vec<Advice> {
+pub(crate) fn advise(
+    config: &TraceConfig,
+    origin: &ConfigOrigin,
+    surroundings: &Surroundings,
+) -> Vec<Advice> {
     let mut adviser = Adviser {
         config,
         origin,
@@ -118,7 +124,7 @@ pub(crate) fn advise(config: &TraceConfig, origin: &Origin, surroundings: &Surro
         filters::advise(&mut adviser);
         buffers::advise(&mut adviser);
         trace_filter::advise(&mut adviser);
-        if !matches!(origin, Origin::Flags) {
+        if !matches!(origin, ConfigOrigin::Flags) {
             session::advise(&mut adviser);
         }
     }
@@ -134,7 +140,7 @@ pub(crate) fn advise(config: &TraceConfig, origin: &Origin, surroundings: &Surro
 /// What the parts look at, and what they have found.
 struct Adviser<'a> {
     config: &'a TraceConfig,
-    origin: &'a Origin,
+    origin: &'a ConfigOrigin,
     surroundings: &'a Surroundings,
     advice: Vec<Advice>,
 }
@@ -155,8 +161,8 @@ impl Adviser<'_> {
 
     fn add(&mut self, weight: Weight, path: String, what: String, change: String) {
         let place = match self.origin {
-            Origin::Text { positions, .. } => positions.place(&path),
-            Origin::Encoded { .. } | Origin::Flags => None,
+            ConfigOrigin::Text { positions, .. } => positions.place(&path),
+            ConfigOrigin::Encoded { .. } | ConfigOrigin::Flags => None,
         };
         self.advice.push(Advice {
             weight,

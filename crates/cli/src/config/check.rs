@@ -13,10 +13,10 @@ use ferretto_ipc::socket_names::consumer_address;
 use ferretto_proto::messages::{Message, TraceConfig};
 use ferretto_service::{ConfigInput, Identity, Now, OutputFile, Service};
 
-use super::advice::{Advice, Origin, Weight, advise};
+use super::advice::{Advice, ConfigOrigin, Weight, advise};
 use super::config_source::WrittenConfig;
 use super::refusals::{Refusal, check_config};
-use super::surroundings::{Kernel, Machine, Offers, Surroundings};
+use super::surroundings::{Kernel, Offers, RecordedMachine, Surroundings};
 use super::{FAILURE, SUCCESS, parse};
 use crate::ask::ask_within;
 
@@ -43,7 +43,7 @@ pub(super) fn check(name: &str, bytes: &[u8]) -> Result<u8, String> {
 }
 
 fn judged(name: &str, written: &WrittenConfig) -> (String, u8) {
-    let machine = Machine::look();
+    let machine = RecordedMachine::look();
     let refusal = refusal(name, written, &machine);
     let surroundings = look_around(&written.config, machine);
     let advice = advise(&written.config, &written.origin, &surroundings);
@@ -57,7 +57,7 @@ fn judged(name: &str, written: &WrittenConfig) -> (String, u8) {
 }
 
 /// Why it would be refused, by the command line or the service, with the place in front.
-fn refusal(name: &str, written: &WrittenConfig, machine: &Machine) -> Option<String> {
+fn refusal(name: &str, written: &WrittenConfig, machine: &RecordedMachine) -> Option<String> {
     let config = &written.config;
     match check_config(config, &written.origin) {
         // It knows where in the text it is.
@@ -94,7 +94,7 @@ fn refusal(name: &str, written: &WrittenConfig, machine: &Machine) -> Option<Str
 }
 
 /// Looks at whatever can be seen, and says on stderr what cannot.
-fn look_around(config: &TraceConfig, machine: Machine) -> Surroundings {
+fn look_around(config: &TraceConfig, machine: RecordedMachine) -> Surroundings {
     let unseen = |what: &str, why: &str| eprintln!("ferretto config: note: {what}: {why}");
     let answer = consumer_address()
         .map_err(|error| error.to_string())
@@ -127,7 +127,7 @@ fn look_around(config: &TraceConfig, machine: Machine) -> Surroundings {
 }
 
 /// What there is to be said, in lines.
-fn report(name: &str, origin: &Origin, refusal: Option<&str>, advice: &[Advice]) -> String {
+fn report(name: &str, origin: &ConfigOrigin, refusal: Option<&str>, advice: &[Advice]) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     if let Some(refusal) = refusal {

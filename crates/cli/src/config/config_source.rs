@@ -9,7 +9,7 @@ use std::io::Read;
 use ferretto_proto::messages::{Message, TraceConfig};
 use ferretto_proto::text::{self, NotText, UnknownNames};
 
-use super::advice::Origin;
+use super::advice::ConfigOrigin;
 
 /// How a config is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum ConfigSyntax {
 #[derive(Debug)]
 pub(crate) struct WrittenConfig {
     pub(crate) config: TraceConfig,
-    pub(crate) origin: Origin,
+    pub(crate) origin: ConfigOrigin,
 }
 
 /// A config that cannot be used.
@@ -106,7 +106,7 @@ fn parse_encoded(name: &str, bytes: &[u8]) -> Result<WrittenConfig, ConfigError>
     match TraceConfig::decode_from_slice(bytes) {
         Ok(config) => Ok(WrittenConfig {
             config,
-            origin: Origin::Encoded { name },
+            origin: ConfigOrigin::Encoded { name },
         }),
         Err(_) if detect(bytes) == ConfigSyntax::Text && std::str::from_utf8(bytes).is_ok() => {
             Err(ConfigError::TextWithoutFlag { name })
@@ -128,7 +128,7 @@ fn parse_text(name: &str, bytes: &[u8], unknown_names: UnknownNames) -> Result<W
     match TraceConfig::decode_from_slice(&encoded) {
         Ok(config) => Ok(WrittenConfig {
             config,
-            origin: Origin::Text { name, positions },
+            origin: ConfigOrigin::Text { name, positions },
         }),
         Err(source) => Err(ConfigError::Encoded { name, source }),
     }

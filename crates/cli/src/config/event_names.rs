@@ -9,7 +9,7 @@ use ferretto_probes::ftrace::request::is_event_pattern;
 use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::text::Place;
 
-use super::advice::Origin;
+use super::advice::ConfigOrigin;
 
 /// A name in a config that is none.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl std::fmt::Display for Malformed {
 }
 
 /// The first name of kernel events in a config that is none.
-pub(crate) fn malformed(config: &TraceConfig, origin: &Origin) -> Option<Malformed> {
+pub(crate) fn malformed(config: &TraceConfig, origin: &ConfigOrigin) -> Option<Malformed> {
     let sources = config.data_sources.iter().enumerate();
     let mut ftrace = sources.filter(|(_, source)| source.config.name.as_deref() == Some(FTRACE));
     ftrace.find_map(|(index, source)| {
@@ -49,14 +49,14 @@ pub(crate) fn malformed(config: &TraceConfig, origin: &Origin) -> Option<Malform
             .find(|(_, event)| !is_event_pattern(event))?;
         let path = format!("data_sources[{index}].config.ftrace_config.ftrace_events[{position}]");
         let change = match origin {
-            Origin::Flags => instead(event, |name| format!("'{name}'")),
+            ConfigOrigin::Flags => instead(event, |name| format!("'{name}'")),
             _ => instead(event, |name| format!("ftrace_events: \"{name}\"")),
         };
         Some(Malformed {
             place: match origin {
-                Origin::Flags => None,
-                Origin::Text { name, positions } => Some((name.clone(), positions.place(&path))),
-                Origin::Encoded { name } => Some((format!("{name}: {path}"), None)),
+                ConfigOrigin::Flags => None,
+                ConfigOrigin::Text { name, positions } => Some((name.clone(), positions.place(&path))),
+                ConfigOrigin::Encoded { name } => Some((format!("{name}: {path}"), None)),
             },
             sentence: format!(
                 "`{}` is no name of kernel events, which are `name`, `group/name` or `group/*`: {change}",

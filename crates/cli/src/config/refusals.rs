@@ -4,7 +4,7 @@
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
 
-use super::advice::Origin;
+use super::advice::ConfigOrigin;
 use super::event_names::{Malformed, malformed};
 
 /// Why a config is refused.
@@ -32,7 +32,7 @@ pub(crate) fn takes_snapshots(config: &TraceConfig) -> bool {
 }
 
 /// Looks for it.
-pub(crate) fn check_config(config: &TraceConfig, origin: &Origin) -> Result<(), Refusal> {
+pub(crate) fn check_config(config: &TraceConfig, origin: &ConfigOrigin) -> Result<(), Refusal> {
     check_reports(config)?;
     if let Some(malformed) = malformed(config, origin) {
         return Err(Refusal::KernelEvents(malformed));

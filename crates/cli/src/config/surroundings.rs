@@ -1,6 +1,6 @@
 //! What a config is judged against: which data sources the service has on offer, what the kernel can record, how busy the machine is.
 //!
-//! Values, so that what is said of a config can be tested without any of them. [`Machine::look`] and [`Kernel::look`] fill them in;
+//! Values, so that what is said of a config can be tested without any of them. [`RecordedMachine::look`] and [`Kernel::look`] fill them in;
 //! they read a few small files and wait for nobody. What the service offers comes from whoever talks to it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub(crate) struct Surroundings {
     pub(crate) service: Option<Offers>,
     /// `None` if nothing is wanted of it, or tracefs may not be read.
     pub(crate) kernel: Option<Kernel>,
-    pub(crate) machine: Machine,
+    pub(crate) machine: RecordedMachine,
 }
 
 /// What is connected to a service.
@@ -234,7 +234,7 @@ pub(crate) fn events_of_kernel(
 
 /// The machine that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub(crate) struct RecordedMachine {
     /// As it calls itself in `machine_name_filter`.
     pub(crate) name: String,
     /// Processors that run.
@@ -245,9 +245,9 @@ pub(crate) struct Machine {
     pub(crate) context_switches: u64,
 }
 
-impl Machine {
+impl RecordedMachine {
     /// Looks at this machine.
-    pub(crate) fn look() -> Machine {
+    pub(crate) fn look() -> RecordedMachine {
         let info = rustix::system::sysinfo();
         let up = u64::try_from(info.uptime).unwrap_or_default();
         let name = std::env::var("PERFETTO_MACHINE_NAME")
@@ -261,7 +261,7 @@ impl Machine {
         // The unit of memory is a byte on all but some old machines, where the size is 32 bits wide.
         #[allow(clippy::unnecessary_cast)]
         let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
-        Machine {
+        RecordedMachine {
             name,
             cpus: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
             memory_kb: memory / 1024,

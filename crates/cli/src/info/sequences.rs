@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use ferretto_proto::messages::trace_packet::{DataLossReason, SequenceFlags};
+
 /// Of so many sequences each is remembered; what more there are count as one, under [`OTHERS`].
 const MAX_SEQUENCES: usize = 1 << 16;
 /// The id of no sequence.
@@ -12,9 +14,8 @@ pub(super) const OTHERS: u32 = u32::MAX;
 /// Of so many kinds of packets it is known how many there are in a sequence.
 const MAX_KINDS: usize = 32;
 
-/// `TracePacket.SequenceFlags`.
-const STATE_CLEARED: u64 = 1;
-const NEEDS_STATE: u64 = 2;
+const STATE_CLEARED: u64 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u64;
+const NEEDS_STATE: u64 = SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u64;
 
 /// What bits of `previous_packet_dropped` say of the reason. The lowest bit is set for each loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,20 +31,29 @@ pub(super) enum GapReason {
 }
 
 impl GapReason {
-    const BITS: [(u64, GapReason); 8] = [
-        (2, GapReason::ReadGap),
-        (4, GapReason::CorruptedChunk),
-        (8, GapReason::Fragments),
-        (16, GapReason::Fragments),
-        (32, GapReason::Fragments),
-        (64, GapReason::Overwritten),
-        (128, GapReason::GivenUp),
-        (256, GapReason::SharedMemoryFull),
+    const BITS: [(DataLossReason, GapReason); 8] = [
+        (DataLossReason::DATA_LOSS_READ_GAP, GapReason::ReadGap),
+        (
+            DataLossReason::DATA_LOSS_CHUNK_CORRUPTED,
+            GapReason::CorruptedChunk,
+        ),
+        (
+            DataLossReason::DATA_LOSS_ORPHAN_CONTINUATION,
+            GapReason::Fragments,
+        ),
+        (DataLossReason::DATA_LOSS_REASSEMBLY_GAP, GapReason::Fragments),
+        (
+            DataLossReason::DATA_LOSS_REASSEMBLY_BROKEN_CHAIN,
+            GapReason::Fragments,
+        ),
+        (DataLossReason::DATA_LOSS_OVERWRITE, GapReason::Overwritten),
+        (DataLossReason::DATA_LOSS_WRITER_ABORT, GapReason::GivenUp),
+        (DataLossReason::DATA_LOSS_SMB_FULL, GapReason::SharedMemoryFull),
     ];
 
     /// The most telling reason: a gap has often several bits, of which the later ones are the more specific.
     fn of(bits: u64) -> GapReason {
-        let found = Self::BITS.iter().rev().find(|(bit, _)| bits & bit != 0);
+        let found = Self::BITS.iter().rev().find(|(bit, _)| bits & *bit as u64 != 0);
         found.map_or(GapReason::Unknown, |(_, reason)| *reason)
     }
 }

@@ -13,8 +13,8 @@ use ferretto_proto::messages::{
 };
 use ferretto_proto::write::ftrace_event_bundle::{CompactSched, GenericEventDescriptor};
 use ferretto_proto::write::{
-    FtraceEvent, FtraceEventBundle, ProcessDescriptor, ProcessTree, TracePacket, TrackDescriptor,
-    process_tree,
+    DescriptorProto, FtraceEvent, FtraceEventBundle, ProcessDescriptor, ProcessTree, TracePacket,
+    TrackDescriptor, process_tree,
 };
 use ferretto_wire::{Reader, Value, take_varint};
 
@@ -347,8 +347,6 @@ impl Summary {
 
     /// Takes the name of a `GenericEventDescriptor`.
     fn describe_event(&mut self, described: &[u8]) {
-        /// Of `DescriptorProto`.
-        const NAME: u32 = 1;
         let (mut id, mut name) = (0, None);
         for field in Reader::new(described).map_while(Result::ok) {
             match (field.number, field.value) {
@@ -358,7 +356,7 @@ impl Summary {
                 (GenericEventDescriptor::EVENT_DESCRIPTOR, Value::Bytes(descriptor)) => {
                     name = Reader::new(descriptor)
                         .map_while(Result::ok)
-                        .find(|field| field.number == NAME)
+                        .find(|field| field.number == DescriptorProto::NAME)
                         .and_then(|field| field.value.as_bytes());
                 }
                 _ => {}

@@ -18,7 +18,7 @@ use super::suspension;
 #[derive(Debug)]
 pub(crate) struct Console {
     voice: Voice,
-    kind: Kind,
+    kind: StderrKind,
     palette: Palette,
     /// Lines that are kept for another console, instead of printed.
     kept: Option<Vec<String>>,
@@ -34,7 +34,7 @@ pub(crate) struct Voice {
 
 /// Where stderr goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StderrKind {
     /// To a terminal, which can redraw a line.
     Terminal,
     /// Into a file or a pipe.
@@ -153,12 +153,12 @@ impl Console {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
         let kind = if std::io::stderr().is_terminal() && !dumb {
-            Kind::Terminal
+            StderrKind::Terminal
         } else {
-            Kind::Plain
+            StderrKind::Plain
         };
         let palette = match (kind, set("NO_COLOR")) {
-            (Kind::Terminal, None) => Palette::Coloured,
+            (StderrKind::Terminal, None) => Palette::Coloured,
             _ => Palette::None,
         };
         Console {
@@ -173,7 +173,7 @@ impl Console {
     pub(crate) fn kept(voice: Voice) -> Console {
         Console {
             voice,
-            kind: Kind::Plain,
+            kind: StderrKind::Plain,
             palette: Palette::None,
             kept: Some(Vec::new()),
         }
@@ -190,7 +190,7 @@ impl Console {
     }
 
     /// Where it goes.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> StderrKind {
         self.kind
     }
 
@@ -233,7 +233,7 @@ impl Console {
 
     /// A key was pressed, of which the terminal shows something (`^C`): the next line takes its place.
     pub(crate) fn key_pressed(&mut self) {
-        if self.kind == Kind::Terminal {
+        if self.kind == StderrKind::Terminal {
             suspension::line_is_there();
         }
     }
@@ -241,14 +241,14 @@ impl Console {
     /// Replaces the changing line, on a terminal; a plain line elsewhere.
     pub(crate) fn progress(&mut self, line: Line) {
         match self.kind {
-            Kind::Plain => self.line(line),
-            Kind::Terminal => self.live(line),
+            StderrKind::Plain => self.line(line),
+            StderrKind::Terminal => self.live(line),
         }
     }
 
     /// Replaces the changing line; nothing where there is none.
     pub(crate) fn live(&mut self, line: Line) {
-        if self.kind == Kind::Plain || self.voice.loudness == Loudness::Quiet || !in_foreground() {
+        if self.kind == StderrKind::Plain || self.voice.loudness == Loudness::Quiet || !in_foreground() {
             return;
         }
         // The last column stays free: some terminals wrap when it is filled.

@@ -51,17 +51,18 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
+    use ferretto_proto::write::{Trace, TracePacket};
     use ferretto_service::compression::{Codec, Compressor};
     use ferretto_wire::Writer;
 
     use super::*;
     use crate::trace_reader::MAX_PACKET;
 
-    const SYS_STATS: u32 = 7;
-
     fn compressed(codec: Codec, packets: &[Vec<u8>]) -> Vec<u8> {
         let mut trace = Writer::new();
-        packets.iter().for_each(|packet| trace.bytes_field(1, packet));
+        packets
+            .iter()
+            .for_each(|packet| trace.bytes_field(Trace::PACKET, packet));
         let mut compressor = Compressor::new(codec).expect("memory");
         compressor.compress(trace.as_slice()).expect("memory").to_vec()
     }
@@ -69,10 +70,10 @@ mod tests {
     #[test]
     fn packets_inside_compressed_ones_count_like_others() {
         let mut stats = Writer::new();
-        stats.nested(SYS_STATS, |_| {});
+        stats.nested(TracePacket::SYS_STATS, |_| {});
         let stats = stats.as_slice().to_vec();
         let mut other = Writer::new();
-        other.varint_field(8, 1);
+        other.varint_field(TracePacket::TIMESTAMP, 1);
         let other = other.as_slice().to_vec();
         for codec in [Codec::Deflate, Codec::Zstd { level: 3 }] {
             let mut contents = Contents::default();
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn of_a_trace_that_cannot_be_looked_into_nothing_is_claimed() {
         let mut damaged = Writer::new();
-        damaged.bytes_field(50, b"nonsense");
+        damaged.bytes_field(TracePacket::COMPRESSED_PACKETS, b"nonsense");
         let bomb = compressed(Codec::Zstd { level: 3 }, &[vec![0; MAX_PACKET]]);
         for packet in [damaged.as_slice(), &bomb] {
             let mut contents = Contents::default();

@@ -27,7 +27,7 @@ use ferretto_proto::messages::{
 };
 
 use super::background::{START_WAIT, StartReport, StartStatus};
-use super::console::{Console, Kind, Line, Loudness, Tone};
+use super::console::{Console, Line, Loudness, StderrKind, Tone};
 use super::contents::Contents;
 use super::output::Output;
 use super::plan::{AfterAttach, Job, Original, Process, Recording, Sink, Strictness, TraceFilter};
@@ -81,8 +81,8 @@ pub(super) fn record(
         // The terminal is the command's.
         _ if recording.command.is_some() => None,
         (Process::Background | Process::BackgroundOnceStarted, ..) | (_, Loudness::Quiet, _) => None,
-        (Process::Foreground, Loudness::Usual, Kind::Terminal) => Some(TERMINAL_PERIOD),
-        (Process::Foreground, Loudness::Usual, Kind::Plain) => Some(PLAIN_PERIOD),
+        (Process::Foreground, Loudness::Usual, StderrKind::Terminal) => Some(TERMINAL_PERIOD),
+        (Process::Foreground, Loudness::Usual, StderrKind::Plain) => Some(PLAIN_PERIOD),
     };
     let observer = match recording.job {
         // Whoever goes hears of nothing more, but for the start.

@@ -15,7 +15,7 @@ use super::console::Console;
 use crate::ask::ask_within;
 use crate::config::advice::advise;
 use crate::config::config_source::WrittenConfig;
-use crate::config::surroundings::{Kernel, Machine, Offers, Surroundings};
+use crate::config::surroundings::{Kernel, Offers, RecordedMachine, Surroundings};
 
 /// How long a service is waited for in front of a fork.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ fn say(written: &WrittenConfig, service: Option<Offers>, console: &mut Console) 
         service,
         // Without tracefs, or the right to read it, the service may have both.
         kernel: Kernel::look(&written.config).ok().flatten(),
-        machine: Machine::look(),
+        machine: RecordedMachine::look(),
     };
     for advice in advise(&written.config, &written.origin, &surroundings) {
         console.notice(advice.line(&written.origin));

@@ -17,7 +17,7 @@ use clap::{Arg, ArgAction, Command};
 use ferretto_ipc::socket_names;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
 
-use crate::autostart::{self, Place, Sockets};
+use crate::autostart::{self, SocketPlace, Sockets};
 use crate::perfetto::{self, Program};
 use crate::running::is_there;
 use crate::service::{FindServiceError, Service};
@@ -189,8 +189,8 @@ impl OwnFlags {
 /// The service that records.
 fn find_service(wish: Wish, notice: &mut dyn FnMut(String)) -> Result<Service, FindServiceError> {
     let named = |variable: &str| match env::var_os(variable) {
-        Some(_) => Place::Usual,
-        None => Place::Private,
+        Some(_) => SocketPlace::Usual,
+        None => SocketPlace::Private,
     };
     let sockets = match wish {
         Wish::System => Sockets::USUAL,
@@ -203,7 +203,7 @@ fn find_service(wish: Wish, notice: &mut dyn FnMut(String)) -> Result<Service, F
     let takes_running = match wish {
         Wish::Any if ctl::has_started(&usual) => true,
         // A second one could not listen there.
-        _ => sockets.consumers == Place::Usual,
+        _ => sockets.consumers == SocketPlace::Usual,
     };
     if takes_running && is_there(&usual) {
         notice(format!("the tracing service that listens at {usual} records"));

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use ferretto_client::consumer::ConsumerReply;
-use ferretto_client::producer::Acknowledge;
+use ferretto_client::producer::CommitReply;
 use ferretto_proto::messages::clone_session_request::Selector;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
@@ -94,7 +94,10 @@ impl Scene {
     fn write(&mut self, text: &str, buffer: usize) {
         let target = self.producer.configs[buffer].target_buffer.unwrap();
         let request = chunk(1 + buffer as u16, self.chunks).whole(text).request(target);
-        self.producer.endpoint.commit(request, Acknowledge::No).unwrap();
+        self.producer
+            .endpoint
+            .commit(request, CommitReply::Unwanted)
+            .unwrap();
         self.producer.settle();
         self.chunks += 1;
     }

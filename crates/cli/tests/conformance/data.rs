@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferretto_client::producer::Acknowledge;
+use ferretto_client::producer::CommitReply;
 use ferretto_proto::messages::trace_config::BufferConfig;
 use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
@@ -10,6 +10,7 @@ use ferretto_proto::messages::{
     CommitDataRequest, DataSourceDescriptor, Message, TraceConfig, TracePacket, TraceStats,
     commit_data_request,
 };
+use ferretto_proto::write;
 use ferretto_wire::{Reader, Writer};
 
 use crate::conformance::parties::{Service, config};
@@ -61,9 +62,10 @@ pub(crate) fn chunk(writer: u16, id: u32) -> Chunk {
 
 /// A packet with a text, as producers write it.
 pub(crate) fn packet(text: &str) -> Vec<u8> {
-    const FOR_TESTING: u32 = 900;
     let mut packet = Writer::new();
-    packet.nested(FOR_TESTING, |event| event.bytes_field(1, text.as_bytes()));
+    write::TracePacket::new(&mut packet).for_testing(|event| {
+        event.str(text);
+    });
     packet.as_slice().to_vec()
 }
 
@@ -137,8 +139,9 @@ pub(crate) fn seen(packet: &[u8]) -> Option<String> {
             .find(|field| field.number == number)
             .and_then(|field| field.value.as_bytes().map(<[u8]>::to_vec))
     };
-    let event = field(packet, 900).unwrap_or_default();
-    let text = String::from_utf8_lossy(&field(&event, 1).unwrap_or_default()).into_owned();
+    let event = field(packet, write::TracePacket::FOR_TESTING).unwrap_or_default();
+    let text =
+        String::from_utf8_lossy(&field(&event, write::TestEvent::STR).unwrap_or_default()).into_owned();
     let text = match text.len() {
         0..40 => text,
         length => format!("{length} of {:?}", text.chars().next()),
@@ -222,7 +225,7 @@ pub(crate) fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps
                 continue;
             }
         };
-        producer.endpoint.commit(request, Acknowledge::No).unwrap();
+        producer.endpoint.commit(request, CommitReply::Unwanted).unwrap();
         producer.settle();
     }
     let stats = consumer.stats();
@@ -716,7 +719,7 @@ fn what_a_refused_session_loses_is_no_loss_of_another() {
         drop(second);
         while asks.state().tracing_sessions.len() > 1 {}
         let late = chunk(1, 0).whole("late").request(of_second);
-        producer.endpoint.commit(late, Acknowledge::No).unwrap();
+        producer.endpoint.commit(late, CommitReply::Unwanted).unwrap();
         producer.settle();
         let call = first.endpoint.attach("key").unwrap();
         assert!(first.answer(call).is_ok());

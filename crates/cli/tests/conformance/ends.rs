@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use ferretto_client::producer::Acknowledge;
+use ferretto_client::producer::CommitReply;
 use ferretto_proto::messages::trace_config::WriteFlushMode;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, Trace, TraceConfig};
@@ -44,7 +44,7 @@ fn record(service: &Service<'_>, config: &TraceConfig, file: &File) -> (Producer
 fn commit(producer: &mut Producer, sizes: impl IntoIterator<Item = usize>) {
     for (id, size) in sizes.into_iter().enumerate() {
         let request = chunk(1, id as u32).large(size).request(producer.target);
-        producer.endpoint.commit(request, Acknowledge::No).unwrap();
+        producer.endpoint.commit(request, CommitReply::Unwanted).unwrap();
     }
     producer.settle();
 }

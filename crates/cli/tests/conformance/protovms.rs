@@ -4,7 +4,7 @@
 //! A machine of ours in this process tells beforehand which packets a program aborts over. They are left out: upstream leaves
 //! behind what it was doing then. `FERRETTO_CONFORMANCE_SEED=n` runs one seed.
 
-use ferretto_client::producer::Acknowledge;
+use ferretto_client::producer::CommitReply;
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 use ferretto_proto::messages::vm_instruction::Operation;
@@ -122,12 +122,12 @@ fn state_of(service: &Service<'_>, case: &Case) -> Option<Vec<u8>> {
     other.settle();
     for (id, packet) in case.packets.iter().enumerate() {
         let request = chunk(1, id as u32).fragment(packet).request(producer.target);
-        producer.endpoint.commit(request, Acknowledge::No).unwrap();
+        producer.endpoint.commit(request, CommitReply::Unwanted).unwrap();
     }
     producer.settle();
     for id in 0..4 {
         let request = chunk(1, id).large(1900).request(other.target);
-        other.endpoint.commit(request, Acknowledge::No).unwrap();
+        other.endpoint.commit(request, CommitReply::Unwanted).unwrap();
     }
     other.settle();
     let packets = consumer.read();

@@ -379,7 +379,7 @@ fn flushes_are_acknowledged_alike() {
             ..Default::default()
         };
         p.endpoint
-            .commit(request, ferretto_client::producer::Acknowledge::No)
+            .commit(request, ferretto_client::producer::CommitReply::Unwanted)
             .unwrap();
         p.settle();
         let mut told: Vec<String> = calls

@@ -6,6 +6,7 @@ mod doctor;
 mod local_ui;
 mod open;
 
+use ferretto_proto::write::{Trace, TracePacket};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -41,9 +42,10 @@ const SMALL: &[u8] = &[0x0a, 2, 0x40, 5];
 
 /// A trace of one packet with this in it.
 fn trace_with(payload: &[u8]) -> Vec<u8> {
-    const FOR_TESTING: u32 = 900;
     let mut trace = ferretto_wire::Writer::new();
-    trace.nested(1, |packet| packet.bytes_field(FOR_TESTING, payload));
+    trace.nested(Trace::PACKET, |packet| {
+        packet.bytes_field(TracePacket::FOR_TESTING, payload)
+    });
     trace.into_vec()
 }
 

@@ -28,7 +28,7 @@ use std::sync::Mutex;
 
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::ipc_frame::Msg;
-use ferretto_proto::messages::{IPCFrame, Message};
+use ferretto_proto::messages::{GetAsyncCommandResponse, IPCFrame, Message};
 use ferretto_wire::{
     MAX_FIELD_NUMBER, Reader, WireType, decode_varint_wrapping, field_number, put_padded_varint, varint_len,
     wire_type,
@@ -161,8 +161,7 @@ impl Player {
 
     /// Plays up to where a producer waits for the command that stops a data source, or all of it.
     pub(crate) fn play_to_stop(&mut self) {
-        const STOP_DATA_SOURCE: u32 = 2;
-        let stops = |step: &Step| matches!(step, Step::Command { field, .. } if *field == STOP_DATA_SOURCE);
+        let stops = |step: &Step| matches!(step, Step::Command { field, .. } if *field == GetAsyncCommandResponse::STOP_DATA_SOURCE);
         while !self.steps.front().is_none_or(stops) {
             let step = self.steps.pop_front().expect("one was seen");
             self.play_step(&step);

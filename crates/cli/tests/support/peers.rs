@@ -11,6 +11,7 @@ use ferretto_proto::messages::{
     InitializeConnectionResponse, Message, QueryServiceStateRequest, QueryServiceStateResponse,
     ReadBuffersResponse, TraceConfig, TraceStats, TracingServiceState, commit_data_request,
 };
+use ferretto_proto::write;
 use ferretto_wire::{Reader, Writer};
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -19,8 +20,6 @@ use super::wire::{Answer, Client, registration};
 
 /// The pages that the producers here ask for.
 pub(crate) const PAGE: usize = 4096;
-/// `TracePacket.for_testing`.
-const FOR_TESTING: u32 = 900;
 
 pub(crate) fn introduction(name: &str) -> InitializeConnectionRequest {
     InitializeConnectionRequest {
@@ -160,7 +159,7 @@ impl Session {
         let payload = |packet: &Vec<u8>| {
             let field = Reader::new(packet)
                 .flatten()
-                .find(|field| field.number == FOR_TESTING)?;
+                .find(|field| field.number == write::TracePacket::FOR_TESTING)?;
             Some(field.value.as_bytes().unwrap().to_vec())
         };
         packets.iter().filter_map(payload).collect()
@@ -170,7 +169,7 @@ impl Session {
 /// A chunk as it is sent without shared memory, with one packet for testing.
 pub(crate) fn chunk(id: u32, payload: &[u8]) -> Vec<u8> {
     let mut packet = Writer::new();
-    packet.bytes_field(FOR_TESTING, payload);
+    packet.bytes_field(write::TracePacket::FOR_TESTING, payload);
     let mut chunk = Writer::new();
     chunk.raw(&id.to_le_bytes());
     chunk.raw(&[1, 0, 1, 0]);

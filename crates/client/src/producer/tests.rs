@@ -389,7 +389,7 @@ fn a_commit_can_ask_to_be_acknowledged() {
     let mut connected = simply_connected();
     let commit = connected
         .endpoint
-        .commit(CommitDataRequest::default(), Acknowledge::Yes)
+        .commit(CommitDataRequest::default(), CommitReply::Wanted)
         .unwrap()
         .unwrap();
     let [asked]: [Asked; 1] = connected.asked().try_into().unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Runtime;
 use super::connection::Connection;
 use super::inbox::Done;
-use super::instances::{NoSource, Phase, Place, Running, SourceState};
+use super::instances::{InstancePlace, NoSource, Phase, Running, SourceState};
 use crate::arbiter::Arbiter;
 use crate::data_source::{Instance, Output};
 use crate::producer::{DataSourceInstanceId, DataSourceSetup, Flush, ProducerCommand};
@@ -43,7 +43,7 @@ impl Runtime {
         Ok(())
     }
 
-    fn place(&self, index: usize, id: DataSourceInstanceId) -> Option<Place> {
+    fn place(&self, index: usize, id: DataSourceInstanceId) -> Option<InstancePlace> {
         self.sources.by_id(index, self.connections[index].generation, id)
     }
 
@@ -86,7 +86,11 @@ impl Runtime {
     }
 
     /// Has the data source set up the instance that was put into its place, or logs why there was no slot.
-    pub(super) fn tell_set_up(&mut self, source: usize, placed: Result<Place, String>) -> Option<Place> {
+    pub(super) fn tell_set_up(
+        &mut self,
+        source: usize,
+        placed: Result<InstancePlace, String>,
+    ) -> Option<InstancePlace> {
         let name = &self.sources.all[source].name;
         let place = match placed {
             Ok(place) => place,
@@ -163,7 +167,7 @@ impl Runtime {
     }
 
     /// Where the packets of an instance go whose chunks come from `arbiter`.
-    pub(super) fn output(&self, place: Place, arbiter: Arc<Arbiter>) -> Option<Output> {
+    pub(super) fn output(&self, place: InstancePlace, arbiter: Arc<Arbiter>) -> Option<Output> {
         let running = self.sources.at(place)?;
         let source = &self.sources.all[place.source].source;
         Some(Output {
@@ -178,7 +182,7 @@ impl Runtime {
         link.request(|producer| producer.notify_data_source_started(id));
     }
 
-    pub(super) fn start_with(&mut self, place: Place, output: Output) {
+    pub(super) fn start_with(&mut self, place: InstancePlace, output: Output) {
         let Some(running) = self.sources.at_mut(place) else {
             return;
         };
@@ -202,7 +206,7 @@ impl Runtime {
         }
     }
 
-    pub(super) fn stop(&mut self, place: Place) {
+    pub(super) fn stop(&mut self, place: InstancePlace) {
         let Some(running) = self.sources.at_mut(place) else {
             return;
         };
@@ -221,13 +225,13 @@ impl Runtime {
     }
 
     fn flush(&mut self, index: usize, flush: &Flush) {
-        let places: Vec<Place> = flush
+        let places: Vec<InstancePlace> = flush
             .instances
             .iter()
             .filter_map(|&id| self.place(index, id))
             .filter(|place| self.sources.is_driven(*place))
             .collect();
-        let serial = |place: &Place| self.sources.at(*place).map(|running| running.instance.serial);
+        let serial = |place: &InstancePlace| self.sources.at(*place).map(|running| running.instance.serial);
         let serials = places.iter().filter_map(serial).collect();
         self.connections[index].begin_flush(flush.id, serials);
         for place in places {

@@ -12,7 +12,7 @@ use ferretto_ipc::reactor::{Waker, boot_now, monotonic_now};
 use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
 
 use super::link::{Help, Link, Producer};
-use super::{ConnectionState, MemoryOptions, Program};
+use super::{ConnectionState, MemoryOptions, ProducerProgram};
 use crate::arbiter::{Arbiter, Partitioning};
 use crate::data_source::ConnectionId;
 use crate::producer::{
@@ -29,7 +29,7 @@ const LAST_RETRY: Duration = Duration::from_secs(5);
 const GOOD_CONNECTION: Duration = Duration::from_millis(250);
 
 /// The most memory that is mapped for a service that decides on it.
-const MAX_SMB_SIZE: usize = 256 * 1024 * 1024;
+const MAX_MAPPED_SMB: usize = 256 * 1024 * 1024;
 
 /// Memory is made present so far before it is written; chunks are taken from its beginning, so that it suffices unless the service is slow.
 const POPULATED_BYTES: usize = 1024 * 1024;
@@ -103,7 +103,7 @@ pub(super) enum OwnMemory {
 /// See the [module](self).
 pub(super) struct Connection {
     pub(super) options: ConnectionOptions,
-    program: Arc<dyn Program>,
+    program: Arc<dyn ProducerProgram>,
     waker: Waker,
     /// Which generation this is.
     pub(super) generation: u32,
@@ -129,7 +129,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(options: ConnectionOptions, program: Arc<dyn Program>, waker: Waker) -> Self {
+    pub(super) fn new(options: ConnectionOptions, program: Arc<dyn ProducerProgram>, waker: Waker) -> Self {
         Self {
             options,
             link: Link::new(program.clone(), waker.clone()),
@@ -280,7 +280,7 @@ impl Connection {
     pub(super) fn set_up_memory(&mut self, offer: SharedMemoryOffer) -> Result<(), String> {
         match offer {
             SharedMemoryOffer::FromService { fd, page_size } => {
-                let memory = SharedMemory::attach(fd, Peer::Service, MAX_SMB_SIZE)
+                let memory = SharedMemory::attach(fd, Peer::Service, MAX_MAPPED_SMB)
                     .map_err(|error| error.to_string())?;
                 self.make_arbiter(Arc::new(memory), page_size)?;
             }

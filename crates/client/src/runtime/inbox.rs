@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferretto_ipc::reactor::Waker;
 
-use super::Program;
+use super::ProducerProgram;
 use crate::data_source::Acknowledge;
 use crate::producer::FlushRequestId;
 use crate::room::lock_with_room;
@@ -21,11 +21,11 @@ pub(super) enum Done {
 pub(super) struct Inbox {
     done: Mutex<Vec<Done>>,
     waker: Waker,
-    program: Arc<dyn Program>,
+    program: Arc<dyn ProducerProgram>,
 }
 
 impl Inbox {
-    pub(super) fn new(program: Arc<dyn Program>, waker: Waker) -> Arc<Self> {
+    pub(super) fn new(program: Arc<dyn ProducerProgram>, waker: Waker) -> Arc<Self> {
         Arc::new(Self {
             done: Mutex::default(),
             waker,

@@ -117,7 +117,7 @@ impl SourceState {
 
 /// Where an instance is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct InstancePlace {
     pub(super) source: usize,
     pub(super) slot: Slot,
 }
@@ -129,26 +129,26 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub(super) fn at(&self, place: Place) -> Option<&Running> {
+    pub(super) fn at(&self, place: InstancePlace) -> Option<&Running> {
         self.all[place.source].slots.get(place.slot.index())?.as_ref()
     }
 
-    pub(super) fn at_mut(&mut self, place: Place) -> Option<&mut Running> {
+    pub(super) fn at_mut(&mut self, place: InstancePlace) -> Option<&mut Running> {
         self.all[place.source].slots.get_mut(place.slot.index())?.as_mut()
     }
 
-    pub(super) fn take(&mut self, place: Place) -> Option<Running> {
+    pub(super) fn take(&mut self, place: InstancePlace) -> Option<Running> {
         self.all[place.source].slots.get_mut(place.slot.index())?.take()
     }
 
     /// The places of all instances that satisfy `holds`.
-    pub(super) fn places(&self, holds: impl Fn(&Running) -> bool) -> Vec<Place> {
+    pub(super) fn places(&self, holds: impl Fn(&Running) -> bool) -> Vec<InstancePlace> {
         let mut places = Vec::new();
         for (source, state) in self.all.iter().enumerate() {
             for (index, running) in state.slots.iter().enumerate() {
                 if running.as_ref().is_some_and(&holds) {
                     let slot = Slot::at(index);
-                    places.push(Place { source, slot });
+                    places.push(InstancePlace { source, slot });
                 }
             }
         }
@@ -156,13 +156,13 @@ impl Sources {
     }
 
     /// Whether the instance has been set up, and its data source is to be told of flushes.
-    pub(super) fn is_driven(&self, place: Place) -> bool {
+    pub(super) fn is_driven(&self, place: InstancePlace) -> bool {
         self.at(place)
             .is_some_and(|running| running.phase != Phase::Failed)
     }
 
     /// The instance of this serial number.
-    pub(super) fn by_serial(&self, serial: u32) -> Option<Place> {
+    pub(super) fn by_serial(&self, serial: u32) -> Option<InstancePlace> {
         self.places(|running| running.instance.serial == serial).pop()
     }
 
@@ -172,7 +172,7 @@ impl Sources {
         connection: usize,
         generation: u32,
         id: DataSourceInstanceId,
-    ) -> Option<Place> {
+    ) -> Option<InstancePlace> {
         self.places(|running| {
             running.connection == connection && running.generation == generation && running.id == Some(id)
         })
@@ -214,10 +214,10 @@ impl Sources {
         &mut self,
         source: usize,
         make: impl FnOnce(Slot, u32) -> Running,
-    ) -> Result<Place, String> {
+    ) -> Result<InstancePlace, String> {
         let slot = self.all[source].free_slot()?;
         self.all[source].slots[slot.index()] = Some(make(slot, next_serial()));
-        Ok(Place { source, slot })
+        Ok(InstancePlace { source, slot })
     }
 }
 

@@ -14,7 +14,7 @@ use ferretto_ipc::client::InvokeError;
 use ferretto_ipc::reactor::{Interest, Waker, monotonic_now};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Program;
+use super::ProducerProgram;
 use crate::arbiter::{Arbiter, EMULATED_SMB_SIZE, Notify, Wake};
 use crate::producer::ProducerEndpoint;
 use due::Due;
@@ -33,7 +33,7 @@ pub type Help = Box<dyn Fn() + Send>;
 pub(super) struct Link(Arc<Shared>);
 
 struct Shared {
-    program: Arc<dyn Program>,
+    program: Arc<dyn ProducerProgram>,
     state: Mutex<State>,
     /// When the arbiters' requests are to be sent.
     due: Due,
@@ -60,7 +60,7 @@ enum Memory {
 
 impl Link {
     /// A link that leads nowhere yet.
-    pub(super) fn new(program: Arc<dyn Program>, waker: Waker) -> Self {
+    pub(super) fn new(program: Arc<dyn ProducerProgram>, waker: Waker) -> Self {
         Self(Arc::new(Shared {
             program,
             state: Mutex::default(),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferretto_ipc::reactor::boot_now;
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 
-use super::Program;
+use super::ProducerProgram;
 use crate::arbiter::BufferExhaustedPolicy;
 use crate::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
 use crate::trace_writer::TraceWriter;
@@ -83,7 +83,7 @@ type Make<P> = Box<dyn Fn(&Instance) -> Result<P, String> + Send + Sync>;
 pub struct Probes<P> {
     descriptor: DataSourceDescriptor,
     make: Make<P>,
-    program: Arc<dyn Program>,
+    program: Arc<dyn ProducerProgram>,
     /// Behind a lock because data sources are shared. Only the runtime's thread takes it.
     running: Mutex<BTreeMap<Slot, Running<P>>>,
 }
@@ -121,7 +121,7 @@ impl<P: Probe> Probes<P> {
     /// out.
     pub fn new(
         descriptor: DataSourceDescriptor,
-        program: Arc<dyn Program>,
+        program: Arc<dyn ProducerProgram>,
         make: impl Fn(&Instance) -> Result<P, String> + Send + Sync + 'static,
     ) -> Self {
         Self {

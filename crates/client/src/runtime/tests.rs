@@ -38,7 +38,7 @@ impl Diary {
     }
 }
 
-impl Program for Diary {
+impl ProducerProgram for Diary {
     fn info(&self, line: &str) {
         self.note(format!("info: {line}"));
     }

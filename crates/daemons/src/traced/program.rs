@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ferretto_host::Program;
-use ferretto_service::{LogLevel, PriorityBoost};
+use ferretto_service::PriorityBoost;
 
 use super::tsc;
 use crate::priority::ThreadPriority;
@@ -32,11 +32,12 @@ impl Program for Traced {
         Some(chrono::Local::now().offset().local_minus_utc() / 60)
     }
 
-    fn log(&self, level: LogLevel, line: fmt::Arguments<'_>) {
-        match level {
-            LogLevel::Info => crate::log::info(line),
-            LogLevel::Warning => crate::log::warning(line),
-        }
+    fn info(&self, line: fmt::Arguments<'_>) {
+        crate::log::info(line);
+    }
+
+    fn warning(&self, line: fmt::Arguments<'_>) {
+        crate::log::warning(line);
     }
 
     fn refused(&self, line: fmt::Arguments<'_>) {

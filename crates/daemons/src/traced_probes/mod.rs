@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use clap::{CommandFactory, Parser};
 use ferretto_client::data_source::ConnectionId;
 use ferretto_client::runtime::daemon::ServiceSocket;
-use ferretto_client::runtime::{Event, Program, Runtime};
+use ferretto_client::runtime::{Event, ProducerProgram, Runtime};
 use ferretto_ipc::reactor::{Events, Interest, ReactorError, Token};
 use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 use ferretto_ipc::{Address, Reactor, socket_names};
@@ -126,7 +126,7 @@ fn serve(
     journal_dir: Option<JournalDir>,
     startup: &mut Startup,
 ) -> Result<(), Box<dyn Error>> {
-    let program: Arc<dyn Program> = Arc::new(ProbesDaemon {
+    let program: Arc<dyn ProducerProgram> = Arc::new(ProbesDaemon {
         ending: Arc::clone(ending),
         boosts: Mutex::new(Boosts::of_this_thread()),
     });
@@ -208,7 +208,7 @@ struct ProbesDaemon {
     boosts: Mutex<Boosts>,
 }
 
-impl Program for ProbesDaemon {
+impl ProducerProgram for ProbesDaemon {
     fn info(&self, line: &str) {
         log::info(format_args!("{line}"));
     }

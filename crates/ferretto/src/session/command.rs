@@ -159,7 +159,7 @@ impl Command {
 }
 
 /// Where to find the service.
-pub(super) enum Place {
+pub(super) enum ServicePlace {
     /// The process's own backend of this kind.
     Backend(Backend),
     /// The first of its backends.

@@ -11,7 +11,7 @@ use crate::process_hooks::KeptFromChildren;
 
 /// Whether trace data is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum DataFlow {
     /// As much as there is.
     Open,
     /// None for now.
@@ -19,7 +19,7 @@ pub(crate) enum Flow {
 }
 
 /// Has a service let trace data come or hold it back.
-pub(crate) type Valve = Box<dyn Fn(Flow) + Send>;
+pub(crate) type Valve = Box<dyn Fn(DataFlow) + Send>;
 
 /// A [`ConsumerEndpoint`] whose reader may pause. Without a valve nothing at all is read meanwhile: what else the service says waits behind
 /// the trace data.
@@ -27,7 +27,7 @@ pub(crate) struct Endpoint {
     inner: Box<KeptFromChildren<ConsumerEndpoint>>,
     valve: Option<Valve>,
     /// Of the socket.
-    flow: Flow,
+    flow: DataFlow,
 }
 
 impl fmt::Debug for Endpoint {
@@ -41,21 +41,21 @@ impl Endpoint {
         Endpoint {
             inner: Box::new(KeptFromChildren::new(endpoint)),
             valve,
-            flow: Flow::Open,
+            flow: DataFlow::Open,
         }
     }
 
     /// What to wait for, and on which descriptor. What is not read fills the socket, until the service waits.
     pub(super) fn interest(&self) -> (BorrowedFd<'_>, Interest) {
         let interest = match (self.flow, self.inner.interest()) {
-            (Flow::Paused, Interest::Readable) => Interest::None,
-            (Flow::Paused, Interest::Both) => Interest::Writable,
+            (DataFlow::Paused, Interest::Readable) => Interest::None,
+            (DataFlow::Paused, Interest::Both) => Interest::Writable,
             (_, interest) => interest,
         };
         (self.inner.as_fd(), interest)
     }
 
-    pub(super) fn set_flow(&mut self, flow: Flow) {
+    pub(super) fn set_flow(&mut self, flow: DataFlow) {
         match &self.valve {
             Some(valve) => valve(flow),
             None => self.flow = flow,
@@ -64,13 +64,13 @@ impl Endpoint {
 
     /// Whether nothing is read now.
     pub(super) fn is_blocked(&self) -> bool {
-        self.flow == Flow::Paused
+        self.flow == DataFlow::Paused
     }
 
     pub(super) fn next_event(&mut self) -> Option<ConsumerEvent> {
         match self.flow {
-            Flow::Paused => None,
-            Flow::Open => self.inner.next_event(),
+            DataFlow::Paused => None,
+            DataFlow::Open => self.inner.next_event(),
         }
     }
 }

@@ -69,7 +69,7 @@ use crate::muxer::{self, Served, Stream, Waker};
 use crate::off::{OFF, WHY_OFF};
 use crate::options::Backend;
 pub use asynchronous::Reply;
-use command::{Answer, Command, Observer, Place, Sink};
+use command::{Answer, Command, Observer, ServicePlace, Sink};
 pub use config::{Buffer, DataSource, ExhaustedPolicy, InvalidConfig, TraceConfig, TriggerAction};
 #[cfg(all(
     not(feature = "off"),
@@ -83,7 +83,7 @@ pub(crate) use endpoint::Endpoint;
     target_endian = "little",
     any(target_os = "linux", target_os = "android")
 ))]
-pub(crate) use endpoint::{Flow, Valve};
+pub(crate) use endpoint::{DataFlow, Valve};
 pub use error::SessionError;
 pub use reader::{TraceChunk, TraceReader};
 #[cfg(feature = "in-process")]
@@ -111,7 +111,7 @@ pub struct Session {
 }
 
 impl Session {
-    fn at(place: Place) -> Session {
+    fn at(place: ServicePlace) -> Session {
         let (commands, received) = channel();
         Session {
             commands,
@@ -126,13 +126,13 @@ impl Session {
     /// A session of the first backend that was given to [`initialize`](crate::initialize), in this order: the system's service, the
     /// one in this process, a custom one.
     pub fn new() -> Session {
-        Session::at(Place::Default)
+        Session::at(ServicePlace::Default)
     }
 
     /// A session of a service that was among the backends given to [`initialize`](crate::initialize). It is connected to when the
     /// session is used.
     pub fn with_backend(backend: Backend) -> Session {
-        Session::at(Place::Backend(backend))
+        Session::at(ServicePlace::Backend(backend))
     }
 
     /// A session of the machine's tracing service, which records what runs on this machine, the kernel included.
@@ -153,7 +153,7 @@ impl Session {
     /// If it is no stream socket.
     pub fn over(socket: impl Into<OwnedSocket>) -> Result<Session, SessionError> {
         Stream::from_fd(socket.into())
-            .map(|stream| Session::at(Place::Stream(Box::new(stream))))
+            .map(|stream| Session::at(ServicePlace::Stream(Box::new(stream))))
             .map_err(|error| SessionError::Unavailable(error.to_string()))
     }
 

@@ -2,7 +2,7 @@
 
 use ferretto_ipc::channel::Receiver;
 
-use super::command::{Command, Place};
+use super::command::{Command, ServicePlace};
 use crate::muxer::Served;
 
 /// Keeps what would be asked of it from being refused as if it had ended.
@@ -11,7 +11,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(_: Place, commands: Receiver<Command>) -> Worker {
+    pub(super) fn new(_: ServicePlace, commands: Receiver<Command>) -> Worker {
         Worker { _commands: commands }
     }
 }

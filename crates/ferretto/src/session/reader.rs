@@ -12,7 +12,7 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use ferretto_client::consumer::Packets;
-use ferretto_proto::write::TRACE_PACKET;
+use ferretto_proto::write::Trace;
 use ferretto_wire::{Reader, Writer};
 
 use super::error::SessionError;
@@ -35,7 +35,7 @@ impl TraceChunk {
         let mut head = Writer::new();
         for packet in packets.iter() {
             head.clear();
-            head.bytes_field_head(TRACE_PACKET, packet.len());
+            head.bytes_field_head(Trace::PACKET, packet.len());
             bytes.extend_from_slice(head.as_slice());
             bytes.extend_from_slice(packet);
         }

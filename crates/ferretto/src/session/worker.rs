@@ -14,9 +14,9 @@ use ferretto_ipc::reactor::{Deadline, Deadlines, Interest};
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 use ferretto_proto::messages::{CloneSessionResponse, ObservableEvents};
 
-use super::command::{Answer, Command, Observer, Pending, Place, Sink, Waiting};
+use super::command::{Answer, Command, Observer, Pending, ServicePlace, Sink, Waiting};
 use super::config::TraceConfig;
-use super::endpoint::{Endpoint, Flow};
+use super::endpoint::{DataFlow, Endpoint};
 use super::error::SessionError;
 use super::{Cloned, ServiceState};
 use crate::muxer::{self, Readiness, Served, Services, Turn};
@@ -50,7 +50,7 @@ enum Phase {
 /// A connection to a service.
 enum Connection {
     /// Made in the next turn.
-    Wanted(Place),
+    Wanted(ServicePlace),
     Open(Endpoint),
     /// It ended for this reason.
     Over(SessionError),
@@ -62,7 +62,7 @@ pub(super) struct Worker {
     connection: Connection,
     /// The service has closed its end: what it said before is little, and is read all at once.
     hung_up: bool,
-    flow: Flow,
+    flow: DataFlow,
     /// There is more to do than one turn may.
     unfinished: bool,
     phase: Phase,
@@ -87,12 +87,12 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(place: Place, commands: Receiver<Command>) -> Worker {
+    pub(super) fn new(place: ServicePlace, commands: Receiver<Command>) -> Worker {
         Worker {
             commands,
             connection: Connection::Wanted(place),
             hung_up: false,
-            flow: Flow::Open,
+            flow: DataFlow::Open,
             unfinished: false,
             phase: Phase::Idle,
             streams: false,
@@ -111,15 +111,15 @@ impl Worker {
         }
     }
 
-    fn connect(place: Place, services: &mut Services<'_>) -> Result<Endpoint, SessionError> {
+    fn connect(place: ServicePlace, services: &mut Services<'_>) -> Result<Endpoint, SessionError> {
         let backend = match place {
-            Place::Stream(stream) => {
+            ServicePlace::Stream(stream) => {
                 return ConsumerEndpoint::over(*stream)
                     .map(|endpoint| Endpoint::over(endpoint, None))
                     .map_err(|error| SessionError::Unavailable(error.to_string()));
             }
-            Place::Backend(backend) => backend,
-            Place::Default => services.default_backend().ok_or(SessionError::NotInitialized)?,
+            ServicePlace::Backend(backend) => backend,
+            ServicePlace::Default => services.default_backend().ok_or(SessionError::NotInitialized)?,
         };
         services
             .connect_consumer(backend)
@@ -636,7 +636,7 @@ impl Worker {
     fn adjust_flow(&mut self) {
         let reads_slowly = self.reading.is_some() && self.reads.front().is_some_and(Sink::is_full);
         let full = reads_slowly && !self.hung_up;
-        let flow = if full { Flow::Paused } else { Flow::Open };
+        let flow = if full { DataFlow::Paused } else { DataFlow::Open };
         if flow != self.flow {
             self.flow = flow;
             if let Some(endpoint) = self.endpoint() {
@@ -679,7 +679,7 @@ impl Worker {
     fn advance(&mut self, ready: Readiness, services: &mut Services<'_>) -> Result<Turn, SessionError> {
         self.unfinished = false;
         if let Connection::Wanted(place) = &mut self.connection {
-            let place = std::mem::replace(place, Place::Default);
+            let place = std::mem::replace(place, ServicePlace::Default);
             self.connection = Connection::Open(Self::connect(place, services)?);
             self.observe();
         }

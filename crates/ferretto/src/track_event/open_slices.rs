@@ -20,7 +20,7 @@ use crate::source::MAX_INSTANCES;
 
 /// Tracks of an instance with a lost beginning that are remembered at a time. On those of more, the end of a lost slice is written, and may end
 /// another.
-const MAX_TRACKS: usize = 4096;
+const MAX_LOST_TRACKS: usize = 4096;
 
 /// Ends that are owed to an instance at most.
 const MAX_OWED: usize = 4096;
@@ -170,7 +170,7 @@ pub(super) fn begin(instance: InstanceKey, track: u64, fate: Fate) -> bool {
             open.begin(fate);
             return true;
         }
-        let is_news = fate == Fate::Lost && memory.open.len() < MAX_TRACKS;
+        let is_news = fate == Fate::Lost && memory.open.len() < MAX_LOST_TRACKS;
         if is_news {
             memory.open.insert(track, Open::OUTERMOST);
         }
@@ -294,8 +294,8 @@ mod tests {
         assert_eq!(end(instance, TRACK), (Fate::Lost, false));
 
         // So many tracks and no more, until a newer instance takes over.
-        for track in 0..2 * MAX_TRACKS as u64 {
-            assert_eq!(begin(instance, track, Fate::Lost), track < MAX_TRACKS as u64);
+        for track in 0..2 * MAX_LOST_TRACKS as u64 {
+            assert_eq!(begin(instance, track, Fate::Lost), track < MAX_LOST_TRACKS as u64);
         }
         forget_track(instance, 7);
         assert_eq!(end(instance, 7), (Fate::Recorded, false));

@@ -3,14 +3,15 @@
 //! Fields are put in an order in which what changes comes last: `sequence_flags`, `track_event`, `timestamp`. To readers all
 //! orders are the same.
 
+use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::messages::track_event::Type;
 use ferretto_proto::write::{DebugAnnotation, TracePacket, TrackEvent};
 use ferretto_wire::{WireType, Writer, tag};
 
-/// `sequence_flags` of packets that refer to others: `SEQ_NEEDS_INCREMENTAL_STATE`.
-pub(super) const NEEDS_INCREMENTAL_STATE: u64 = 2;
-/// `sequence_flags` of packets that take back all that was referred to before: `SEQ_INCREMENTAL_STATE_CLEARED`.
-pub(super) const INCREMENTAL_STATE_CLEARED: u64 = 1;
+/// `sequence_flags` of packets that refer to others.
+pub(super) const NEEDS_INCREMENTAL_STATE: u64 = SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u64;
+/// `sequence_flags` of packets that take back all that was referred to before.
+pub(super) const INCREMENTAL_STATE_CLEARED: u64 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u64;
 
 /// The kinds of events.
 #[doc(hidden)]

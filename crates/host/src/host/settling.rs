@@ -66,7 +66,7 @@ impl Host {
             if interest != connection.interest {
                 connection.interest = interest;
                 if let Err(error) = self.reactor.reregister(&connection.stream, token, interest) {
-                    self.program.warn(format_args!("{error}"));
+                    self.program.warning(format_args!("{error}"));
                 }
             }
             if self.admission.holds(uid, before, held) == Holding::TooMuch {
@@ -112,7 +112,7 @@ impl Host {
                 .pid
                 .map_or(String::new(), |pid| format!(" (pid {pid})"));
             self.program
-                .warn(format_args!("closing the connection of a client{pid}: {why}"));
+                .warning(format_args!("closing the connection of a client{pid}: {why}"));
         }
         connection.stream.hang_up();
         self.freed = true;

@@ -27,6 +27,9 @@ type Delivery = SignalDelivery<UnixStream, WithRawSiginfo>;
 impl Reactor {
     /// From now on delivers `signals` as events instead of their default action. To be called once; the handlers stay for
     /// the life of the process, as those of `signal-hook` do.
+    ///
+    /// # Errors
+    /// If the system refuses the handlers, or the descriptors through which they tell.
     pub fn watch_signals(&mut self, signals: &[Signal]) -> Result<(), ReactorError> {
         let (read, write) = UnixStream::pair().map_err(ReactorError::Signals)?;
         read.set_nonblocking(true).map_err(ReactorError::Signals)?;

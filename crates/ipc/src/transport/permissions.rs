@@ -131,6 +131,9 @@ impl FromStr for SocketPermissions {
 
 impl SocketPermissions {
     /// Gives the socket file `path` this group and mode.
+    ///
+    /// # Errors
+    /// If there is no such group, or the system refuses to change the group or the mode.
     pub fn apply(&self, path: &Path) -> Result<(), PermissionsError> {
         std::os::unix::fs::chown(path, None, self.gid).map_err(|source| PermissionsError::ChangeGroup {
             path: path.display().to_string(),

@@ -17,6 +17,8 @@ use super::print_filter::Verdict;
 use super::session::{Action, Session};
 use super::table::{Encoding, EventPlan, FIRST_SELF_DESCRIBED, Table};
 use ferretto_client::runtime::probe::PacketSink;
+use ferretto_proto::messages::FtraceClock;
+use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::write::{
     FtraceEventBundle, InternedData, InternedString, TracePacket, ftrace_event_bundle,
 };
@@ -25,23 +27,7 @@ use ferretto_wire::{Writer, varint_len};
 #[cfg(test)]
 mod tests;
 
-/// `TracePacket.SequenceFlags.SEQ_INCREMENTAL_STATE_CLEARED`.
-const INCREMENTAL_STATE_CLEARED: u64 = 1;
-
-/// Clocks of the kernel's ring buffer other than the one that traces assume (`boot`). The numbers are those of
-/// `FtraceClock`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum FtraceClock {
-    /// Some clock that the trace format does not know.
-    Unknown = 1,
-    /// `global`.
-    Global = 2,
-    /// `local`.
-    Local = 3,
-    /// `mono_raw`.
-    MonoRaw = 4,
-}
+const INCREMENTAL_STATE_CLEARED: u64 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u64;
 
 /// The ring buffer's clock and the boot clock at one instant, for sessions that do not record by the boot clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

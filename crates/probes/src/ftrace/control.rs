@@ -11,9 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ferretto_proto::messages::FtraceConfig;
+use ferretto_proto::messages::{FtraceClock, FtraceConfig};
 
-use super::bundle::FtraceClock;
 use super::request::{
     ClockChoice, ExistingData, FunctionGraph, InstanceRole, Request, RequestError, SyscallSet,
     kprobe_definition,
@@ -64,10 +63,10 @@ const HAS_ALL: &str =
 fn clock_of_name(name: &str) -> Option<FtraceClock> {
     match name {
         "boot" => None,
-        "global" => Some(FtraceClock::Global),
-        "local" => Some(FtraceClock::Local),
-        "mono_raw" => Some(FtraceClock::MonoRaw),
-        _ => Some(FtraceClock::Unknown),
+        "global" => Some(FtraceClock::FTRACE_CLOCK_GLOBAL),
+        "local" => Some(FtraceClock::FTRACE_CLOCK_LOCAL),
+        "mono_raw" => Some(FtraceClock::FTRACE_CLOCK_MONO_RAW),
+        _ => Some(FtraceClock::FTRACE_CLOCK_UNKNOWN),
     }
 }
 
@@ -174,6 +173,9 @@ impl Control {
 
     /// Makes the kernel ready for the session `id`, without recording yet. `describe` is asked, for each event, how it
     /// would be written; what it refuses is not switched on. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// If the config asks for what cannot be, another program or session has ftrace for itself, or the kernel refuses a setting without which nothing can be recorded.
     pub fn setup(
         &mut self,
         id: FtraceSessionId,
@@ -428,6 +430,9 @@ impl Control {
     }
 
     /// The session `id` starts: the kernel records, if it did not already. Returns what is amiss without stopping it.
+    ///
+    /// # Errors
+    /// If the kernel refuses to record.
     pub fn activate(&mut self, id: FtraceSessionId) -> Result<Option<String>, ControlError> {
         let first = self.active.is_empty();
         self.active.insert(id);

@@ -209,6 +209,9 @@ impl FtraceController {
     }
 
     /// Prepares the kernel and the formats of events for `config`. Nothing is recorded yet.
+    ///
+    /// # Errors
+    /// If there is such a session already, its instance of ftrace cannot be opened, or the kernel cannot be set up for the config.
     pub fn setup_session(
         &mut self,
         id: FtraceSessionId,
@@ -258,6 +261,9 @@ impl FtraceController {
     /// Starts recording for the session, and writes to `sink` what has to be first. Reads the kernel's symbols if they
     /// are wanted, which takes about a hundred milliseconds: the session should be called started only when this returns.
     /// What is returned are warnings. On an error nothing is recorded, and the session is to be stopped.
+    ///
+    /// # Errors
+    /// If there is no such session, the kernel refuses to record, or its buffers cannot be opened.
     pub fn start_session(
         &mut self,
         id: FtraceSessionId,

@@ -4,6 +4,7 @@
 use super::format::PageLayout;
 use super::printk_formats::PrintkFormats;
 use super::table::Table;
+use ferretto_proto::write::{DescriptorProto, FieldDescriptorProto};
 use ferretto_wire::{Reader, Value};
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -136,16 +137,16 @@ pub(super) fn descriptor_fields(descriptor: &[u8]) -> (String, Vec<(String, u32,
     let text = |value: Value<'_>| String::from_utf8(value.as_bytes().unwrap().to_vec()).unwrap();
     let (mut message, mut fields) = (String::new(), Vec::new());
     for field in Reader::new(descriptor).map(Result::unwrap) {
-        if field.number == 1 {
+        if field.number == DescriptorProto::NAME {
             message = text(field.value);
             continue;
         }
         let (mut name, mut number, mut ty) = (String::new(), 0, 0);
         for field in Reader::new(field.value.as_bytes().unwrap()).map(Result::unwrap) {
             match field.number {
-                1 => name = text(field.value),
-                3 => number = field.value.as_varint().unwrap() as u32,
-                5 => ty = field.value.as_varint().unwrap(),
+                FieldDescriptorProto::NAME => name = text(field.value),
+                FieldDescriptorProto::NUMBER => number = field.value.as_varint().unwrap() as u32,
+                FieldDescriptorProto::TYPE => ty = field.value.as_varint().unwrap(),
                 other => panic!("field {other} is none of a field descriptor that we write"),
             }
         }

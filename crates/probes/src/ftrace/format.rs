@@ -113,6 +113,9 @@ pub struct EventFormat {
 
 impl EventFormat {
     /// Reads a format file.
+    ///
+    /// # Errors
+    /// If a line is unknown or missing, or says what cannot be.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let mut name = None;
         let mut id = None;
@@ -186,6 +189,9 @@ impl PageLayout {
 
     /// Reads `events/header_page`. Note that the kernel gives its contents to the first `read` of the open file only:
     /// `std::fs::read_to_string`, which starts with a small one, gets 32 bytes.
+    ///
+    /// # Errors
+    /// If a line is unknown or missing, or says what cannot be.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let mut fields = Vec::new();
         for (line, text) in numbered_lines(text) {
@@ -229,6 +235,9 @@ impl PageLayout {
 ///
 /// The format has been the same since Linux 2.6.30 (`time_stamp` has been of use since 4.17); the file exists so that
 /// readers can notice when it changes.
+///
+/// # Errors
+/// If the kernel describes other records.
 pub fn check_record_header(text: &str) -> Result<(), FormatError> {
     const EXPECTED: [(&str, &str); 7] = [
         ("type_len", "5 bits"),

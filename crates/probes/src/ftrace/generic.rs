@@ -7,9 +7,10 @@
 use super::event::Encoder;
 use super::field::ProtoType;
 use super::table::{EventPlan, FieldPlan};
-use ferretto_proto::write::GenericFtraceEvent;
+use ferretto_proto::messages::field_descriptor_proto::Type;
 use ferretto_proto::write::ftrace_event_bundle::GenericEventDescriptor;
 use ferretto_proto::write::generic_ftrace_event::Field;
+use ferretto_proto::write::{DescriptorProto, GenericFtraceEvent};
 use ferretto_wire::Writer;
 
 /// How a session wants events that the trace format has no message for.
@@ -24,39 +25,31 @@ pub enum GenericEncoding {
 
 /// Encodes a `GenericEventDescriptor`.
 pub(super) fn describe(group: &str, name: &str, number: u32, fields: &[FieldPlan]) -> Vec<u8> {
-    /// Of `google.protobuf.DescriptorProto`.
-    const NAME: u32 = 1;
-    const FIELD: u32 = 2;
-    /// Of `google.protobuf.FieldDescriptorProto`.
-    const FIELD_NAME: u32 = 1;
-    const FIELD_NUMBER: u32 = 3;
-    const FIELD_TYPE: u32 = 5;
-
     let mut out = Writer::new();
     out.varint_field(GenericEventDescriptor::FIELD_ID, number.into());
     out.bytes_field(GenericEventDescriptor::GROUP_NAME, group.as_bytes());
     out.nested(GenericEventDescriptor::EVENT_DESCRIPTOR, |message| {
-        message.bytes_field(NAME, name.as_bytes());
+        let mut message = DescriptorProto::new(message);
+        message.name(name);
         for field in fields {
-            message.nested(FIELD, |out| {
-                out.bytes_field(FIELD_NAME, field.name.as_bytes());
-                out.varint_field(FIELD_NUMBER, field.number.into());
-                out.varint_field(FIELD_TYPE, descriptor_type(field.proto_type));
+            message.field(|out| {
+                out.name(&field.name)
+                    .number(field.number as i32)
+                    .r#type(descriptor_type(field.proto_type));
             });
         }
     });
     out.as_slice().to_vec()
 }
 
-/// The number of a type in `FieldDescriptorProto.Type`.
-fn descriptor_type(proto_type: ProtoType) -> u64 {
+fn descriptor_type(proto_type: ProtoType) -> Type {
     match proto_type {
-        ProtoType::Int64 => 3,
-        ProtoType::Uint64 => 4,
-        ProtoType::Int32 => 5,
-        ProtoType::String => 9,
-        ProtoType::Bytes => 12,
-        ProtoType::Uint32 => 13,
+        ProtoType::Int64 => Type::TYPE_INT64,
+        ProtoType::Uint64 => Type::TYPE_UINT64,
+        ProtoType::Int32 => Type::TYPE_INT32,
+        ProtoType::String => Type::TYPE_STRING,
+        ProtoType::Bytes => Type::TYPE_BYTES,
+        ProtoType::Uint32 => Type::TYPE_UINT32,
     }
 }
 

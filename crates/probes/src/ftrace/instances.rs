@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferretto_client::arbiter::BufferExhaustedPolicy;
 use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
-use ferretto_client::runtime::Program;
+use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::probe::{BootTime, Probes};
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
@@ -33,7 +33,7 @@ pub enum TracefsPolicy {
 
 /// See the [module](self).
 pub struct Ftrace {
-    program: Arc<dyn Program>,
+    program: Arc<dyn ProducerProgram>,
     process_stats: Arc<Probes<ProcessStats>>,
     journal_dir: Option<JournalDir>,
     tracefs: TracefsPolicy,
@@ -68,7 +68,7 @@ impl Ftrace {
     /// Touches nothing until the first session. With a `journal_dir`, what sessions change can be put back even after a crash, by
     /// [`super::restore::replay`].
     pub fn new(
-        program: Arc<dyn Program>,
+        program: Arc<dyn ProducerProgram>,
         process_stats: Arc<Probes<ProcessStats>>,
         journal_dir: Option<JournalDir>,
         tracefs: TracefsPolicy,

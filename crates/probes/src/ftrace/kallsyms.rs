@@ -42,11 +42,17 @@ pub struct KernelSymbols {
 impl KernelSymbols {
     /// Reads the functions of the running kernel. The result is empty where addresses are hidden: without root, or
     /// without a lower `/proc/sys/kernel/kptr_restrict`.
+    ///
+    /// # Errors
+    /// If the list cannot be read.
     pub fn of_this_kernel() -> io::Result<KernelSymbols> {
         KernelSymbols::parse(BufReader::with_capacity(64 << 10, open_with_addresses()?))
     }
 
     /// Parses text of the form of `/proc/kallsyms`: address, type, name, and after a tab the module.
+    ///
+    /// # Errors
+    /// If `text` cannot be read. Lines that are no symbols are left out.
     pub fn parse(mut text: impl BufRead) -> io::Result<KernelSymbols> {
         let mut names = Names::default();
         let mut line = Vec::with_capacity(256);

@@ -83,10 +83,13 @@ const MISSED_EVENTS: u32 = 1 << 31;
 /// Set as well when their number stands behind the data (`RB_MISSED_STORED`).
 const MISSED_STORED: u32 = 1 << 30;
 /// The kernel names no mask for the length; 27 bits is what its own documentation and `trace-cmd` use.
-const LENGTH_MASK: u32 = (1 << 27) - 1;
+pub(super) const LENGTH_MASK: u32 = (1 << 27) - 1;
 
 impl<'a> Page<'a> {
     /// Reads the header of `page`, which is one page as the kernel returned it.
+    ///
+    /// # Errors
+    /// If the page holds nothing, or less than it says.
     #[inline]
     pub fn parse(layout: &PageLayout, page: &'a [u8]) -> Result<Self, InvalidPage> {
         let timestamp = read_u64(page, layout.timestamp_offset).ok_or(InvalidPage { timestamp: 0 })?;

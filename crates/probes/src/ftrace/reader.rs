@@ -16,15 +16,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::page::LENGTH_MASK;
 use super::tracefs::{Tracefs, TracefsError};
 
 /// Pages of one batch: enough that system calls do not count, few enough (128 KiB) to stay in a core's cache until
 /// every session has parsed them.
 pub const BATCH_PAGES: usize = 32;
 
-/// Offset and mask of the length in a page's header: after a 64-bit time stamp, the lower 27 bits.
+/// Offset of the length in a page's header: after a 64-bit time stamp.
 const LENGTH_OFFSET: usize = 8;
-const LENGTH_MASK: u32 = (1 << 27) - 1;
 
 const NO_WAIT: Timespec = Timespec {
     tv_sec: 0,
@@ -86,6 +86,9 @@ pub struct CpuBuffer {
 
 impl CpuBuffer {
     /// Opens the buffers of all CPUs that are plugged in. As long as one is open, `current_tracer` cannot change.
+    ///
+    /// # Errors
+    /// If the CPUs cannot be listed, or a buffer cannot be opened.
     pub fn open_all(tracefs: &Tracefs) -> Result<Vec<CpuBuffer>, TracefsError> {
         tracefs
             .cpus()?

@@ -155,6 +155,9 @@ pub struct Request {
 
 impl Request {
     /// Reads `config` against what `tracefs` offers.
+    ///
+    /// # Errors
+    /// If the config asks for something that could harm other sessions, that an instance cannot have, or that needs a list of tracefs which cannot be read.
     pub fn new(
         config: &FtraceConfig,
         tracefs: &Tracefs,

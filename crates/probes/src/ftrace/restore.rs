@@ -25,7 +25,7 @@ use journal::{Journal, Record};
 pub use journal::{JournalDir, JournalError};
 
 use super::tracefs::{EventName, MOUNT_POINTS, Recording, Setting, Tracefs, TracefsError};
-use super::watch::look::{Program, openers};
+use super::watch::look::{FileUser, openers};
 
 /// All that was changed and not yet put back. Built record by record, in the daemon and from a journal alike.
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl Changes {
         if let Some(event) = recorded.iter().find(|event| !is_known(event)) {
             return Some(format!("{event} is recorded"));
         }
-        let taker = openers(tracefs.root()).into_iter().find(Program::takes_events)?;
+        let taker = openers(tracefs.root()).into_iter().find(FileUser::takes_events)?;
         Some(format!("{} has {} open", taker.who(), taker.file))
     }
 
@@ -206,6 +206,9 @@ impl Restorer {
     }
 
     /// Changes `setting`, remembering what it was.
+    ///
+    /// # Errors
+    /// If the setting cannot be read or written.
     pub fn set(&mut self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
         let remembered = self.remember(setting)?;
         for setting in &remembered {
@@ -217,6 +220,9 @@ impl Restorer {
     }
 
     /// Adds to the list that `setting` is, remembering what it was.
+    ///
+    /// # Errors
+    /// If the setting cannot be read or written.
     pub fn append(&mut self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
         let remembered = self.remember(setting)?;
         self.record(Record::Changing(setting.clone()));
@@ -270,6 +276,9 @@ impl Restorer {
     }
 
     /// Switches off every event that somebody else had left on.
+    ///
+    /// # Errors
+    /// If the list of events cannot be read, or an event cannot be switched off.
     pub fn disable_all_events(&mut self) -> Result<(), TracefsError> {
         let mut found = self.tracefs.enabled_events()?;
         found.retain(|event| !self.changes.events_on.contains(event));
@@ -298,6 +307,9 @@ impl Restorer {
     }
 
     /// Stops recording `event`, if it was started here.
+    ///
+    /// # Errors
+    /// If the event cannot be switched off.
     pub fn disable_event(&mut self, event: &EventName) -> Result<(), TracefsError> {
         if !self.changes.events_on.contains(event) {
             return Ok(());
@@ -314,6 +326,9 @@ impl Restorer {
 
     /// Makes the probe that `definition` describes (the syntax of `Documentation/trace/kprobetrace.rst`) as the event
     /// `probe`. One of that name that exists already is taken over.
+    ///
+    /// # Errors
+    /// If the kernel refuses the probe.
     pub fn add_kprobe(&mut self, probe: &EventName, definition: &str) -> Result<(), TracefsError> {
         self.record(Record::KprobeAdded(probe.clone()));
         match self.tracefs.append("kprobe_events", definition) {
@@ -433,6 +448,9 @@ const REPLAY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Puts back what daemons that crashed had changed, as their journals in `dir` list it. Once it has, no other daemon is still
 /// at that either: what tracefs shows from here on is what was found before the crash.
+///
+/// # Errors
+/// If the journals cannot be listed, or another daemon has been putting back for too long.
 pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
     let _one_at_a_time = dir.lock(REPLAY_PATIENCE)?;
     let mut replayed = Vec::new();
@@ -480,6 +498,9 @@ pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
 
 /// The method of last resort: resets the top instance of tracefs to an idle state, knowing nothing of what was there
 /// before. Returns the directory that was reset.
+///
+/// # Errors
+/// If tracefs is not mounted, or recording cannot be stopped.
 pub fn hard_reset() -> Result<PathBuf, TracefsError> {
     let mut last_error = TracefsError::NotMounted;
     for mount_point in MOUNT_POINTS {

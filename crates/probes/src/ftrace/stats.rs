@@ -38,6 +38,9 @@ pub struct CpuStats {
 
 impl CpuStats {
     /// Reads those of `cpu`.
+    ///
+    /// # Errors
+    /// If the file with the statistics cannot be read.
     pub fn read(tracefs: &Tracefs, cpu: u32) -> Result<CpuStats, TracefsError> {
         Ok(CpuStats::parse(cpu, &tracefs.cpu_stats(cpu)?))
     }
@@ -144,6 +147,9 @@ pub struct FtraceStats {
 impl FtraceStats {
     /// Reads the counters of `cpus`. Stops at the first that cannot be read, as a CPU without statistics means that
     /// tracefs is going away.
+    ///
+    /// # Errors
+    /// If a file with the statistics cannot be read.
     pub fn read_cpus(&mut self, tracefs: &Tracefs, cpus: &[u32]) -> Result<(), TracefsError> {
         self.cpus.clear();
         for &cpu in cpus {

@@ -155,6 +155,9 @@ impl Table {
 
     /// Adds an event, given the contents of its format file, and returns its id. An event that is there already stays
     /// as it is.
+    ///
+    /// # Errors
+    /// If the format file is none, or all numbers for events that describe themselves are taken.
     pub fn add(&mut self, group: &str, name: &str, format: &str) -> Result<u16, TableError> {
         if let Some(plan) = self.find(group, name) {
             return Ok(plan.id);
@@ -187,6 +190,9 @@ impl Table {
     }
 
     /// Adds a kprobe or kretprobe that a config asked for, given the contents of its format file.
+    ///
+    /// # Errors
+    /// If the format file is none.
     pub fn add_kprobe(&mut self, group: &str, name: &str, format: &str) -> Result<u16, TableError> {
         if let Some(plan) = self.find(group, name) {
             return Ok(plan.id);

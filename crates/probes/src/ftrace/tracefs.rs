@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 pub const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// No control file is longer than this many bytes; what is longer is cut (a list of all kernel functions is about 2 MB).
-const LONGEST_FILE: u64 = 16 << 20;
+const LONGEST_CONTROL_FILE: u64 = 16 << 20;
 
 /// Why a tracefs file or directory could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -291,6 +291,9 @@ pub struct Tracefs {
 
 impl Tracefs {
     /// The tracefs that is mounted at one of [`MOUNT_POINTS`].
+    ///
+    /// # Errors
+    /// If it is not mounted, or this user may not use it.
     pub fn find() -> Result<Tracefs, TracefsError> {
         let mut denied = None;
         for mount_point in MOUNT_POINTS {
@@ -304,6 +307,9 @@ impl Tracefs {
     }
 
     /// Mounts tracefs at the first of [`MOUNT_POINTS`], as `trace-cmd` does, and opens it.
+    ///
+    /// # Errors
+    /// If the system refuses to mount it, or this user may not use it.
     pub fn mount() -> Result<Tracefs, TracefsError> {
         let path = Path::new(MOUNT_POINTS[0]);
         let flags = rustix::mount::MountFlags::NOSUID
@@ -317,6 +323,9 @@ impl Tracefs {
     }
 
     /// The tracefs directory at `root`, wherever it is mounted.
+    ///
+    /// # Errors
+    /// If no tracefs is there, or it cannot be read.
     pub fn at(root: impl Into<PathBuf>) -> Result<Tracefs, TracefsError> {
         let tracefs = Tracefs { root: root.into() };
         match tracefs.read("tracing_on") {
@@ -332,6 +341,9 @@ impl Tracefs {
     /// The instance `name` of this tracefs, which must exist already: making one takes rights that a tracing daemon
     /// usually lacks, and removing it again would lose somebody's events. The names `hyp` and `hypervisor` are those of
     /// the pKVM hypervisor's events, which are beside `instances/` and not in it.
+    ///
+    /// # Errors
+    /// If there is no such instance, the name is none that an instance can have, or this user may not use it.
     pub fn instance(&self, name: &str) -> Result<Tracefs, TracefsError> {
         if name.is_empty() || name.contains(['/', '\0']) || name.starts_with("..") {
             return Err(TracefsError::BadInstanceName(name.to_owned()));
@@ -354,11 +366,14 @@ impl Tracefs {
     // --- plain files ---
 
     /// The text of `file`.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn read(&self, file: &str) -> Result<String, TracefsError> {
         let path = self.root.join(file);
         let mut bytes = Vec::with_capacity(4096);
         File::open(&path)
-            .and_then(|opened| opened.take(LONGEST_FILE).read_to_end(&mut bytes))
+            .and_then(|opened| opened.take(LONGEST_CONTROL_FILE).read_to_end(&mut bytes))
             .map_err(|source| TracefsError::File {
                 doing: "read".into(),
                 path,
@@ -369,16 +384,25 @@ impl Tracefs {
     }
 
     /// Replaces the value of `file`.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the kernel refuses the value.
     pub fn write(&self, file: &str, value: &str) -> Result<(), TracefsError> {
         self.write_with(file, value, OpenOptions::new().write(true))
     }
 
     /// Adds to the list in `file`.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the kernel refuses the value.
     pub fn append(&self, file: &str, value: &str) -> Result<(), TracefsError> {
         self.write_with(file, value, OpenOptions::new().append(true))
     }
 
     /// Empties the list in `file` (or, for `trace`, the buffers).
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn truncate(&self, file: &str) -> Result<(), TracefsError> {
         let path = self.root.join(file);
         match OpenOptions::new().write(true).truncate(true).open(&path) {
@@ -409,11 +433,17 @@ impl Tracefs {
     // --- settings ---
 
     /// The present value of `setting`, in the form that [`Tracefs::set`] takes.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn get(&self, setting: &Setting) -> Result<String, TracefsError> {
         Ok(setting.writable(&self.read(&setting.file())?))
     }
 
     /// Changes `setting`.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the kernel refuses the value.
     pub fn set(&self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
         let file = setting.file();
         match setting.write_style() {
@@ -430,6 +460,9 @@ impl Tracefs {
     }
 
     /// Whether the buffers accept events.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn recording(&self) -> Result<Recording, TracefsError> {
         Ok(if self.get(&Setting::TracingOn)? == "1" {
             Recording::On
@@ -439,6 +472,9 @@ impl Tracefs {
     }
 
     /// The clocks of this kernel, as `trace_clock` lists them.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn clocks(&self) -> Result<BTreeSet<String>, TracefsError> {
         let shown = self.read("trace_clock")?;
         Ok(shown
@@ -448,6 +484,9 @@ impl Tracefs {
     }
 
     /// Size of each CPU's buffer in pages of `page_bytes`, rounded up; `None` where the CPUs differ.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn buffer_pages(&self, page_bytes: usize) -> Result<Option<u32>, TracefsError> {
         let shown = self.read("buffer_size_kb")?;
         // Before its first use a buffer shows its present size first, and that is the one meant here.
@@ -462,6 +501,9 @@ impl Tracefs {
     }
 
     /// Empties the buffers of all CPUs, those of CPUs that are off included (which emptying `trace` leaves alone).
+    ///
+    /// # Errors
+    /// If a file of the buffers cannot be written.
     pub fn clear_buffers(&self) -> Result<(), TracefsError> {
         self.truncate("trace")?;
         for cpu in offline_cpus() {
@@ -478,6 +520,9 @@ impl Tracefs {
     // --- CPUs ---
 
     /// CPUs that have a buffer here and are plugged in, on or off, ascending.
+    ///
+    /// # Errors
+    /// If the CPUs cannot be listed.
     pub fn cpus(&self) -> Result<Vec<u32>, TracefsError> {
         let present: Option<Vec<u32>> = fs::read_to_string("/sys/devices/system/cpu/present")
             .ok()
@@ -493,6 +538,9 @@ impl Tracefs {
     }
 
     /// Opens the raw buffer of `cpu` for reading without waiting.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
     pub fn open_raw_buffer(&self, cpu: u32) -> Result<OwnedFd, TracefsError> {
         let path = self.root.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -504,6 +552,9 @@ impl Tracefs {
     }
 
     /// The statistics of `cpu`'s buffer, for [`super::stats`] to parse.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn cpu_stats(&self, cpu: u32) -> Result<String, TracefsError> {
         self.read(&format!("per_cpu/cpu{cpu}/stats"))
     }
@@ -532,11 +583,17 @@ impl Tracefs {
     }
 
     /// The groups of events of this kernel.
+    ///
+    /// # Errors
+    /// If the groups cannot be listed.
     pub fn groups(&self) -> Result<BTreeSet<String>, TracefsError> {
         self.directories("events")
     }
 
     /// The events of `group`; none if there is no such group.
+    ///
+    /// # Errors
+    /// If the events cannot be listed.
     pub fn events_of(&self, group: &str) -> Result<BTreeSet<String>, TracefsError> {
         if !is_file_name(group) {
             return Ok(BTreeSet::new());
@@ -561,16 +618,25 @@ impl Tracefs {
     }
 
     /// The description of `event`'s binary layout.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn event_format(&self, event: &EventName) -> Result<String, TracefsError> {
         self.read(&format!("events/{event}/format"))
     }
 
     /// Whether `event` is recorded. One that a trigger only keeps armed (`0*`) is not.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn event_enabled(&self, event: &EventName) -> Result<bool, TracefsError> {
         Ok(self.read(&format!("events/{event}/enable"))?.starts_with('1'))
     }
 
     /// Starts or stops recording `event`, through its own file or, where that may not be written, through `set_event`.
+    ///
+    /// # Errors
+    /// If neither file can be written. The reason is that of the first.
     pub fn set_event(&self, event: &EventName, recording: Recording) -> Result<(), TracefsError> {
         let (value, prefix) = match recording {
             Recording::On => ("1", ""),
@@ -584,12 +650,18 @@ impl Tracefs {
     }
 
     /// The events that are recorded now, and those that are only armed by a trigger.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn listed_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
         let listed = self.read("set_event")?;
         Ok(listed.lines().filter_map(EventName::from_set_event).collect())
     }
 
     /// All events that are recorded now.
+    ///
+    /// # Errors
+    /// If the list of events cannot be read.
     pub fn enabled_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
         let mut events = self.listed_events()?;
         events.retain(|event| self.event_enabled(event).unwrap_or(false));
@@ -597,6 +669,9 @@ impl Tracefs {
     }
 
     /// Stops recording every event.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn disable_all_events(&self) -> Result<(), TracefsError> {
         self.write("events/enable", "0")
     }

@@ -17,7 +17,7 @@ pub mod writers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use look::Program;
+use look::FileUser;
 pub use unexplained::Target;
 use unexplained::{Unexplained, cpu_of_trace, switches};
 
@@ -132,7 +132,7 @@ pub enum Finding {
         /// What that is.
         target: Target,
         /// The process, with each file.
-        by: Vec<Program>,
+        by: Vec<FileUser>,
         /// What a setting shows.
         shown: Option<String>,
         /// When.
@@ -254,10 +254,10 @@ impl Finding {
                 shown,
                 when: window,
             } => {
-                let concerns = |program: &&Program| {
+                let concerns = |program: &&FileUser| {
                     *target != Target::Events || recorded.iter().any(|event| switches(&program.file, event))
                 };
-                let concerning: Vec<&Program> = by.iter().filter(concerns).collect();
+                let concerning: Vec<&FileUser> = by.iter().filter(concerns).collect();
                 let first = concerning.first()?;
                 let more = match concerning.len() - 1 {
                     0 => String::new(),
@@ -501,12 +501,12 @@ impl Watch {
     }
 
     /// Others wrote to files of the directory. To be called before each [`Watch::see`], and again if that found something.
-    pub fn wrote(&mut self, programs: BTreeSet<Program>) {
+    pub fn wrote(&mut self, programs: BTreeSet<FileUser>) {
         self.unexplained.add(programs);
     }
 
     /// Who did what was found, as far as they wrote to a file. To be asked once.
-    pub fn writers(&mut self, finding: &Finding) -> Vec<Program> {
+    pub fn writers(&mut self, finding: &Finding) -> Vec<FileUser> {
         match finding {
             Finding::Changed { setting, .. } | Finding::ChangedBack { setting, .. } => {
                 self.unexplained.take(&Target::Setting(setting.clone()))

@@ -75,6 +75,9 @@ pub struct ProcessStats {
 
 impl ProcessStats {
     /// Makes an instance that does what the `process_stats_config` in `config` says, reading below `roots`.
+    ///
+    /// # Errors
+    /// If there is no procfs below `roots`.
     pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots) -> Result<Self, SetupError> {
         let mut notices = Vec::new();
         let config = Config::new(&config.process_stats_config, &mut notices);

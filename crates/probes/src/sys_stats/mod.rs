@@ -76,6 +76,9 @@ pub fn periods(config: &SysStatsConfig) -> [(&'static str, Option<u32>); 12] {
 }
 
 /// Whether an instance could sample what `config` asks for.
+///
+/// # Errors
+/// If a period is no multiple of the shortest.
 pub fn check(config: &SysStatsConfig) -> Result<(), SetupError> {
     Schedule::new(config, &mut Vec::new()).map(|_| ())
 }
@@ -128,6 +131,9 @@ pub struct SysStats {
 
 impl SysStats {
     /// Makes an instance that does what the `sys_stats_config` in `config` says, reading below `roots`.
+    ///
+    /// # Errors
+    /// If a period is no multiple of the shortest.
     pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots) -> Result<Self, SetupError> {
         let config: &SysStatsConfig = &config.sys_stats_config;
         let mut notices = Vec::new();

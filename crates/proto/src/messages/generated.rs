@@ -3228,6 +3228,108 @@ pub mod extension_descriptor {
     }
 }
 
+pub mod field_descriptor_proto {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Type {
+        #[default]
+        TYPE_DOUBLE = 1,
+        TYPE_FLOAT = 2,
+        TYPE_INT64 = 3,
+        TYPE_UINT64 = 4,
+        TYPE_INT32 = 5,
+        TYPE_FIXED64 = 6,
+        TYPE_FIXED32 = 7,
+        TYPE_BOOL = 8,
+        TYPE_STRING = 9,
+        TYPE_GROUP = 10,
+        TYPE_MESSAGE = 11,
+        TYPE_BYTES = 12,
+        TYPE_UINT32 = 13,
+        TYPE_ENUM = 14,
+        TYPE_SFIXED32 = 15,
+        TYPE_SFIXED64 = 16,
+        TYPE_SINT32 = 17,
+        TYPE_SINT64 = 18,
+    }
+    impl codec::Enumeration for Type {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::TYPE_DOUBLE, "TYPE_DOUBLE"),
+            (Self::TYPE_FLOAT, "TYPE_FLOAT"),
+            (Self::TYPE_INT64, "TYPE_INT64"),
+            (Self::TYPE_UINT64, "TYPE_UINT64"),
+            (Self::TYPE_INT32, "TYPE_INT32"),
+            (Self::TYPE_FIXED64, "TYPE_FIXED64"),
+            (Self::TYPE_FIXED32, "TYPE_FIXED32"),
+            (Self::TYPE_BOOL, "TYPE_BOOL"),
+            (Self::TYPE_STRING, "TYPE_STRING"),
+            (Self::TYPE_GROUP, "TYPE_GROUP"),
+            (Self::TYPE_MESSAGE, "TYPE_MESSAGE"),
+            (Self::TYPE_BYTES, "TYPE_BYTES"),
+            (Self::TYPE_UINT32, "TYPE_UINT32"),
+            (Self::TYPE_ENUM, "TYPE_ENUM"),
+            (Self::TYPE_SFIXED32, "TYPE_SFIXED32"),
+            (Self::TYPE_SFIXED64, "TYPE_SFIXED64"),
+            (Self::TYPE_SINT32, "TYPE_SINT32"),
+            (Self::TYPE_SINT64, "TYPE_SINT64"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                1 => Self::TYPE_DOUBLE,
+                2 => Self::TYPE_FLOAT,
+                3 => Self::TYPE_INT64,
+                4 => Self::TYPE_UINT64,
+                5 => Self::TYPE_INT32,
+                6 => Self::TYPE_FIXED64,
+                7 => Self::TYPE_FIXED32,
+                8 => Self::TYPE_BOOL,
+                9 => Self::TYPE_STRING,
+                10 => Self::TYPE_GROUP,
+                11 => Self::TYPE_MESSAGE,
+                12 => Self::TYPE_BYTES,
+                13 => Self::TYPE_UINT32,
+                14 => Self::TYPE_ENUM,
+                15 => Self::TYPE_SFIXED32,
+                16 => Self::TYPE_SFIXED64,
+                17 => Self::TYPE_SINT32,
+                18 => Self::TYPE_SINT64,
+                _ => return None,
+            })
+        }
+    }
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Label {
+        #[default]
+        LABEL_OPTIONAL = 1,
+        LABEL_REQUIRED = 2,
+        LABEL_REPEATED = 3,
+    }
+    impl codec::Enumeration for Label {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::LABEL_OPTIONAL, "LABEL_OPTIONAL"),
+            (Self::LABEL_REQUIRED, "LABEL_REQUIRED"),
+            (Self::LABEL_REPEATED, "LABEL_REPEATED"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                1 => Self::LABEL_OPTIONAL,
+                2 => Self::LABEL_REQUIRED,
+                3 => Self::LABEL_REPEATED,
+                _ => return None,
+            })
+        }
+    }
+}
+
 /// `flags` say who asked and why, for producers that care.
 #[derive(Clone, PartialEq)]
 pub struct FlushRequest {

@@ -14,7 +14,7 @@ use super::positions::Positions;
 use super::schema::{Field, Kind, MessageId, Schema};
 
 /// The deepest nesting of messages. The schema's deepest is below 10; this bounds the stack against hostile text.
-const MAX_DEPTH: usize = 64;
+const MAX_TEXT_DEPTH: usize = 64;
 
 /// How many mistakes are listed.
 const MAX_ERRORS: usize = 20;
@@ -717,8 +717,10 @@ impl<'a> Parser<'a> {
         writer: &mut Writer,
     ) -> Result<(), Stop> {
         let opening = self.advance();
-        if self.frames.len() > MAX_DEPTH {
-            let problem = Problem::TooDeep { limit: MAX_DEPTH };
+        if self.frames.len() > MAX_TEXT_DEPTH {
+            let problem = Problem::TooDeep {
+                limit: MAX_TEXT_DEPTH,
+            };
             self.note(opening.start, opening.end, problem, None)?;
             return Err(Stop);
         }

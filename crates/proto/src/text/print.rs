@@ -15,12 +15,10 @@ use std::io::{self, Write};
 use ferretto_wire::{Reader, Value, take_varint, unzigzag};
 
 use super::schema::{self, Encoding, EnumId, Field, Integer, Kind, MessageId, Schema};
+use crate::messages::MAX_DEPTH;
 
 #[cfg(test)]
 mod tests;
-
-/// So many levels of messages are told apart, as protobuf's own parsers do.
-const MAX_DEPTH: usize = 100;
 
 /// Prints messages of one type.
 ///
@@ -64,7 +62,7 @@ impl Printer {
         let mut text = Text {
             schema: self.schema,
             out,
-            deepest: level.saturating_add(MAX_DEPTH),
+            deepest: level.saturating_add(MAX_DEPTH as usize),
         };
         text.fields(encoded, self.message, level)
     }

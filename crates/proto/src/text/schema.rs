@@ -9,6 +9,12 @@ use std::sync::LazyLock;
 use ferretto_wire::{Reader, Value, WireError};
 
 use crate::descriptors;
+use crate::messages::Enumeration as _;
+use crate::messages::field_descriptor_proto::{Label, Type};
+use crate::write::{
+    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
+    FileDescriptorProto, FileDescriptorSet, OneofDescriptorProto,
+};
 
 /// Everything that [`descriptors::TRACE`] declares.
 pub(super) static TRACE: LazyLock<Schema> = LazyLock::new(|| {
@@ -99,8 +105,8 @@ pub(super) enum Encoding {
 }
 
 impl Kind {
-    /// From `FieldDescriptorProto.Type`; `None` for groups, which the schema does not have.
-    fn new(number: u64, target: Option<TypeId>) -> Option<Self> {
+    /// `None` for groups, which the schema does not have.
+    fn new(field_type: Type, target: Option<TypeId>) -> Option<Self> {
         use Encoding::{Fixed32, Fixed64, Varint, Zigzag};
         let integer = |name, min: i128, max: i128, encoding| {
             Some(Self::Integer(Integer {
@@ -112,24 +118,24 @@ impl Kind {
         };
         let signed32 = (i128::from(i32::MIN), i128::from(i32::MAX));
         let signed64 = (i128::from(i64::MIN), i128::from(i64::MAX));
-        match (number, target) {
-            (1, _) => Some(Self::Double),
-            (2, _) => Some(Self::Float),
-            (3, _) => integer("int64", signed64.0, signed64.1, Varint),
-            (4, _) => integer("uint64", 0, u64::MAX.into(), Varint),
-            (5, _) => integer("int32", signed32.0, signed32.1, Varint),
-            (6, _) => integer("fixed64", 0, u64::MAX.into(), Fixed64),
-            (7, _) => integer("fixed32", 0, u32::MAX.into(), Fixed32),
-            (8, _) => Some(Self::Bool),
-            (9, _) => Some(Self::Text),
-            (11, Some(TypeId::Message(id))) => Some(Self::Message(id)),
-            (12, _) => Some(Self::Bytes),
-            (13, _) => integer("uint32", 0, u32::MAX.into(), Varint),
-            (14, Some(TypeId::Enum(id))) => Some(Self::Enum(id)),
-            (15, _) => integer("sfixed32", signed32.0, signed32.1, Fixed32),
-            (16, _) => integer("sfixed64", signed64.0, signed64.1, Fixed64),
-            (17, _) => integer("sint32", signed32.0, signed32.1, Zigzag),
-            (18, _) => integer("sint64", signed64.0, signed64.1, Zigzag),
+        match (field_type, target) {
+            (Type::TYPE_DOUBLE, _) => Some(Self::Double),
+            (Type::TYPE_FLOAT, _) => Some(Self::Float),
+            (Type::TYPE_INT64, _) => integer("int64", signed64.0, signed64.1, Varint),
+            (Type::TYPE_UINT64, _) => integer("uint64", 0, u64::MAX.into(), Varint),
+            (Type::TYPE_INT32, _) => integer("int32", signed32.0, signed32.1, Varint),
+            (Type::TYPE_FIXED64, _) => integer("fixed64", 0, u64::MAX.into(), Fixed64),
+            (Type::TYPE_FIXED32, _) => integer("fixed32", 0, u32::MAX.into(), Fixed32),
+            (Type::TYPE_BOOL, _) => Some(Self::Bool),
+            (Type::TYPE_STRING, _) => Some(Self::Text),
+            (Type::TYPE_MESSAGE, Some(TypeId::Message(id))) => Some(Self::Message(id)),
+            (Type::TYPE_BYTES, _) => Some(Self::Bytes),
+            (Type::TYPE_UINT32, _) => integer("uint32", 0, u32::MAX.into(), Varint),
+            (Type::TYPE_ENUM, Some(TypeId::Enum(id))) => Some(Self::Enum(id)),
+            (Type::TYPE_SFIXED32, _) => integer("sfixed32", signed32.0, signed32.1, Fixed32),
+            (Type::TYPE_SFIXED64, _) => integer("sfixed64", signed64.0, signed64.1, Fixed64),
+            (Type::TYPE_SINT32, _) => integer("sint32", signed32.0, signed32.1, Zigzag),
+            (Type::TYPE_SINT64, _) => integer("sint64", signed64.0, signed64.1, Zigzag),
             _ => None,
         }
     }
@@ -145,18 +151,18 @@ impl Schema {
         };
         // Fields name types that may come later, so they wait until all types have an index.
         let mut waiting = Vec::new();
-        for file in children(set, 1) {
+        for file in children(set, FileDescriptorSet::FILE) {
             let file = file?;
-            let package = text(file, 2)?;
-            for message in children(file, 4) {
+            let package = text(file, FileDescriptorProto::PACKAGE)?;
+            for message in children(file, FileDescriptorProto::MESSAGE_TYPE) {
                 schema.declare(message?, package, &mut waiting)?;
             }
-            for declared in children(file, 5) {
+            for declared in children(file, FileDescriptorProto::ENUM_TYPE) {
                 schema.declare_enum(declared?, package)?;
             }
         }
         for (id, descriptor) in waiting {
-            for field in children(descriptor, 2) {
+            for field in children(descriptor, DescriptorProto::FIELD) {
                 let field = schema.field(field?)?;
                 schema.messages[id].fields.extend(field);
             }
@@ -172,14 +178,14 @@ impl Schema {
         scope: &str,
         waiting: &mut Vec<(usize, &'static [u8])>,
     ) -> Result<(), WireError> {
-        let name = format!("{scope}.{}", text(descriptor, 1)?);
+        let name = format!("{scope}.{}", text(descriptor, DescriptorProto::NAME)?);
         let id = self.messages.len();
         waiting.push((id, descriptor));
-        let reserved = children(descriptor, 10)
+        let reserved = children(descriptor, DescriptorProto::RESERVED_NAME)
             .map(|name| Ok(std::str::from_utf8(name?).unwrap_or_default()))
             .collect::<Result<_, WireError>>()?;
-        let oneofs = children(descriptor, 8)
-            .map(|oneof| text(oneof?, 1))
+        let oneofs = children(descriptor, DescriptorProto::ONEOF_DECL)
+            .map(|oneof| text(oneof?, OneofDescriptorProto::NAME))
             .collect::<Result<_, _>>()?;
         self.ids.insert(name.clone(), TypeId::Message(MessageId(id)));
         self.messages.push(Message {
@@ -189,21 +195,22 @@ impl Schema {
             oneofs,
             reserved,
         });
-        for nested in children(descriptor, 3) {
+        for nested in children(descriptor, DescriptorProto::NESTED_TYPE) {
             self.declare(nested?, &name, waiting)?;
         }
-        for nested in children(descriptor, 4) {
+        for nested in children(descriptor, DescriptorProto::ENUM_TYPE) {
             self.declare_enum(nested?, &name)?;
         }
         Ok(())
     }
 
     fn declare_enum(&mut self, descriptor: &'static [u8], scope: &str) -> Result<(), WireError> {
-        let name = format!("{scope}.{}", text(descriptor, 1)?);
-        let values = children(descriptor, 2)
+        let name = format!("{scope}.{}", text(descriptor, EnumDescriptorProto::NAME)?);
+        let values = children(descriptor, EnumDescriptorProto::VALUE)
             .map(|value| {
                 let value = value?;
-                Ok((text(value, 1)?, number(value, 2)?.unwrap_or_default() as i32))
+                let number = number(value, EnumValueDescriptorProto::NUMBER)?.unwrap_or_default();
+                Ok((text(value, EnumValueDescriptorProto::NAME)?, number as i32))
             })
             .collect::<Result<Vec<_>, WireError>>()?;
         self.ids.insert(name, TypeId::Enum(EnumId(self.enums.len())));
@@ -213,20 +220,22 @@ impl Schema {
     }
 
     fn field(&self, descriptor: &'static [u8]) -> Result<Option<Field>, WireError> {
-        const LABEL_REPEATED: u64 = 3;
         let target = self
             .ids
-            .get(text(descriptor, 6)?.trim_start_matches('.'))
+            .get(text(descriptor, FieldDescriptorProto::TYPE_NAME)?.trim_start_matches('.'))
             .copied();
-        let Some(kind) = Kind::new(number(descriptor, 5)?.unwrap_or_default(), target) else {
+        let field_type = number(descriptor, FieldDescriptorProto::TYPE)?.unwrap_or_default();
+        let Some(kind) =
+            Type::from_i32(field_type as i32).and_then(|field_type| Kind::new(field_type, target))
+        else {
             return Ok(None);
         };
         Ok(Some(Field {
-            name: text(descriptor, 1)?,
-            number: number(descriptor, 3)?.unwrap_or_default() as u32,
+            name: text(descriptor, FieldDescriptorProto::NAME)?,
+            number: number(descriptor, FieldDescriptorProto::NUMBER)?.unwrap_or_default() as u32,
             kind,
-            repeated: number(descriptor, 4)? == Some(LABEL_REPEATED),
-            oneof: number(descriptor, 9)?.map(|index| index as usize),
+            repeated: number(descriptor, FieldDescriptorProto::LABEL)? == Some(Label::LABEL_REPEATED as u64),
+            oneof: number(descriptor, FieldDescriptorProto::ONEOF_INDEX)?.map(|index| index as usize),
         }))
     }
 
@@ -335,27 +344,26 @@ fn number(message: &[u8], number: u32) -> Result<Option<u64>, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::write::FieldOptions;
 
     #[test]
     fn no_field_of_a_config_is_packed() {
         // The parser appends repeated scalars one by one, which readers of packed fields may not take.
-        const OPTIONS: u32 = 8;
-        const PACKED: u32 = 2;
         fn collect(message: &'static [u8], scope: &str, packed: &mut Vec<(String, &'static str)>) {
-            let name = format!("{scope}.{}", text(message, 1).unwrap());
-            for field in children(message, 2).map(Result::unwrap) {
-                let mut options = children(field, OPTIONS).map(Result::unwrap);
-                if options.any(|options| number(options, PACKED).unwrap() == Some(1)) {
-                    packed.push((name.clone(), text(field, 1).unwrap()));
+            let name = format!("{scope}.{}", text(message, DescriptorProto::NAME).unwrap());
+            for field in children(message, DescriptorProto::FIELD).map(Result::unwrap) {
+                let mut options = children(field, FieldDescriptorProto::OPTIONS).map(Result::unwrap);
+                if options.any(|options| number(options, FieldOptions::PACKED).unwrap() == Some(1)) {
+                    packed.push((name.clone(), text(field, FieldDescriptorProto::NAME).unwrap()));
                 }
             }
-            let nested = children(message, 3).map(Result::unwrap);
+            let nested = children(message, DescriptorProto::NESTED_TYPE).map(Result::unwrap);
             nested.for_each(|nested| collect(nested, &name, packed));
         }
         let mut packed = Vec::new();
-        for file in children(descriptors::TRACE, 1).map(Result::unwrap) {
-            let package = text(file, 2).unwrap();
-            let messages = children(file, 4).map(Result::unwrap);
+        for file in children(descriptors::TRACE, FileDescriptorSet::FILE).map(Result::unwrap) {
+            let package = text(file, FileDescriptorProto::PACKAGE).unwrap();
+            let messages = children(file, FileDescriptorProto::MESSAGE_TYPE).map(Result::unwrap);
             messages.for_each(|message| collect(message, package, &mut packed));
         }
         assert!(!packed.is_empty(), "traces have such fields");
@@ -406,15 +414,15 @@ mod tests {
                 .sum::<usize>()
         };
         fn declared(message: &'static [u8]) -> usize {
-            children(message, 2).count()
-                + children(message, 3)
+            children(message, DescriptorProto::FIELD).count()
+                + children(message, DescriptorProto::NESTED_TYPE)
                     .map(Result::unwrap)
                     .map(declared)
                     .sum::<usize>()
         }
-        let expected: usize = children(descriptors::TRACE, 1)
+        let expected: usize = children(descriptors::TRACE, FileDescriptorSet::FILE)
             .map(Result::unwrap)
-            .flat_map(|file| children(file, 4).map(Result::unwrap))
+            .flat_map(|file| children(file, FileDescriptorProto::MESSAGE_TYPE).map(Result::unwrap))
             .map(declared)
             .sum();
         assert!(expected > 500, "{expected}");

@@ -1002,6 +1002,115 @@ impl DebugAnnotationValueTypeName<'_> {
 }
 
 message_writer!(
+    /// Writes a `DescriptorProto`.
+    DescriptorProto
+);
+
+impl DescriptorProto<'_> {
+    /// Field number of `name`.
+    pub const NAME: u32 = 1;
+    /// Field number of `field`.
+    pub const FIELD: u32 = 2;
+    /// Field number of `extension`.
+    pub const EXTENSION: u32 = 6;
+    /// Field number of `nested_type`.
+    pub const NESTED_TYPE: u32 = 3;
+    /// Field number of `enum_type`.
+    pub const ENUM_TYPE: u32 = 4;
+    /// Field number of `oneof_decl`.
+    pub const ONEOF_DECL: u32 = 8;
+    /// Field number of `reserved_range`.
+    pub const RESERVED_RANGE: u32 = 9;
+    /// Field number of `reserved_name`.
+    pub const RESERVED_NAME: u32 = 10;
+
+    /// Writes `name`, field 1.
+    #[inline]
+    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Appends one `field`, field 2.
+    #[inline]
+    pub fn field(&mut self, fill: impl FnOnce(&mut crate::write::FieldDescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(2, |writer| fill(&mut crate::write::FieldDescriptorProto::new(writer)));
+        self
+    }
+
+    /// Appends one `extension`, field 6.
+    #[inline]
+    pub fn extension(&mut self, fill: impl FnOnce(&mut crate::write::FieldDescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(6, |writer| fill(&mut crate::write::FieldDescriptorProto::new(writer)));
+        self
+    }
+
+    /// Appends one `nested_type`, field 3.
+    #[inline]
+    pub fn nested_type(&mut self, fill: impl FnOnce(&mut crate::write::DescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(3, |writer| fill(&mut crate::write::DescriptorProto::new(writer)));
+        self
+    }
+
+    /// Appends one `enum_type`, field 4.
+    #[inline]
+    pub fn enum_type(&mut self, fill: impl FnOnce(&mut crate::write::EnumDescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(4, |writer| fill(&mut crate::write::EnumDescriptorProto::new(writer)));
+        self
+    }
+
+    /// Appends one `oneof_decl`, field 8.
+    #[inline]
+    pub fn oneof_decl(&mut self, fill: impl FnOnce(&mut crate::write::OneofDescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(8, |writer| fill(&mut crate::write::OneofDescriptorProto::new(writer)));
+        self
+    }
+
+    /// Appends one `reserved_range`, field 9.
+    #[inline]
+    pub fn reserved_range(&mut self, fill: impl FnOnce(&mut crate::write::descriptor_proto::ReservedRange<'_>)) -> &mut Self {
+        self.0.nested(9, |writer| fill(&mut crate::write::descriptor_proto::ReservedRange::new(writer)));
+        self
+    }
+
+    /// Appends one `reserved_name`, field 10.
+    #[inline]
+    pub fn reserved_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(10, value.as_ref());
+        self
+    }
+}
+
+/// Messages nested in `DescriptorProto`.
+pub mod descriptor_proto {
+    message_writer!(
+        /// Writes a `ReservedRange`.
+        ReservedRange
+    );
+
+    impl ReservedRange<'_> {
+        /// Field number of `start`.
+        pub const START: u32 = 1;
+        /// Field number of `end`.
+        pub const END: u32 = 2;
+
+        /// Writes `start`, field 1.
+        #[inline]
+        pub fn start(&mut self, value: i32) -> &mut Self {
+            self.0.varint_field(1, i64::from(value) as u64);
+            self
+        }
+
+        /// Writes `end`, field 2.
+        #[inline]
+        pub fn end(&mut self, value: i32) -> &mut Self {
+            self.0.varint_field(2, i64::from(value) as u64);
+            self
+        }
+    }
+}
+
+message_writer!(
     /// Writes a `DevicePmCallbackEndFtraceEvent`.
     DevicePmCallbackEndFtraceEvent
 );
@@ -1090,6 +1199,67 @@ impl DevicePmCallbackStartFtraceEvent<'_> {
 }
 
 message_writer!(
+    /// Writes a `EnumDescriptorProto`.
+    EnumDescriptorProto
+);
+
+impl EnumDescriptorProto<'_> {
+    /// Field number of `name`.
+    pub const NAME: u32 = 1;
+    /// Field number of `value`.
+    pub const VALUE: u32 = 2;
+    /// Field number of `reserved_name`.
+    pub const RESERVED_NAME: u32 = 5;
+
+    /// Writes `name`, field 1.
+    #[inline]
+    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Appends one `value`, field 2.
+    #[inline]
+    pub fn value(&mut self, fill: impl FnOnce(&mut crate::write::EnumValueDescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(2, |writer| fill(&mut crate::write::EnumValueDescriptorProto::new(writer)));
+        self
+    }
+
+    /// Appends one `reserved_name`, field 5.
+    #[inline]
+    pub fn reserved_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(5, value.as_ref());
+        self
+    }
+}
+
+message_writer!(
+    /// Writes a `EnumValueDescriptorProto`.
+    EnumValueDescriptorProto
+);
+
+impl EnumValueDescriptorProto<'_> {
+    /// Field number of `name`.
+    pub const NAME: u32 = 1;
+    /// Field number of `number`.
+    pub const NUMBER: u32 = 2;
+
+    /// Writes `name`, field 1.
+    #[inline]
+    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Writes `number`, field 2.
+    #[inline]
+    pub fn number(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(2, i64::from(value) as u64);
+        self
+    }
+}
+
+message_writer!(
     /// Writes a `EventCategory`.
     EventCategory
 );
@@ -1165,6 +1335,211 @@ impl ExtensionDescriptor<'_> {
     #[inline]
     pub fn file_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
         self.0.bytes_field(3, value.as_ref());
+        self
+    }
+}
+
+message_writer!(
+    /// Writes a `FieldDescriptorProto`.
+    FieldDescriptorProto
+);
+
+impl FieldDescriptorProto<'_> {
+    /// Field number of `name`.
+    pub const NAME: u32 = 1;
+    /// Field number of `number`.
+    pub const NUMBER: u32 = 3;
+    /// Field number of `label`.
+    pub const LABEL: u32 = 4;
+    /// Field number of `type`.
+    pub const TYPE: u32 = 5;
+    /// Field number of `type_name`.
+    pub const TYPE_NAME: u32 = 6;
+    /// Field number of `extendee`.
+    pub const EXTENDEE: u32 = 2;
+    /// Field number of `default_value`.
+    pub const DEFAULT_VALUE: u32 = 7;
+    /// Field number of `options`.
+    pub const OPTIONS: u32 = 8;
+    /// Field number of `oneof_index`.
+    pub const ONEOF_INDEX: u32 = 9;
+
+    /// Writes `name`, field 1.
+    #[inline]
+    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Writes `number`, field 3.
+    #[inline]
+    pub fn number(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(3, i64::from(value) as u64);
+        self
+    }
+
+    /// Writes `label`, field 4.
+    #[inline]
+    pub fn label(&mut self, value: crate::messages::field_descriptor_proto::Label) -> &mut Self {
+        self.0.varint_field(4, i64::from(value as i32) as u64);
+        self
+    }
+
+    /// Writes `type`, field 5.
+    #[inline]
+    pub fn r#type(&mut self, value: crate::messages::field_descriptor_proto::Type) -> &mut Self {
+        self.0.varint_field(5, i64::from(value as i32) as u64);
+        self
+    }
+
+    /// Writes `type_name`, field 6.
+    #[inline]
+    pub fn type_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(6, value.as_ref());
+        self
+    }
+
+    /// Writes `extendee`, field 2.
+    #[inline]
+    pub fn extendee(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(2, value.as_ref());
+        self
+    }
+
+    /// Writes `default_value`, field 7.
+    #[inline]
+    pub fn default_value(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(7, value.as_ref());
+        self
+    }
+
+    /// Writes `options`, field 8.
+    #[inline]
+    pub fn options(&mut self, fill: impl FnOnce(&mut crate::write::FieldOptions<'_>)) -> &mut Self {
+        self.0.nested(8, |writer| fill(&mut crate::write::FieldOptions::new(writer)));
+        self
+    }
+
+    /// Writes `oneof_index`, field 9.
+    #[inline]
+    pub fn oneof_index(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(9, i64::from(value) as u64);
+        self
+    }
+}
+
+message_writer!(
+    /// Writes a `FieldOptions`.
+    FieldOptions
+);
+
+impl FieldOptions<'_> {
+    /// Field number of `packed`.
+    pub const PACKED: u32 = 2;
+    /// Field number of `uninterpreted_option`.
+    pub const UNINTERPRETED_OPTION: u32 = 999;
+
+    /// Writes `packed`, field 2.
+    #[inline]
+    pub fn packed(&mut self, value: bool) -> &mut Self {
+        self.0.varint_field(2, u64::from(value));
+        self
+    }
+}
+
+message_writer!(
+    /// Writes a `FileDescriptorProto`.
+    FileDescriptorProto
+);
+
+impl FileDescriptorProto<'_> {
+    /// Field number of `name`.
+    pub const NAME: u32 = 1;
+    /// Field number of `package`.
+    pub const PACKAGE: u32 = 2;
+    /// Field number of `dependency`.
+    pub const DEPENDENCY: u32 = 3;
+    /// Field number of `public_dependency`.
+    pub const PUBLIC_DEPENDENCY: u32 = 10;
+    /// Field number of `weak_dependency`.
+    pub const WEAK_DEPENDENCY: u32 = 11;
+    /// Field number of `message_type`.
+    pub const MESSAGE_TYPE: u32 = 4;
+    /// Field number of `enum_type`.
+    pub const ENUM_TYPE: u32 = 5;
+    /// Field number of `extension`.
+    pub const EXTENSION: u32 = 7;
+
+    /// Writes `name`, field 1.
+    #[inline]
+    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Writes `package`, field 2.
+    #[inline]
+    pub fn package(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(2, value.as_ref());
+        self
+    }
+
+    /// Appends one `dependency`, field 3.
+    #[inline]
+    pub fn dependency(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(3, value.as_ref());
+        self
+    }
+
+    /// Appends one `public_dependency`, field 10.
+    #[inline]
+    pub fn public_dependency(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(10, i64::from(value) as u64);
+        self
+    }
+
+    /// Appends one `weak_dependency`, field 11.
+    #[inline]
+    pub fn weak_dependency(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(11, i64::from(value) as u64);
+        self
+    }
+
+    /// Appends one `message_type`, field 4.
+    #[inline]
+    pub fn message_type(&mut self, fill: impl FnOnce(&mut crate::write::DescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(4, |writer| fill(&mut crate::write::DescriptorProto::new(writer)));
+        self
+    }
+
+    /// Appends one `enum_type`, field 5.
+    #[inline]
+    pub fn enum_type(&mut self, fill: impl FnOnce(&mut crate::write::EnumDescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(5, |writer| fill(&mut crate::write::EnumDescriptorProto::new(writer)));
+        self
+    }
+
+    /// Appends one `extension`, field 7.
+    #[inline]
+    pub fn extension(&mut self, fill: impl FnOnce(&mut crate::write::FieldDescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(7, |writer| fill(&mut crate::write::FieldDescriptorProto::new(writer)));
+        self
+    }
+}
+
+message_writer!(
+    /// Writes a `FileDescriptorSet`.
+    FileDescriptorSet
+);
+
+impl FileDescriptorSet<'_> {
+    /// Field number of `file`.
+    pub const FILE: u32 = 1;
+
+    /// Appends one `file`, field 1.
+    #[inline]
+    pub fn file(&mut self, fill: impl FnOnce(&mut crate::write::FileDescriptorProto<'_>)) -> &mut Self {
+        self.0.nested(1, |writer| fill(&mut crate::write::FileDescriptorProto::new(writer)));
         self
     }
 }
@@ -3554,6 +3929,25 @@ impl Mapping<'_> {
     #[inline]
     pub fn path_string_ids(&mut self, value: u64) -> &mut Self {
         self.0.varint_field(7, value);
+        self
+    }
+}
+
+message_writer!(
+    /// Writes a `OneofDescriptorProto`.
+    OneofDescriptorProto
+);
+
+impl OneofDescriptorProto<'_> {
+    /// Field number of `name`.
+    pub const NAME: u32 = 1;
+    /// Field number of `options`.
+    pub const OPTIONS: u32 = 2;
+
+    /// Writes `name`, field 1.
+    #[inline]
+    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
         self
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use ferretto::session::{DataSource, Session, TraceConfig};
 use ferretto_proto::messages::track_event::{CorrelationIdField, CounterValueField, NameField, Type};
 use ferretto_proto::messages::{self, Message, debug_annotation, trace_packet};
+use ferretto_proto::write::TracePacket;
 use ferretto_wire::Reader;
 
 /// A session of the service in this process.
@@ -237,9 +238,6 @@ impl Sequence {
     }
 }
 
-/// Of `TracePacket`; the service's, which our schema leaves out.
-const TRUSTED_PACKET_SEQUENCE_ID: u32 = 10;
-
 fn varint(message: &[u8], number: u32) -> Option<u64> {
     let mut fields = Reader::new(message).map(|field| field.unwrap());
     fields.find(|field| field.number == number)?.value.as_varint()
@@ -259,7 +257,7 @@ impl Trace {
         for field in Reader::new(bytes) {
             let encoded = field.unwrap().value.as_bytes().unwrap();
             let packet = &messages::TracePacket::decode_from_slice(encoded).unwrap();
-            let id = varint(encoded, TRUSTED_PACKET_SEQUENCE_ID);
+            let id = varint(encoded, TracePacket::TRUSTED_PACKET_SEQUENCE_ID);
             let sequence = sequences.entry(id).or_default();
             sequence.learn(packet);
             match &packet.data {

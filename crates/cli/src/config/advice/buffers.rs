@@ -6,7 +6,7 @@ use ferretto_proto::text::nearest;
 use ferretto_service::limits;
 
 use super::known_sources::{FTRACE, TELL_NAMES_ONCE};
-use super::{Adviser, Origin, name_of, rates, target_of, time};
+use super::{Adviser, ConfigOrigin, name_of, rates, target_of, time};
 use crate::config::length::longest;
 
 /// From here on a buffer is better streamed into a file than made larger.
@@ -129,8 +129,8 @@ impl Fit {
             memory => LARGE_BUFFER_KB.min(memory / 2),
         };
         (kb <= most).then(|| match adviser.origin {
-            Origin::Flags => format!("`-b {}mb`", kb / 1024),
-            Origin::Text { .. } | Origin::Encoded { .. } => format!("`size_kb: {kb}`"),
+            ConfigOrigin::Flags => format!("`-b {}mb`", kb / 1024),
+            ConfigOrigin::Text { .. } | ConfigOrigin::Encoded { .. } => format!("`size_kb: {kb}`"),
         })
     }
 }
@@ -175,7 +175,7 @@ fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
         return;
     };
     let more_often = match adviser.origin {
-        Origin::Text { .. } | Origin::Encoded { .. } if fits >= least => {
+        ConfigOrigin::Text { .. } | ConfigOrigin::Encoded { .. } if fits >= least => {
             Some(format!("a file_write_period_ms below {fits}"))
         }
         _ => None,

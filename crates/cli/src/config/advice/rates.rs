@@ -21,7 +21,7 @@
 
 use ferretto_proto::messages::FtraceConfig;
 
-use crate::config::surroundings::Machine;
+use crate::config::surroundings::RecordedMachine;
 
 /// Switches between threads in a second, for each processor, that a machine is expected to come to however idle it was.
 const LEAST_SWITCHES: u64 = 1000;
@@ -102,7 +102,7 @@ impl std::iter::Sum for Volume {
 }
 
 /// What the events of a config come to on this machine.
-pub(super) fn ftrace(config: &FtraceConfig, machine: &Machine) -> Volume {
+pub(super) fn ftrace(config: &FtraceConfig, machine: &RecordedMachine) -> Volume {
     let switches = machine.context_switches.max(LEAST_SWITCHES * machine.cpus);
     // Of some system calls nobody knows how often they are made.
     let syscalls = config.syscall_events.is_empty();

@@ -8,7 +8,7 @@ use ferretto_proto::messages::{Message, TraceConfig};
 use ferretto_proto::text::{self, TRACE_CONFIG, UnknownNames};
 
 use super::*;
-use crate::config::surroundings::{Category, Kernel, Machine, OfferedSource, Offers, Producer};
+use crate::config::surroundings::{Category, Kernel, OfferedSource, Offers, Producer, RecordedMachine};
 
 /// Nothing is to be said of these two data sources.
 const SOURCES: &str = r#"
@@ -58,7 +58,7 @@ fn surroundings() -> Surroundings {
             tracers: BTreeSet::from(["nop".to_owned(), "function_graph".to_owned()]),
             instances: BTreeMap::from([("there".to_owned(), true), ("not_there".to_owned(), false)]),
         }),
-        machine: Machine {
+        machine: RecordedMachine {
             name: "Linux".to_owned(),
             cpus: 2,
             memory_kb: 8 << 20,
@@ -67,13 +67,13 @@ fn surroundings() -> Surroundings {
     }
 }
 
-fn written(source: &str) -> (TraceConfig, Origin) {
+fn written(source: &str) -> (TraceConfig, ConfigOrigin) {
     let (bytes, positions) = text::encode_with_positions(source, TRACE_CONFIG, UnknownNames::Refuse)
         .unwrap_or_else(|errors| panic!("{errors}"));
     let name = "demo.cfg".to_owned();
     (
         TraceConfig::decode_from_slice(&bytes).unwrap(),
-        Origin::Text { name, positions },
+        ConfigOrigin::Text { name, positions },
     )
 }
 
@@ -545,7 +545,7 @@ fn recordings_that_do_not_end_by_themselves() {
     }
     // Who types `-t 0` knows.
     let (config, _) = written(&format!("{BUFFER}{SOURCES}"));
-    assert_eq!(advise(&config, &Origin::Flags, &surroundings()), []);
+    assert_eq!(advise(&config, &ConfigOrigin::Flags, &surroundings()), []);
 }
 
 #[test]
@@ -685,7 +685,7 @@ fn advice_points_into_the_text_and_is_one_line() {
         ]
     );
     // Where there is no text the field is named, and where there were flags nothing is.
-    let encoded = Origin::Encoded {
+    let encoded = ConfigOrigin::Encoded {
         name: "demo.pb".to_owned(),
     };
     let advice = &advise(&config, &encoded, &surroundings())[0];
@@ -694,7 +694,7 @@ fn advice_points_into_the_text_and_is_one_line() {
         line.starts_with("demo.pb: data_sources[0].config.name: warning: nobody"),
         "{line}"
     );
-    let line = advice.line(&Origin::Flags).to_string();
+    let line = advice.line(&ConfigOrigin::Flags).to_string();
     assert!(line.starts_with("warning: nobody"), "{line}");
     // A field that is not there is shown where it would be.
     let said = said(

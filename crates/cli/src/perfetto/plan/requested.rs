@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use ferretto_proto::messages::{Message, TraceConfig};
 
 use super::PlanError;
-use crate::config::advice::Origin;
+use crate::config::advice::ConfigOrigin;
 use crate::config::config_source::{ConfigError, ConfigSyntax, WrittenConfig, parse_config, read_config};
 use crate::config::surroundings::Kernel;
 use crate::perfetto::Program;
@@ -69,7 +69,7 @@ pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Resul
         if program == Program::Ferretto {
             add_overview(&mut config);
         }
-        let origin = Origin::Flags;
+        let origin = ConfigOrigin::Flags;
         return Ok(WrittenConfig { config, origin });
     }
     // A clone has the config of the original.
@@ -120,7 +120,7 @@ fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<Wr
         parsed.push(if *name == ":test" {
             WrittenConfig {
                 config: test_config()?,
-                origin: Origin::Flags,
+                origin: ConfigOrigin::Flags,
             }
         } else {
             parse_config(&display(name), bytes, syntax)?
@@ -141,7 +141,7 @@ fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<Wr
         Ok(config) => Ok(WrittenConfig {
             config,
             // Indices of fields are those of the whole: no single text has them.
-            origin: Origin::Encoded { name },
+            origin: ConfigOrigin::Encoded { name },
         }),
         Err(source) => Err(ConfigError::Encoded { name, source }.into()),
     }

@@ -9,7 +9,7 @@ use super::*;
 use crate::account::evidence::{Evidence, SourceOf};
 use crate::account::watch::{Question, Watch};
 use crate::account::{Account, Case, FileState, Finding, Severity, Subject, TraceFile, Wording, listed};
-use crate::config::advice::Origin;
+use crate::config::advice::ConfigOrigin;
 use crate::config::length::Length;
 
 /// What an account is given from, but for the trace itself.
@@ -42,7 +42,7 @@ enum Inquiry {
 impl Knowledge {
     pub(super) fn of(recording: &Recording) -> Knowledge {
         let written = recording.written.as_ref();
-        let by_flags = written.is_some_and(|written| matches!(written.origin, Origin::Flags));
+        let by_flags = written.is_some_and(|written| matches!(written.origin, ConfigOrigin::Flags));
         Knowledge {
             config: recording.config.clone(),
             wording: if by_flags { Wording::Flags } else { Wording::Config },

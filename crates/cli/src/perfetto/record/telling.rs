@@ -20,14 +20,14 @@ impl Recorder<'_> {
             stats,
             account: &self.account(None),
         });
-        if self.console.kind() == Kind::Terminal {
+        if self.console.kind() == StderrKind::Terminal {
             line.push(6, Tone::Usual, " (Ctrl-C ends it)");
         }
         self.console.progress(line);
     }
 
     pub(super) fn show_writing(&mut self) {
-        if self.console.kind() == Kind::Terminal
+        if self.console.kind() == StderrKind::Terminal
             && now().saturating_sub(self.write_shown_at) >= TERMINAL_PERIOD
             && let Some(output) = &mut self.output
         {

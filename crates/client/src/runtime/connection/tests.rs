@@ -8,7 +8,7 @@ use super::*;
 
 struct Nobody;
 
-impl Program for Nobody {
+impl ProducerProgram for Nobody {
     fn info(&self, _line: &str) {}
 
     fn warning(&self, _line: &str) {}

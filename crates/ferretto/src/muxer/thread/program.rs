@@ -1,6 +1,6 @@
 //! The SDK's thread, as the runtime sees it.
 
-use ferretto_client::runtime::Program;
+use ferretto_client::runtime::ProducerProgram;
 
 use crate::muxer::{log, on_own_thread};
 use crate::options::LogLevel;
@@ -8,7 +8,7 @@ use crate::track_event;
 
 pub(super) struct SdkThread;
 
-impl Program for SdkThread {
+impl ProducerProgram for SdkThread {
     fn info(&self, line: &str) {
         log(LogLevel::Info, line);
     }

@@ -247,7 +247,7 @@ fn what_precedes_an_error_is_kept() {
 fn clocks_other_than_boot_time_come_with_a_snapshot() {
     let table = table();
     let clock = Some(ClockSnapshot {
-        clock: FtraceClock::MonoRaw,
+        clock: FtraceClock::FTRACE_CLOCK_MONO_RAW,
         ftrace_timestamp: 17,
         boot_timestamp: -1,
     });

@@ -278,7 +278,7 @@ fn a_preserved_buffer_keeps_its_size_clock_and_events() {
     };
     setup(&mut control, FIRST, &preserving).unwrap();
     control.activate(FIRST).unwrap();
-    assert_eq!(control.clock(), Some(FtraceClock::MonoRaw));
+    assert_eq!(control.clock(), Some(FtraceClock::FTRACE_CLOCK_MONO_RAW));
     assert_eq!(enabled(&instance), ["sched/sched_switch", "sched/sched_waking"]);
     let during = instance.snapshot();
     for file in ["trace_clock", "per_cpu/cpu0/buffer_size_kb"] {

@@ -166,6 +166,9 @@ pub struct JournalDir {
 
 impl JournalDir {
     /// The first of this user's [`places`](JournalDir::places) that can be made.
+    ///
+    /// # Errors
+    /// If the first is there but not safe, or none can be made.
     pub fn system() -> Result<JournalDir, JournalError> {
         let [runtime, temporary] = JournalDir::places(rustix::process::geteuid().as_raw());
         JournalDir::at(runtime).or_else(|error| match error {
@@ -194,6 +197,9 @@ impl JournalDir {
     }
 
     /// `path`, which is made if it is missing and checked if it is not.
+    ///
+    /// # Errors
+    /// If it cannot be made, or is no directory to which this user alone can write.
     pub fn at(path: impl Into<PathBuf>) -> Result<JournalDir, JournalError> {
         let path = path.into();
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -206,6 +212,9 @@ impl JournalDir {
     }
 
     /// `path`, if it is there and nobody else can write to it.
+    ///
+    /// # Errors
+    /// If it is not there, or is no directory to which this user alone can write.
     pub fn check(path: impl Into<PathBuf>) -> Result<JournalDir, JournalError> {
         let path = path.into();
         let metadata = fs::symlink_metadata(&path).map_err(io_error("inspect", &path))?;
@@ -225,6 +234,9 @@ impl JournalDir {
     }
 
     /// Makes a file in it that only this user can read and write, whatever the umask, to be written from its start on.
+    ///
+    /// # Errors
+    /// If the file exists already, or the system refuses to make it.
     pub fn create(&self, name: &str) -> io::Result<File> {
         OpenOptions::new()
             .append(true)

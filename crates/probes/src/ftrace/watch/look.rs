@@ -82,7 +82,7 @@ pub fn traceoff_trigger(tracefs: &Tracefs) -> Option<String> {
 
 /// A program that had to do with a file of a tracefs directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Program {
+pub struct FileUser {
     /// Its process; 0 if the kernel does not tell.
     pub pid: u32,
     /// That process's name; empty if it has ended.
@@ -91,7 +91,7 @@ pub struct Program {
     pub file: String,
 }
 
-impl Program {
+impl FileUser {
     /// Whether it is about to read, and so to take, events.
     pub fn takes_events(&self) -> bool {
         self.file.contains("trace_pipe")
@@ -115,7 +115,7 @@ pub fn name_of_process(pid: u32) -> String {
 
 /// Which other programs have files of the directory open, as far as this user may know: a hint at who changed something,
 /// where the kernel does not tell. Reads much of `/proc`, so not for every look.
-pub fn openers(root: &Path) -> Vec<Program> {
+pub fn openers(root: &Path) -> Vec<FileUser> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -138,27 +138,27 @@ pub fn openers(root: &Path) -> Vec<Program> {
             continue;
         };
         let name = name_of_process(pid);
-        openers.push(Program { pid, name, file });
+        openers.push(FileUser { pid, name, file });
     }
     openers
 }
 
 /// A clause about those who had a file open; empty if there are none.
-pub fn describe_openers(openers: &[Program]) -> String {
+pub fn describe_openers(openers: &[FileUser]) -> String {
     clause(openers, |opener| {
         format!("{} had {} open", opener.who(), opener.file)
     })
 }
 
 /// A clause about those who wrote to a file; empty if none is known.
-pub fn describe_writers(writers: &[Program]) -> String {
-    let known: Vec<Program> = writers.iter().filter(|writer| writer.pid != 0).cloned().collect();
+pub fn describe_writers(writers: &[FileUser]) -> String {
+    let known: Vec<FileUser> = writers.iter().filter(|writer| writer.pid != 0).cloned().collect();
     clause(&known, |writer| {
         format!("{} wrote to {}", writer.who(), writer.file)
     })
 }
 
-fn clause(programs: &[Program], describe: impl Fn(&Program) -> String) -> String {
+fn clause(programs: &[FileUser], describe: impl Fn(&FileUser) -> String) -> String {
     let described: Vec<String> = programs.iter().take(MOST_PROGRAMS).map(describe).collect();
     match (described.len(), programs.len() - described.len()) {
         (0, _) => String::new(),

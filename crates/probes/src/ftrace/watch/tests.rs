@@ -274,15 +274,15 @@ fn what_is_excused_has_no_end_to_tell() {
     );
 }
 
-fn program(pid: u32, file: &str) -> Program {
-    Program {
+fn program(pid: u32, file: &str) -> FileUser {
+    FileUser {
         pid,
         name: "bash".to_owned(),
         file: file.to_owned(),
     }
 }
 
-fn written(programs: &[(u32, &str)]) -> BTreeSet<Program> {
+fn written(programs: &[(u32, &str)]) -> BTreeSet<FileUser> {
     programs.iter().map(|(pid, file)| program(*pid, file)).collect()
 }
 

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::look::Program;
+use super::look::FileUser;
 use super::{Finding, Window};
 use crate::ftrace::tracefs::{EventName, Setting};
 
@@ -67,14 +67,14 @@ pub(super) fn switches(file: &str, event: &EventName) -> bool {
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unexplained {
-    held: BTreeMap<Target, BTreeSet<Program>>,
+    held: BTreeMap<Target, BTreeSet<FileUser>>,
     told: BTreeMap<Target, BTreeSet<u32>>,
     not_told: u64,
     summed_up: u64,
 }
 
 impl Unexplained {
-    pub(super) fn add(&mut self, programs: BTreeSet<Program>) {
+    pub(super) fn add(&mut self, programs: BTreeSet<FileUser>) {
         for program in programs {
             let Some(target) = Target::of(&program.file) else {
                 continue;
@@ -91,14 +91,14 @@ impl Unexplained {
     }
 
     /// These are explained.
-    pub(super) fn take(&mut self, target: &Target) -> Vec<Program> {
+    pub(super) fn take(&mut self, target: &Target) -> Vec<FileUser> {
         let held = self.held.remove(target);
         held.into_iter().flatten().collect()
     }
 
     /// Those to switches of these events are explained.
-    pub(super) fn take_switching(&mut self, events: &BTreeSet<EventName>) -> Vec<Program> {
-        let (taken, left): (BTreeSet<Program>, BTreeSet<Program>) = self
+    pub(super) fn take_switching(&mut self, events: &BTreeSet<EventName>) -> Vec<FileUser> {
+        let (taken, left): (BTreeSet<FileUser>, BTreeSet<FileUser>) = self
             .take(&Target::Events)
             .into_iter()
             .partition(|program| events.iter().any(|event| switches(&program.file, event)));
@@ -129,11 +129,11 @@ impl Unexplained {
     pub(super) fn tell(
         &mut self,
         target: &Target,
-        programs: Vec<Program>,
+        programs: Vec<FileUser>,
         shown: Option<&str>,
         when: Window,
     ) -> Vec<Finding> {
-        let mut by_process: BTreeMap<u32, Vec<Program>> = BTreeMap::new();
+        let mut by_process: BTreeMap<u32, Vec<FileUser>> = BTreeMap::new();
         for program in programs {
             by_process.entry(program.pid).or_default().push(program);
         }

@@ -17,7 +17,7 @@ use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags}
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::look::{Program, name_of_process};
+use super::look::{FileUser, name_of_process};
 use crate::ftrace::tracefs::EventName;
 
 /// Directories of so many events are watched: each costs a descriptor.
@@ -115,7 +115,7 @@ impl Writers {
 
     /// Who wrote to which file since the last call, each once. This process is none of them. The kernel keeps some ten
     /// thousand writers: where there are more, those tell enough.
-    pub fn written(&self) -> BTreeSet<Program> {
+    pub fn written(&self) -> BTreeSet<FileUser> {
         let mut written = BTreeSet::new();
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
         let mut buffer = [0; READ_BYTES];
@@ -132,7 +132,7 @@ impl Writers {
                 let name = names
                     .entry(record.pid)
                     .or_insert_with(|| name_of_process(record.pid));
-                written.insert(Program {
+                written.insert(FileUser {
                     pid: record.pid,
                     name: name.clone(),
                     file,

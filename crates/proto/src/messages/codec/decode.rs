@@ -92,6 +92,9 @@ impl Decoder {
     }
 
     /// A message that is there.
+    ///
+    /// # Errors
+    /// If the field is no message, does not decode, or is nested too deep.
     #[inline(never)]
     pub fn nested(&mut self, field: &Field<'_>, message: &mut dyn Fields) -> Result<(), DecodeError> {
         self.charge(size_of_val(message))?;
@@ -99,6 +102,9 @@ impl Decoder {
     }
 
     /// A message.
+    ///
+    /// # Errors
+    /// If the field is no message, does not decode, or is nested too deep.
     #[inline(never)]
     pub fn message<T: Fields + Default>(
         &mut self,
@@ -109,6 +115,9 @@ impl Decoder {
     }
 
     /// One of many messages.
+    ///
+    /// # Errors
+    /// If the field is no message, does not decode, or is nested too deep, or if there are more messages than memory is allowed for.
     #[inline(never)]
     pub fn messages<T: Fields + Default>(
         &mut self,
@@ -123,6 +132,9 @@ impl Decoder {
     }
 
     /// One of many texts.
+    ///
+    /// # Errors
+    /// If the field is no text, or if there are more than memory is allowed for.
     #[inline(never)]
     pub fn strings(&mut self, field: &Field<'_>, to: &mut Vec<String>) -> Result<(), DecodeError> {
         self.charge(size_of::<String>())?;
@@ -131,6 +143,9 @@ impl Decoder {
     }
 
     /// One of many of bytes.
+    ///
+    /// # Errors
+    /// If the field holds no bytes, or if there are more than memory is allowed for.
     #[inline(never)]
     pub fn bytes_list(&mut self, field: &Field<'_>, to: &mut Vec<Vec<u8>>) -> Result<(), DecodeError> {
         self.charge(size_of::<Vec<u8>>())?;

@@ -171,6 +171,6 @@ fn messages_are_told_apart_to_a_depth_and_are_strings_below() {
         .lines()
         .map(|line| line.len() - line.trim_start().len())
         .max();
-    assert_eq!(deepest, Some(2 * MAX_DEPTH));
+    assert_eq!(deepest, Some(2 * MAX_DEPTH as usize));
     assert_eq!(text.matches(": \"").count(), 1);
 }

@@ -70,7 +70,7 @@ fn buffers_that_take_most_of_the_memory() {
     };
     nothing(&of(4 << 20 >> 1));
     let small = Surroundings {
-        machine: Machine {
+        machine: RecordedMachine {
             memory_kb: 1 << 20,
             ..surroundings().machine
         },
@@ -94,7 +94,7 @@ fn scheduling() -> (&'static str, u64) {
 /// A machine that switches often.
 fn busy() -> Surroundings {
     Surroundings {
-        machine: Machine {
+        machine: RecordedMachine {
             context_switches: 50_000,
             ..surroundings().machine
         },
@@ -227,11 +227,11 @@ fn one_busy_program_fills_a_small_buffer_with_system_calls_on_an_idle_machine() 
     ));
     // Who typed flags is told of flags.
     let (config, _) = written(&of(2048, syscalls, ""));
-    let said = advise(&config, &Origin::Flags, &surroundings());
+    let said = advise(&config, &ConfigOrigin::Flags, &surroundings());
     assert_eq!(said.len(), 1, "{said:?}");
     assert_eq!(said[0].change, "write `-b 32mb` or more");
     let (config, _) = written(&of(2048, syscalls, "write_into_file: true"));
-    let said = advise(&config, &Origin::Flags, &surroundings());
+    let said = advise(&config, &ConfigOrigin::Flags, &surroundings());
     assert_eq!(said[0].change, "write `-b 128mb` or more");
 }
 
@@ -329,7 +329,7 @@ fn busier_machines_have_higher_rates_and_idle_ones_a_least_one() {
     let (config, _) = written(SOURCES);
     let config = &config.data_sources[0].config.ftrace_config;
     let of = |context_switches| {
-        let machine = Machine {
+        let machine = RecordedMachine {
             context_switches,
             ..surroundings().machine
         };
