@@ -9,7 +9,7 @@ use std::iter;
 use std::ops::{Deref, Range};
 use std::time::Duration;
 
-use ferretto_proto::write::TRACE_PACKET;
+use ferretto_proto::write::Trace;
 use ferretto_wire::Writer;
 
 use crate::clock::Now;
@@ -180,7 +180,7 @@ impl Readout {
     fn frame(&mut self, size: usize) {
         if self.framing == Framing::Trace {
             let start = self.own.len();
-            self.own.bytes_field_head(TRACE_PACKET, size);
+            self.own.bytes_field_head(Trace::PACKET, size);
             self.push_own(start..self.own.len());
         }
     }
@@ -418,7 +418,7 @@ fn compress_batch(session: &mut Session, readout: &mut Readout, end: BatchEnd) -
         let mut trace = Writer::with_capacity(batch.len() + batch.len() / 8);
         for packet in batch.packets() {
             let slices: Vec<&[u8]> = packet.collect();
-            trace.bytes_field_head(TRACE_PACKET, slices.iter().map(|slice| slice.len()).sum());
+            trace.bytes_field_head(Trace::PACKET, slices.iter().map(|slice| slice.len()).sum());
             slices.iter().for_each(|slice| trace.raw(slice));
         }
         let compressor = match &mut session.compressor {
