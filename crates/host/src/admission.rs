@@ -4,28 +4,22 @@
 //! one, and may come to cost some more. So there are never more connections than there are descriptors for, with some left for
 //! trace files, for the memory of producers and for whatever else the host opens; and no user has more than a part of them.
 
-use std::collections::HashMap;
-
+use ferretto_service::ledger::Ledger;
 use ferretto_service::limits;
+use ferretto_service::ordered::OrderedSet;
 
 /// Who is connected, and how many more may be.
 #[derive(Debug)]
 pub struct Admission {
     most: usize,
     most_per_user: usize,
-    connected: usize,
-    by_user: HashMap<u32, Guests>,
-}
-
-/// The connections of one user.
-#[derive(Debug, Default)]
-struct Guests {
-    connected: usize,
+    /// Connections of each user.
+    connected: Ledger<u32>,
     /// Bytes that they have the host hold.
-    held: usize,
-    /// Some were turned away, and the log knows; until half of the connections are gone, for who comes and goes at the
-    /// limit would fill the log.
-    turned_away: bool,
+    held: Ledger<u32>,
+    /// Users some of whose connections were turned away, as the log knows; until half of their connections are gone, for a client that
+    /// comes and goes at the limit would fill the log.
+    turned_away: OrderedSet<u32>,
 }
 
 /// Whether a user's connections have the host hold more than they may.
@@ -51,14 +45,15 @@ impl Admission {
         Admission {
             most,
             most_per_user: (most / 2).min(limits::MAX_CONNECTIONS_PER_UID),
-            connected: 0,
-            by_user: HashMap::new(),
+            connected: Ledger::new(),
+            held: Ledger::new(),
+            turned_away: OrderedSet::new(),
         }
     }
 
     /// Whether nobody can be taken at all for now: who comes waits in the queue of the socket.
     pub(crate) fn is_full(&self) -> bool {
-        self.connected >= self.most
+        self.connected.total() >= self.most
     }
 
     /// Takes a connection of this user.
@@ -66,30 +61,25 @@ impl Admission {
     /// # Errors
     /// If the user has as many as one user may have. It is to be closed then, for those that wait behind it may be of others.
     pub(crate) fn enter(&mut self, uid: u32) -> Result<(), TurnedAway> {
-        let guests = self.by_user.entry(uid).or_default();
-        if guests.connected >= self.most_per_user {
-            let first = !std::mem::replace(&mut guests.turned_away, true);
+        if !self.connected.has_room(&uid, 1, self.most_per_user) {
+            let first = self.turned_away.insert(uid);
             return Err(TurnedAway {
                 line: first.then(|| {
                     format!(
                         "clients of uid {uid} are turned away: it has {} connections, which is as many as one user may have",
-                        guests.connected
+                        self.most_per_user
                     )
                 }),
             });
         }
-        guests.connected += 1;
-        self.connected += 1;
+        self.connected.take(uid, 1);
         Ok(())
     }
 
     /// The host holds so many bytes for a connection of this user, after so many before.
     pub(crate) fn holds(&mut self, uid: u32, before: usize, now: usize) -> Holding {
-        let Some(guests) = self.by_user.get_mut(&uid) else {
-            return Holding::Fine;
-        };
-        guests.held = guests.held - before + now;
-        if now > before && guests.held > limits::MAX_HELD_BYTES_PER_UID {
+        self.held.replace(uid, before, now);
+        if now > before && self.held.of(&uid) > limits::MAX_HELD_BYTES_PER_UID {
             Holding::TooMuch
         } else {
             Holding::Fine
@@ -98,14 +88,9 @@ impl Admission {
 
     /// A connection that was taken has ended.
     pub(crate) fn leave(&mut self, uid: u32) {
-        let Some(guests) = self.by_user.get_mut(&uid) else {
-            return;
-        };
-        self.connected -= 1;
-        guests.connected -= 1;
-        guests.turned_away &= guests.connected > self.most_per_user / 2;
-        if guests.connected == 0 {
-            self.by_user.remove(&uid);
+        self.connected.give_back(uid, 1);
+        if self.connected.of(&uid) <= self.most_per_user / 2 {
+            self.turned_away.remove(&uid);
         }
     }
 }
@@ -139,7 +124,7 @@ mod tests {
         admission.enter(7).unwrap();
         assert_eq!(admission.enter(7), Err(TurnedAway { line: None }));
         (0..admission.most_per_user.div_ceil(2)).for_each(|_| admission.leave(7));
-        while admission.by_user[&7].connected < admission.most_per_user {
+        while admission.connected.of(&7) < admission.most_per_user {
             admission.enter(7).unwrap();
         }
         let line = admission.enter(7).unwrap_err().line.unwrap();
@@ -154,7 +139,7 @@ mod tests {
             admission.enter(uid).unwrap();
         }
         (0..50).for_each(|uid| admission.leave(uid));
-        assert_eq!((admission.connected, admission.by_user.len()), (0, 0));
+        assert!(admission.connected.is_empty() && admission.held.is_empty());
     }
 
     #[test]

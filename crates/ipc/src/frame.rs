@@ -125,11 +125,27 @@ impl FrameDecoder {
     /// [`MAX_FRAME`] bytes at a time.
     pub fn push(&mut self, bytes: &[u8], fd: Option<PassedFd>) {
         self.reclaim();
+        self.grow(bytes.len());
         self.buffer.extend_from_slice(bytes);
         if let Some(fd) = fd {
             let last_byte = self.origin + (self.buffer.len() as u64).saturating_sub(1);
             self.fds.push_back((last_byte, fd));
         }
+    }
+
+    /// Makes room for so many bytes: twice as much as there was, lest a frame that comes in small pieces be copied often, but no more than
+    /// the frame takes that is under way. Many connections may each hold half a frame.
+    fn grow(&mut self, more: usize) {
+        let needed = self.buffer.len() + more;
+        if needed <= self.buffer.capacity() {
+            return;
+        }
+        let header = self.buffer.first_chunk::<HEADER>();
+        let frame = header.map_or(0, |header| {
+            HEADER.saturating_add(u32::from_le_bytes(*header) as usize)
+        });
+        let room = frame.min(2 * self.buffer.capacity()).max(needed);
+        self.buffer.reserve_exact(room - self.buffer.len());
     }
 
     /// Whether to read more: `false` while a whole frame's worth of bytes or many descriptors wait for

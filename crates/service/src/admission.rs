@@ -73,23 +73,12 @@ impl Service {
         if alone { Ok(()) } else { self.check_counts(uid) }
     }
 
-    /// The sessions that are more than a file that is being completed.
-    pub(crate) fn live_sessions(&self) -> impl Iterator<Item = &Session> {
-        self.sessions
-            .values()
-            .filter(|session| !session.free_when_drained)
-    }
-
-    /// Those of them that are no clones: clones record nothing, have no name, and are limited by themselves, lest those of
-    /// one user keep all others from recording.
-    fn recordings(&self) -> impl Iterator<Item = &Session> {
-        self.live_sessions().filter(|session| !session.is_clone())
-    }
-
     /// Clones are not counted: they are limited by themselves.
     fn check_completing(&self, uid: u32) -> Result<(), String> {
-        let sessions = self.sessions.values();
-        let completing = sessions.filter(|session| session.free_when_drained && !session.is_clone());
+        let completing = self
+            .sessions
+            .iter()
+            .filter(|session| session.is_freed && !session.is_clone());
         let of_uid = completing.clone().filter(|session| session.uid == uid).count();
         if of_uid >= limits::MAX_COMPLETING_SESSIONS_PER_UID {
             return Err(format!(
@@ -108,7 +97,7 @@ impl Service {
     fn check_exclusive(&self, config: &TraceConfig) -> Result<(), String> {
         let wanted = config.exclusive_prio.unwrap_or_default();
         let priority = |session: &Session| session.config.exclusive_prio.unwrap_or_default();
-        let current = self.recordings().map(priority).max().unwrap_or_default();
+        let current = self.sessions.recordings().map(priority).max().unwrap_or_default();
         if current > 0 && current >= wanted {
             return Err(format!(
                 "an exclusive session with exclusive_prio {current} is active: exclusive_prio {wanted} would have to \
@@ -121,7 +110,7 @@ impl Service {
     fn check_name(&self, config: &TraceConfig) -> Result<(), String> {
         let name = config.unique_session_name.as_deref().unwrap_or_default();
         let taken = |session: &Session| session.has_unique_name(name);
-        if !name.is_empty() && self.recordings().any(taken) {
+        if !name.is_empty() && self.sessions.recordings().any(taken) {
             return Err(format!(
                 "a trace with this unique session name ({name}) already exists"
             ));
@@ -136,6 +125,7 @@ impl Service {
         }
         let mut others: OrderedMap<&str, (u64, u64)> = OrderedMap::new();
         let of_others = self
+            .sessions
             .recordings()
             .filter(|session| session.state != State::Disabled)
             .flat_map(|session| &session.config.session_semaphores);
@@ -161,14 +151,18 @@ impl Service {
     }
 
     fn check_counts(&self, uid: u32) -> Result<(), String> {
-        let of_uid = self.recordings().filter(|session| session.uid == uid).count();
+        let of_uid = self
+            .sessions
+            .recordings()
+            .filter(|session| session.uid == uid)
+            .count();
         if of_uid >= limits::MAX_SESSIONS_PER_UID {
             return Err(format!(
                 "too many concurrent tracing sessions ({of_uid}) for uid {uid}, the limit is {}",
                 limits::MAX_SESSIONS_PER_UID
             ));
         }
-        let count = self.recordings().count();
+        let count = self.sessions.recordings().count();
         if count >= limits::MAX_SESSIONS {
             return Err(format!(
                 "too many concurrent tracing sessions ({count}), the limit is {}",
@@ -210,7 +204,7 @@ impl Service {
         if priority == 0 {
             return;
         }
-        let others: Vec<SessionId> = self.live_sessions().map(|session| session.id).collect();
+        let others: Vec<SessionId> = self.sessions.live().map(|session| session.id).collect();
         for other in others {
             let reason = format!("aborted for an exclusive session of higher priority ({priority})");
             self.abort_session(other, reason, now);
@@ -219,16 +213,14 @@ impl Service {
 
     /// Ends a session at once and for good; its consumer is told why, and may begin another.
     pub(crate) fn abort_session(&mut self, id: SessionId, reason: String, now: &Now) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        session.disabled_error.get_or_insert(reason);
-        if let Some(consumer) = session.consumer
-            && let Some(consumer) = self.consumers.get_mut(&consumer)
-        {
+        let consumer = self.sessions.get(id).and_then(|session| session.consumer);
+        if let Some(consumer) = consumer.and_then(|consumer| self.consumers.get_mut(&consumer)) {
             consumer.session = None;
         }
-        self.free_session(id, now);
+        self.on_session(id, now, |session, common| {
+            session.disabled_error.get_or_insert(reason);
+            session.free(common, now);
+        });
     }
 }
 

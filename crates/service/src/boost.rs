@@ -9,7 +9,7 @@ use ferretto_proto::messages::priority_boost_config::BoostPolicy;
 use crate::clock::Now;
 use crate::ids::SessionId;
 use crate::limits;
-use crate::output::{LogLevel, Output};
+use crate::output::Output;
 use crate::service::Service;
 
 /// A scheduling policy and priority; the order is by which outruns which.
@@ -54,10 +54,10 @@ impl Service {
     /// Has the driver run the service at the highest priority that any session asks for, if that is another than
     /// before. `on_behalf_of` is the session that has just begun, if that is why.
     pub(crate) fn adjust_boost(&mut self, on_behalf_of: Option<SessionId>) {
-        let highest = self.live_sessions().filter_map(|session| session.boost).max();
+        let highest = self.sessions.live().filter_map(|session| session.boost).max();
         if highest != self.boost {
             self.boost = highest;
-            self.output(Output::SetPriority {
+            self.common.outbox.push(Output::SetPriority {
                 boost: highest,
                 on_behalf_of,
             });
@@ -74,17 +74,16 @@ impl Service {
         now: &Now,
     ) {
         let line = format!("cannot change the priority of the service: {error}");
-        self.log(LogLevel::Warning, line.clone());
-        match on_behalf_of.filter(|session| self.sessions.contains_key(session)) {
+        self.common.outbox.warn(line.clone());
+        match on_behalf_of.and_then(|session| self.sessions.get_mut(session)) {
             Some(session) => {
-                if let Some(session) = self.sessions.get_mut(&session) {
-                    session.boost = None;
-                }
-                self.abort_session(session, line, now);
+                session.boost = None;
+                let id = session.id;
+                self.abort_session(id, line, now);
             }
             // It was in the shadow of a higher one so far. The session goes on without.
             None => {
-                let others = self.sessions.values_mut();
+                let others = self.sessions.iter_mut();
                 others
                     .filter(|session| session.boost.is_some() && session.boost == boost)
                     .for_each(|session| session.boost = None);

@@ -42,6 +42,28 @@ pub(crate) mod clock_id {
 const SIGNIFICANT_DRIFT: Duration = Duration::from_millis(10);
 
 impl Now {
+    /// The time of the monotonic clock after this delay.
+    pub(crate) fn after(&self, delay: Duration) -> u64 {
+        self.after_on(Clock::Monotonic, delay)
+    }
+
+    /// The time of a clock after this delay.
+    pub(crate) fn after_on(&self, clock: Clock, delay: Duration) -> u64 {
+        self.on(clock).saturating_add(delay.as_nanos() as u64)
+    }
+
+    /// The next instant of the monotonic clock that is a multiple of the period: sessions with the same period wake producers together.
+    pub(crate) fn next_multiple(&self, period: Duration) -> u64 {
+        self.next_multiple_on(Clock::Monotonic, period)
+    }
+
+    /// The same for any clock.
+    pub(crate) fn next_multiple_on(&self, clock: Clock, period: Duration) -> u64 {
+        let period_ms = (period.as_millis() as u64).max(1);
+        let wait_ms = period_ms - self.on(clock) / 1_000_000 % period_ms;
+        self.on(clock).saturating_add(wait_ms * 1_000_000)
+    }
+
     /// Clock ids and readings in the order in which snapshots list them: boot time first.
     pub(crate) fn readings(&self) -> impl Iterator<Item = (u32, u64)> {
         let clocks = [

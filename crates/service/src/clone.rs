@@ -1,7 +1,6 @@
 //! Clones: read-only copies of a session's buffers, made while it goes on.
 //!
-//! Called by the driver ([`Service::clone_session`]) and by the modules that know when a flush is done (`flush`), a
-//! session or consumer gone (`lifecycle`, `service`) and a file complete (`readback`).
+//! Called by the driver ([`Service::clone_session`]), and by `service` with the effects of what happened to sessions.
 //!
 //! A request is checked, producers are flushed, the buffers are copied, and a session is made of the copies that
 //! belongs to the consumer who asked. Buffers with `transfer_on_clone` are flushed apart from the others, so that slow
@@ -13,26 +12,29 @@
 //! clone is complete it is a [`PendingClone`]; nothing of the original has changed by then, but for the buffers with
 //! `clear_before_clone`.
 
-use std::time::Duration;
+mod pending;
 
-use ferretto_proto::messages::trace_config::BufferConfig;
-use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
 use ferretto_proto::messages::{Message, TraceConfig};
 
 use crate::clock::Now;
-use crate::flush::flags;
+use crate::common::{Common, Effect};
 use crate::ids::{BufferId, ConsumerId, SessionId};
 use crate::limits;
 use crate::ordered::OrderedSet;
 use crate::output::{FlushOutcome, LogLevel, Output};
 use crate::service::Service;
 use crate::session::{
-    BatchEnd, Beginning, Drain, FileSink, FlushPurpose, FlushStrategy, LifecycleEvent, Session, State,
+    BatchEnd, Beginning, FileSink, FlushPurpose, FlushStrategy, LifecycleEvent, Session, State, flush::flags,
 };
 use crate::trace_buffer::TraceBuffer;
 use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;
 use crate::wanted::Wanted;
+
+pub(crate) use pending::{BufferGroup, PendingClone};
+use pending::{Flushed, Snapshot, Stage};
+
+const ORIGINAL_ENDED: &str = "the original session has ended";
 
 /// What a consumer wants cloned, and how.
 #[derive(Clone, Debug)]
@@ -126,48 +128,6 @@ pub enum ClonedContent {
     File,
 }
 
-/// Buffers that are flushed and copied together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BufferGroup {
-    /// Those of which the clone gets copies.
-    Copied,
-    /// Those with `transfer_on_clone`.
-    Transferred,
-}
-
-/// A clone that is not complete yet.
-#[derive(Debug)]
-pub(crate) struct PendingClone {
-    consumer: ConsumerId,
-    original: SessionId,
-    request: CloneRequest,
-    uuid: u128,
-    /// Of a session that streams into a file it is a file.
-    content: ClonedContent,
-    started: u64,
-    outcome: FlushOutcome,
-    /// Groups whose flush is under way.
-    flushing: usize,
-    /// By index in the config.
-    buffers: Vec<Option<SnapshotBuffer>>,
-    /// When the buffers were copied a batch was on its way into the original's file, and has not arrived yet.
-    awaits_batch: bool,
-}
-
-#[derive(Debug)]
-struct SnapshotBuffer {
-    buffer: TraceBuffer,
-    /// When it was copied: boot time.
-    at: u64,
-}
-
-impl PendingClone {
-    fn bytes(&self) -> u64 {
-        let buffers = self.buffers.iter().flatten();
-        buffers.map(|snapshot| snapshot.buffer.memory_used()).sum()
-    }
-}
-
 impl Service {
     /// The consumer wants a copy of a session, which then is its own. [`Output::SessionCloned`] answers, with the id
     /// that is returned here: the clone's, once it exists. `uuid` has random bits for its name.
@@ -190,49 +150,41 @@ impl Service {
         let mut request = request;
         let original = self.find_original(&mut request)?;
         self.check_clone(consumer, uid, original, &request)?;
-        self.clear_before_clone(original)?;
-
-        let Some(session) = self.sessions.get_mut(&original) else {
-            return Err("the session has just ended".into());
-        };
-        session.note(LifecycleEvent::FlushStarted, now);
+        let session = self.sessions.get_mut(original);
+        let session = session.ok_or("the session has just ended")?;
+        session.clear_before_clone()?;
+        session.notes.note(LifecycleEvent::FlushStarted, now);
         // The clocks of the start come first in a trace, and readers want them in order.
         if session.state != State::Configured {
             session.snapshot_clocks(now);
         }
-        let groups = flush_groups(session);
+        let (groups, buffers) = (session.flush_groups(), session.buffers.len());
         let content = if session.streams_into_file() {
             ClonedContent::File
         } else {
             ClonedContent::Buffers
         };
-        self.last_session += 1;
-        let id = SessionId(self.last_session);
         let flags = match request.purpose {
             ClonePurpose::Snapshot => flags::TRACE_CLONE,
             ClonePurpose::Bugreport => flags::TRACE_CLONE_FOR_BUGREPORT,
         };
-        let mut buffers = Vec::new();
-        buffers.resize_with(session.buffers.len(), || None);
-        self.clones.insert(
-            id,
-            PendingClone {
-                consumer,
-                original,
-                request,
-                uuid,
-                content,
-                started: now.boot,
-                outcome: FlushOutcome::Succeeded,
-                flushing: groups.len(),
-                buffers,
-                awaits_batch: false,
-            },
-        );
-        for (group, buffers) in groups {
-            let purpose = FlushPurpose::Clone { clone: id, group };
-            self.flush_instances(original, None, purpose, flags, now, |instance| {
-                buffers.contains(&instance.buffer)
+        let id = self.sessions.next_id();
+        let pending = PendingClone {
+            consumer,
+            uid,
+            original,
+            request,
+            uuid,
+            content,
+            started: now.boot,
+            outcome: FlushOutcome::Succeeded,
+            stage: Stage::Flushing { groups: groups.len() },
+            snapshots: (0..buffers).map(|_| None).collect(),
+        };
+        self.clones.insert(id, pending);
+        for group in groups {
+            self.on_session(original, now, |session, common| {
+                session.flush_for_clone(id, group, flags, common, now);
             });
         }
         Ok(id)
@@ -241,7 +193,7 @@ impl Service {
     /// The session that is meant. A request in the old way of bug reports is turned into one in the new.
     fn find_original(&self, request: &mut CloneRequest) -> Result<SessionId, String> {
         if request.original == Original::BUGREPORT {
-            let eligible = self.sessions.values().filter(|session| {
+            let eligible = self.sessions.iter().filter(|session| {
                 session.state == State::Started && session.config.bugreport_score.unwrap_or_default() > 0
             });
             // The first of those with the highest score.
@@ -257,7 +209,8 @@ impl Service {
         }
         match &request.original {
             Original::Id(id) => self
-                .live_sessions()
+                .sessions
+                .live()
                 .find(|session| session.id.0 == *id)
                 .map(|session| session.id)
                 .ok_or_else(|| {
@@ -266,7 +219,8 @@ impl Service {
                     )
                 }),
             Original::Name(name) => self
-                .live_sessions()
+                .sessions
+                .live()
                 .find(|session| !name.is_empty() && session.has_unique_name(name))
                 .map(|session| session.id)
                 .ok_or_else(|| {
@@ -286,7 +240,7 @@ impl Service {
         original: SessionId,
         request: &CloneRequest,
     ) -> Result<(), String> {
-        let session = self.sessions.get(&original).ok_or("the session has just ended")?;
+        let session = self.sessions.get(original).ok_or("the session has just ended")?;
         if uid != 0 && uid != session.uid {
             return Err(format!(
                 "not allowed to clone a session from another UID ({}); only that user and root are",
@@ -310,54 +264,44 @@ impl Service {
         if self.clones.values().any(|pending| pending.consumer == consumer) {
             return Err("this consumer has a clone under way already".into());
         }
-        let made = self
-            .sessions
-            .values()
-            .filter(|session| session.is_clone())
-            .map(|clone| clone.uid);
-        let pending = self
-            .clones
-            .values()
-            .filter_map(|pending| self.consumers.get(&pending.consumer));
-        let of_uid = made
-            .chain(pending.map(|consumer| consumer.uid))
-            .filter(|owner| *owner == uid)
-            .count();
+        let clones = self.sessions.iter().filter(|session| session.is_clone());
+        let made = clones.map(|clone| clone.uid);
+        let pending = self.clones.values().map(|pending| pending.uid);
+        let of_uid = made.chain(pending).filter(|owner| *owner == uid).count();
         if of_uid >= limits::MAX_CLONES_PER_UID {
             return Err(format!(
                 "too many clones of sessions ({of_uid}) for uid {uid}, the limit is {}; read and free some first",
                 limits::MAX_CLONES_PER_UID
             ));
         }
-        let buffers = session.buffers.iter().filter_map(|id| self.buffers.get(id));
-        self.check_clone_memory(uid, buffers.map(TraceBuffer::memory_used).sum())
+        self.check_clone_memory(uid, session.buffers.iter().map(TraceBuffer::memory_used).sum())
     }
 
     fn check_free_of_sessions(&self, consumer: ConsumerId) -> Result<(), String> {
         match self.session_of(consumer) {
-            Some(session) if self.sessions.contains_key(&session) => Err(
+            Some(_) => Err(
                 "the consumer is already attached to another tracing session; clone over a connection of its own".into(),
             ),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
     /// Whether clones of this user may take so many bytes more.
     fn check_clone_memory(&self, uid: u32, more: u64) -> Result<(), String> {
+        let clones = self.sessions.iter().filter(|session| session.is_clone());
+        let made = clones.flat_map(|clone| {
+            clone
+                .buffers
+                .iter()
+                .map(|buffer| (clone.uid, buffer.memory_used()))
+        });
+        let pending = self.clones.values().map(|pending| (pending.uid, pending.bytes()));
         let (mut of_uid, mut of_all) = (0, 0);
-        let mut count = |owner: u32, bytes: u64| {
+        for (owner, bytes) in made.chain(pending) {
             of_all += bytes;
             of_uid += if owner == uid { bytes } else { 0 };
-        };
-        for clone in self.sessions.values().filter(|session| session.is_clone()) {
-            let buffers = clone.buffers.iter().filter_map(|id| self.buffers.get(id));
-            count(clone.uid, buffers.map(TraceBuffer::memory_used).sum());
         }
-        for pending in self.clones.values() {
-            let consumer = self.consumers.get(&pending.consumer);
-            count(consumer.map_or(uid, |consumer| consumer.uid), pending.bytes());
-        }
-        let limit = limits::clone_memory(self.identity.system.ram_bytes);
+        let limit = limits::clone_memory(self.common.identity.system.ram_bytes);
         let limit_of_uid = limits::clone_memory_per_uid(limit);
         let refused = |whose: &str, taken: u64, limit: u64| {
             format!(
@@ -377,23 +321,6 @@ impl Service {
         Ok(())
     }
 
-    /// Empties the buffers with `clear_before_clone`: what they hold afterwards is what producers write when flushed.
-    fn clear_before_clone(&mut self, original: SessionId) -> Result<(), String> {
-        let Some(session) = self.sessions.get(&original) else {
-            return Ok(());
-        };
-        let configs = session.config.buffers.iter().zip(&session.buffers);
-        let cleared = configs.filter(|(config, _)| config.clear_before_clone == Some(true));
-        for (_, id) in cleared {
-            if let Some(buffer) = self.buffers.get_mut(id)
-                && buffer.has_data()
-            {
-                *buffer = emptied(buffer)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The producers that write into a group of buffers have flushed, or had their time to.
     pub(crate) fn flushed_for_clone(
         &mut self,
@@ -406,79 +333,62 @@ impl Service {
             return;
         };
         let consumer = pending.consumer;
-        pending.flushing -= 1;
-        if outcome == FlushOutcome::Failed {
-            pending.outcome = outcome;
-        }
+        let flushed = pending.flushed(outcome);
         let copied = match group {
             BufferGroup::Copied => self.copy_buffers(&mut pending, now),
             BufferGroup::Transferred => Ok(()),
         };
-        let finished = match copied {
-            Ok(()) if pending.flushing > 0 => {
+        let result = match (copied, flushed) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Flushed::ThisGroup) => {
                 self.clones.insert(clone, pending);
                 return;
             }
-            Ok(()) => self.finish_clone(clone, pending, now),
-            Err(error) => Err(error),
+            (Ok(()), Flushed::AllGroups) => self.finish_clone(clone, pending, now),
         };
-        if let Some(answer) = finished.transpose() {
-            self.session_cloned(consumer, clone, answer);
+        if let Some(result) = result.transpose() {
+            self.session_cloned(consumer, clone, result);
         }
     }
 
     /// Takes copies of the buffers that are to be copied.
-    fn copy_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
-        for (index, id) in self.buffers_to_clone(pending, BufferGroup::Copied)? {
-            let Some(buffer) = self.buffers.get(&id) else {
-                continue;
-            };
-            pending.buffers[index] = Some(SnapshotBuffer {
-                buffer: buffer.clone_read_only().map_err(|error| error.to_string())?,
-                at: now.boot,
-            });
+    fn copy_buffers(&self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
+        let original = self.original_of(pending, BufferGroup::Copied)?;
+        for index in original.buffers_of(BufferGroup::Copied) {
+            let buffer = original.buffers[index].clone_read_only();
+            pending.add(index, buffer.map_err(|error| error.to_string())?, now);
         }
         Ok(())
     }
 
     /// Takes the buffers that are to be transferred: all of them, or none if it fails.
     fn transfer_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
-        let members = self.buffers_to_clone(pending, BufferGroup::Transferred)?;
-        let mut empty = Vec::with_capacity(members.len());
-        for (index, id) in members {
-            if let Some(buffer) = self.buffers.get(&id) {
-                empty.push((index, id, emptied(buffer)?));
-            }
+        self.original_of(pending, BufferGroup::Transferred)?;
+        let original = self.sessions.get_mut(pending.original);
+        let original = original.ok_or(ORIGINAL_ENDED)?;
+        let indices = original.buffers_of(BufferGroup::Transferred);
+        let empty = indices.iter().map(|index| emptied(&original.buffers[*index]));
+        let empty = empty.collect::<Result<Vec<_>, _>>()?;
+        if !empty.is_empty() {
+            // They have nothing yet of what was scraped.
+            self.common.scraped.remove(&original.id);
         }
-        for (index, id, empty) in empty {
-            if let Some(mut buffer) = self.buffers.insert(id, empty) {
-                buffer.set_read_only();
-                let at = now.boot;
-                pending.buffers[index] = Some(SnapshotBuffer { buffer, at });
-            }
+        for (index, empty) in indices.into_iter().zip(empty) {
+            let mut buffer = std::mem::replace(&mut original.buffers[index], empty);
+            buffer.set_read_only();
+            pending.add(index, buffer, now);
         }
         Ok(())
     }
 
-    /// The buffers of one group, by index in the config, if clones may take as much memory.
-    fn buffers_to_clone(
-        &self,
-        pending: &PendingClone,
-        group: BufferGroup,
-    ) -> Result<Vec<(usize, BufferId)>, String> {
-        let original = self.sessions.get(&pending.original);
-        let original = original.ok_or("the original session has ended")?;
-        let configs = original.config.buffers.iter().zip(&original.buffers);
-        let members: Vec<(usize, BufferId)> = configs
-            .enumerate()
-            .filter(|(_, (config, _))| group_of(config) == group)
-            .map(|(index, (_, id))| (index, *id))
-            .collect();
-        let buffers = members.iter().filter_map(|(_, id)| self.buffers.get(id));
-        let more = pending.bytes() + buffers.map(TraceBuffer::memory_used).sum::<u64>();
-        let consumer = self.consumers.get(&pending.consumer);
-        self.check_clone_memory(consumer.ok_or("the consumer has gone")?.uid, more)?;
-        Ok(members)
+    /// The original of a pending clone, if clones may take as much memory as this group of its buffers has.
+    fn original_of(&self, pending: &PendingClone, group: BufferGroup) -> Result<&Session, String> {
+        let original = self.sessions.get(pending.original);
+        let original = original.ok_or(ORIGINAL_ENDED)?;
+        let buffers = original.buffers_of(group).into_iter();
+        let more: u64 = buffers.map(|index| original.buffers[index].memory_used()).sum();
+        self.check_clone_memory(pending.uid, pending.bytes() + more)?;
+        Ok(original)
     }
 
     /// Makes a session of the copies. `None` if its file is yet to be written.
@@ -488,38 +398,28 @@ impl Service {
         mut pending: PendingClone,
         now: &Now,
     ) -> Result<Option<Cloned>, String> {
-        let consumer = pending.consumer;
+        let (consumer, uid) = (pending.consumer, pending.uid);
         self.check_free_of_sessions(consumer)?;
-        let uid = self.consumers.get(&consumer).map(|consumer| consumer.uid);
-        let uid = uid.ok_or("the consumer has gone")?;
-        let ids = self.allocate_buffer_ids(pending.buffers.len())?;
         let content = pending.content;
-        let original = self.sessions.get(&pending.original);
+        let original = self.sessions.get(pending.original);
         if content == ClonedContent::File && !original.is_some_and(Session::streams_into_file) {
             return Err(
                 "the original's file was completed while it was being cloned: everything that was recorded is in that file"
                     .into(),
             );
         }
-        let file = original.and_then(|original| original.file.as_ref());
-        pending.awaits_batch = file.is_some_and(|file| file.handed_out.is_some());
         self.transfer_buffers(&mut pending, now)?;
-        let original = self.sessions.get_mut(&pending.original);
-        let original = original.ok_or("the original session has ended")?;
-        let file = (content == ClonedContent::File).then_some(FileSink {
-            write_period: Duration::ZERO,
-            max_size: u64::MAX,
-            written: 0,
-            sync_after_write: false,
-            drain: Drain::Final,
-            handed_out: None,
-            progress: 0,
-        });
+        let original = self.sessions.get_mut(pending.original);
+        let original = original.ok_or(ORIGINAL_ENDED)?;
         let filter = match pending.request.filter {
             CloneFilter::Applied => original.filter.as_deref().map(SessionFilter::afresh),
             CloneFilter::Skipped => None,
         };
         const LOWER_HALF: u128 = u64::MAX as u128;
+        let (buffers, buffers_cloned): (Vec<_>, Vec<_>) = pending
+            .take_snapshots()
+            .map(|Snapshot { buffer, at }| (buffer, at))
+            .unzip();
         let beginning = Beginning {
             id,
             consumer,
@@ -531,61 +431,50 @@ impl Service {
             wanted: Wanted::default(),
             // The lower half is what ties a trace to the subscription that led to it.
             uuid: pending.uuid & !LOWER_HALF | original.uuid & LOWER_HALF,
-            buffers: ids.clone(),
+            buffer_ids: Vec::new(),
+            buffers,
             flush_strategy: FlushStrategy::Never,
-            file,
+            file: (content == ClonedContent::File).then(FileSink::of_clone),
             triggers: Triggers::default(),
             filter: filter.map(Box::new),
             boost: None,
         };
-        let absences = original.absences_at_the_end(&self.producers, now);
+        let absences = original.absences_at_the_end(&self.common.producers, now);
         let mut session = Session::clone_of(original, beginning);
         for absence in absences {
-            session.note_absence(absence);
+            session.notes.absences.note(absence);
         }
-        session.buffers_cloned = pending
-            .buffers
-            .iter()
-            .flatten()
-            .map(|snapshot| snapshot.at)
-            .collect();
-        session.clone_trigger = pending.request.trigger.take();
-        session.final_flush_outcome = match pending.outcome {
-            FlushOutcome::Succeeded => FinalFlushOutcome::FINAL_FLUSH_SUCCEEDED,
-            FlushOutcome::Failed => FinalFlushOutcome::FINAL_FLUSH_FAILED,
-        };
-        session.note_at(LifecycleEvent::CloneStarted, pending.started);
+        session.notes.buffers_cloned = buffers_cloned;
+        session.notes.clone_trigger = pending.request.trigger.clone();
+        session.flushes.set_final_outcome(pending.outcome);
+        session
+            .notes
+            .note_at(LifecycleEvent::CloneStarted, pending.started);
         session.snapshot_clocks(now);
-        session.note(LifecycleEvent::TracingDisabled, now);
+        session.notes.note(LifecycleEvent::TracingDisabled, now);
+        session.state_since = now.boot;
+        pending.write_file(original.file.as_ref());
+        let (uuid, change) = (session.uuid, session.change());
+        // The original is told of this clone as of any other session, and the clone has all that it was told.
+        self.sessions.tell_of(&change);
+        if let Some(original) = self.sessions.get(pending.original) {
+            session.notes.other_sessions = original.notes.other_sessions.clone();
+        }
+        self.sessions.insert(session);
         let line = format!(
             "cloned tracing session {} as {id} for uid {uid}, {} sessions now",
             pending.original,
-            self.sessions.len() + 1
+            self.sessions.len()
         );
-        let cloned = Cloned {
-            uuid: session.uuid,
-            content,
-        };
-        let snapshots = std::mem::take(&mut pending.buffers).into_iter().flatten();
-        self.buffers
-            .extend(ids.into_iter().zip(snapshots.map(|snapshot| snapshot.buffer)));
-        self.sessions.insert(id, session);
-        self.enter_state(id, State::ClonedReadOnly, now);
-        // The original was told of this clone as of any other session, and the clone has all that it was told.
-        let others = self.sessions.get(&pending.original);
-        let others = others.map(|original| original.other_sessions.clone());
-        if let (Some(clone), Some(others)) = (self.sessions.get_mut(&id), others) {
-            clone.other_sessions = others;
-        }
         if let Some(consumer) = self.consumers.get_mut(&consumer) {
             consumer.session = Some(id);
         }
-        self.log(LogLevel::Info, line);
+        self.common.outbox.log(LogLevel::Info, line);
         if content == ClonedContent::Buffers {
-            return Ok(Some(cloned));
+            return Ok(Some(Cloned { uuid, content }));
         }
         // Before anything that is due for the file already: what that takes out of the buffers is in the clone's.
-        self.outputs.push_front(Output::CopyFile {
+        self.common.outbox.push_first(Output::CopyFile {
             from: pending.original,
             to: id,
         });
@@ -595,57 +484,51 @@ impl Service {
 
     /// A batch arrived in the file of a session, or a part of it did. What did not is nowhere: the file of a clone would
     /// go on after a gap that nothing marks.
-    pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd, now: &Now) {
-        let mut failed = Vec::new();
-        for (clone, pending) in self.clones.iter_mut() {
-            let awaited = pending.original == original && std::mem::take(&mut pending.awaits_batch);
-            if awaited && end == BatchEnd::Full {
-                failed.push(*clone);
-            }
-        }
+    pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd) {
+        let clones = self.clones.iter_mut();
+        let failed: Vec<SessionId> = clones
+            .filter_map(|(clone, pending)| pending.batch_arrived(original, end).then_some(*clone))
+            .collect();
         for clone in failed {
             let error = "the file that the session streams into could not take all of its data; clone it again to have what \
                          its buffers hold";
-            self.output(Output::AbandonFile(clone));
+            self.common.outbox.push(Output::AbandonFile(clone));
             self.fail_clone(clone, error.into());
-            self.remove_session(clone, now);
+            self.common.effects.push_back(Effect::Over(clone));
         }
     }
 
     /// What [`Output::CopyFile`] asked for is done, or failed for this reason.
     pub fn file_copied(&mut self, clone: SessionId, result: Result<(), String>, now: &Now) {
-        if !self.sessions.contains_key(&clone) {
+        if !self.sessions.contains(clone) {
             return;
         }
         match result {
-            Ok(()) => self.output(Output::FileDue(clone)),
+            Ok(()) => self.common.outbox.push(Output::FileDue(clone)),
             Err(error) => {
                 let error = format!("cannot copy the file that the original streams into: {error}");
                 self.fail_clone(clone, error);
-                self.remove_session(clone, now);
+                self.common.effects.push_back(Effect::Over(clone));
+                self.settle(now);
             }
         }
     }
 
     /// The file of a clone is complete, or will not be.
-    pub(crate) fn clone_file_closed(&mut self, clone: SessionId, now: &Now) {
-        let Some(session) = self.sessions.get_mut(&clone) else {
+    pub(crate) fn clone_file_over(&mut self, clone: SessionId) {
+        let pending = self.clones.remove(&clone);
+        let Some((pending, session)) = pending.zip(self.sessions.get_mut(clone)) else {
             return;
         };
-        let (uuid, error) = (session.uuid, session.disabled_error.take());
-        let Some(pending) = self.clones.remove(&clone) else {
-            return;
-        };
-        match error {
-            None => {
-                let content = ClonedContent::File;
-                self.session_cloned(pending.consumer, clone, Ok(Cloned { uuid, content }));
-            }
+        let (uuid, content) = (session.uuid, ClonedContent::File);
+        let result = match session.disabled_error.take() {
+            None => Ok(Cloned { uuid, content }),
             Some(error) => {
-                self.session_cloned(pending.consumer, clone, Err(error));
-                self.remove_session(clone, now);
+                self.common.effects.push_back(Effect::Over(clone));
+                Err(error)
             }
-        }
+        };
+        self.session_cloned(pending.consumer, clone, result);
     }
 
     /// There will be no such clone.
@@ -661,35 +544,61 @@ impl Service {
     }
 
     fn session_cloned(&mut self, consumer: ConsumerId, clone: SessionId, result: Result<Cloned, String>) {
-        if self.consumers.contains_key(&consumer) {
-            self.output(Output::SessionCloned {
-                consumer,
-                clone,
-                result,
-            });
+        self.common.outbox.push(Output::SessionCloned {
+            consumer,
+            clone,
+            result,
+        });
+    }
+}
+
+impl Session {
+    /// Empties the buffers with `clear_before_clone`: what they hold afterwards is what producers write when flushed.
+    fn clear_before_clone(&mut self) -> Result<(), String> {
+        let buffers = self.config.buffers.iter().zip(&mut self.buffers);
+        for (config, buffer) in buffers {
+            if config.clear_before_clone == Some(true) && buffer.has_data() {
+                *buffer = emptied(buffer)?;
+            }
         }
+        Ok(())
     }
-}
 
-fn group_of(config: &BufferConfig) -> BufferGroup {
-    match config.transfer_on_clone {
-        Some(true) => BufferGroup::Transferred,
-        _ => BufferGroup::Copied,
+    /// The buffers of one group, by index in the config.
+    fn buffers_of(&self, group: BufferGroup) -> Vec<usize> {
+        let buffers = self.config.buffers.iter().zip(&self.buffers).enumerate();
+        let members = buffers.filter(|(_, (config, _))| BufferGroup::of(config) == group);
+        members.map(|(index, _)| index).collect()
     }
-}
 
-/// Which buffers are flushed together. The first group is there even if it has no buffer, so that there is one.
-fn flush_groups(session: &Session) -> Vec<(BufferGroup, OrderedSet<BufferId>)> {
-    let of = |group| {
-        let configs = session.config.buffers.iter().zip(&session.buffers);
-        let members = configs.filter(move |(config, _)| group_of(config) == group);
-        (group, members.map(|(_, id)| *id).collect::<OrderedSet<_>>())
-    };
-    let mut groups = vec![of(BufferGroup::Copied), of(BufferGroup::Transferred)];
-    if groups[1].1.is_empty() {
-        groups.pop();
+    /// Which groups of buffers are flushed one by one. The first is there even if it has no buffer, so that there is one.
+    fn flush_groups(&self) -> Vec<BufferGroup> {
+        let mut groups = vec![BufferGroup::Copied];
+        if !self.buffers_of(BufferGroup::Transferred).is_empty() {
+            groups.push(BufferGroup::Transferred);
+        }
+        groups
     }
-    groups
+
+    /// Flushes the data sources that write into this group of buffers.
+    fn flush_for_clone(
+        &mut self,
+        clone: SessionId,
+        group: BufferGroup,
+        flags: u64,
+        common: &mut Common,
+        now: &Now,
+    ) {
+        let members = self.buffers_of(group).into_iter();
+        // Those of a clone have no ids: nobody writes into them.
+        let ids = members.filter_map(|index| self.buffer_ids.get(index));
+        let members: OrderedSet<BufferId> = ids.copied().collect();
+        let purpose = FlushPurpose::Clone { clone, group };
+        let timeout = self.flush_timeout();
+        self.flush_instances(timeout, purpose, flags, common, now, |instance| {
+            members.contains(&instance.buffer)
+        });
+    }
 }
 
 /// A buffer like this one, with nothing in it.

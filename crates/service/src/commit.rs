@@ -15,7 +15,7 @@ use crate::clock::Now;
 use crate::discarded::Discarded;
 use crate::ids::{BufferId, ChunkId, FlushRequestId, ProducerId};
 use crate::limits;
-use crate::producer::{MemorySharing, Placed, Target, writer_id};
+use crate::producers::{MemorySharing, Placed, writer_id};
 use crate::service::Service;
 use crate::trace_buffer::{ChunkState, MorePatches, Patch};
 
@@ -57,7 +57,7 @@ impl Service {
         self.count_discarded(producer, &discarded);
         self.patch_chunks(producer, &request.chunks_to_patch);
         if let Some(flush) = request.flush_request_id.filter(|id| *id != 0) {
-            self.flush_acknowledged(producer, FlushRequestId(flush), now);
+            self.strike_off(producer, FlushRequestId(flush), now);
         }
     }
 
@@ -84,7 +84,7 @@ impl Service {
             self.count_discarded(producer, &discarded);
             self.patch_chunks(producer, patches);
             if let Some(flush) = flush.filter(|id| *id != 0) {
-                self.flush_acknowledged(producer, FlushRequestId(flush), &now());
+                self.strike_off(producer, FlushRequestId(flush), &now());
             }
         }
         moves.0.clear();
@@ -95,8 +95,9 @@ impl Service {
 
     /// Whether the producer has memory to commit from, or can have none.
     fn may_commit(&self, producer: ProducerId) -> bool {
-        self.producers
-            .get(&producer)
+        self.common
+            .producers
+            .get(producer)
             .is_some_and(|entry| entry.smb.is_some() || entry.sharing == MemorySharing::Impossible)
     }
 
@@ -107,17 +108,11 @@ impl Service {
         moves: impl Iterator<Item = (Move, Option<&'a [u8]>)>,
     ) -> Discarded {
         let mut discarded = Discarded::default();
-        let Some(sender) = self.producers.get(&producer) else {
+        let Some(sender) = self.common.producers.get(producer) else {
             return discarded;
         };
         let mut protovm_work = limits::MAX_PROTOVM_WORK_AT_ONCE;
-        let chunk = &mut self.chunk;
-        let mut to = Target {
-            entry: sender,
-            producer,
-            buffers: &mut self.buffers,
-            protovm_work: &mut protovm_work,
-        };
+        let chunk = &mut self.common.chunk;
         for (entry, data) in moves {
             // A number that no buffer can have is as good as 0, the id of none: the chunk is lost, but its place is free again.
             let target = BufferId(u16::try_from(entry.target_buffer).unwrap_or_default());
@@ -143,10 +138,17 @@ impl Service {
                     .map(|header| (header, ChunkState::Complete)),
             };
             let placed = taken.map_or(Placed::Nowhere, |(header, state)| {
-                to.copy_chunk(target, &header, state, chunk)
+                let buffer = self.sessions.buffer_mut(target);
+                sender.copy_chunk(
+                    producer,
+                    target,
+                    buffer,
+                    (&header, state, chunk),
+                    &mut protovm_work,
+                )
             });
             if placed == Placed::Nowhere
-                && let Some(counts) = discarded.counts(target, sender, to.buffers, self.buffer_ids)
+                && let Some(counts) = discarded.counts(target, sender, &self.sessions)
             {
                 counts.chunks += 1;
             }
@@ -161,8 +163,8 @@ impl Service {
             let target = BufferId(target.unwrap_or_default());
             let in_vain = self.patch_chunk(producer, target, chunk);
             if in_vain > 0
-                && let Some(sender) = self.producers.get(&producer)
-                && let Some(counts) = discarded.counts(target, sender, &self.buffers, self.buffer_ids)
+                && let Some(sender) = self.common.producers.get(producer)
+                && let Some(counts) = discarded.counts(target, sender, &self.sessions)
             {
                 counts.patches += in_vain;
             }
@@ -174,7 +176,7 @@ impl Service {
     fn patch_chunk(&mut self, producer: ProducerId, target: BufferId, entry: &ChunkToPatch) -> u64 {
         let count = entry.patches.len() as u64;
         let writer = entry.writer_id.and_then(writer_id);
-        let (Some(buffer), Some(writer)) = (self.buffers.get_mut(&target), writer) else {
+        let (Some(buffer), Some(writer)) = (self.sessions.buffer_mut(target), writer) else {
             return count;
         };
         if entry.patches.len() > limits::MAX_PATCHES_PER_CHUNK {
@@ -281,7 +283,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::producer::{Credentials, Introduction};
+    use crate::producers::{Credentials, Introduction};
 
     /// What a request says: its chunks with the bytes that came along, and the rest.
     type Said = (Vec<(Move, Option<Vec<u8>>)>, Rest);

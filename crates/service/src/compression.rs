@@ -13,7 +13,7 @@ use std::fmt;
 use std::io::{self, Read};
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
-use ferretto_proto::write::{TRACE_PACKET, TracePacket};
+use ferretto_proto::write::{Trace, TracePacket};
 use ferretto_wire::{Reader, Value, Writer};
 
 use codecs::Engine;
@@ -207,7 +207,7 @@ impl Compressor {
 /// Adds a packet as it stands in a trace file.
 fn push_framed(out: &mut Vec<u8>, packet: &[u8]) {
     let mut preamble = Writer::new();
-    preamble.bytes_field_head(TRACE_PACKET, packet.len());
+    preamble.bytes_field_head(Trace::PACKET, packet.len());
     out.extend_from_slice(preamble.as_slice());
     out.extend_from_slice(packet);
 }

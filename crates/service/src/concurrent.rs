@@ -1,7 +1,7 @@
 //! What sessions know of each other: with `enable_concurrent_session_events` a trace tells which other sessions there
 //! were, and when they started and ended.
 //!
-//! Every change of a session's state goes through [`Service::enter_state`]. Changes wait in the sessions that want to
+//! Every change of a session's state goes through [`Session::enter`], which leaves it to be told; of a new clone they are told at once. Changes wait in the sessions that want to
 //! know until they are read.
 
 use std::sync::Arc;
@@ -9,17 +9,16 @@ use std::sync::Arc;
 use ferretto_proto::messages::concurrent_session_event;
 use ferretto_proto::write;
 
-use crate::clock::Now;
 use crate::ids::SessionId;
 use crate::limits;
 use crate::packets::{Author, service_header};
 use crate::readback::Readout;
-use crate::service::Service;
 use crate::session::{Session, State};
+use crate::sessions::Sessions;
 
 /// Another session was found in a state, or came into it.
 #[derive(Clone, Debug)]
-struct Change {
+pub(crate) struct Change {
     /// Nanoseconds of boot time.
     at: u64,
     session: SessionId,
@@ -50,25 +49,28 @@ impl OtherSessions {
 }
 
 impl Session {
-    fn change(&self) -> Change {
+    /// The state that it is in.
+    pub(crate) fn change(&self) -> Change {
         Change {
             at: self.state_since,
             session: self.id,
             state: self.state,
             uid: self.uid,
             data_sources: self.instances.len() as u32,
-            name: self
-                .config
-                .unique_session_name
-                .as_deref()
-                .unwrap_or_default()
-                .into(),
+            name: self.name.clone(),
         }
     }
 
     /// Whether it is to be told of changes of this other session. The trace of a session that has ended is what it is.
     fn listens_to(&self, other: SessionId) -> bool {
         self.id != other && self.records_others() && self.state != State::Disabled && !self.is_clone()
+    }
+
+    /// It begins with the state that each of these is in.
+    pub(crate) fn record_others<'s>(&mut self, others: impl Iterator<Item = &'s Session>) {
+        if self.records_others() {
+            others.for_each(|other| self.notes.other_sessions.push(other.change()));
+        }
     }
 
     fn records_others(&self) -> bool {
@@ -78,43 +80,18 @@ impl Session {
     }
 }
 
-impl Service {
-    /// The session is in this state from now on, and those that want to know are told.
-    pub(crate) fn enter_state(&mut self, id: SessionId, state: State, now: &Now) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        (session.state, session.state_since) = (state, now.boot);
-        // Usually nobody listens.
-        if !self.sessions.values().any(|other| other.listens_to(id)) {
-            return;
-        }
-        let Some(change) = self.sessions.get(&id).map(Session::change) else {
-            return;
-        };
-        for other in self.sessions.values_mut().filter(|other| other.listens_to(id)) {
-            other.other_sessions.push(change.clone());
-        }
-    }
-
-    /// Has a new session begin with the state that each of the others is in.
-    pub(crate) fn record_other_sessions(&mut self, id: SessionId) {
-        if !self.sessions.get(&id).is_some_and(Session::records_others) {
-            return;
-        }
-        let others = self.live_sessions().filter(|other| other.id != id);
-        let changes: Vec<Change> = others.map(Session::change).collect();
-        if let Some(session) = self.sessions.get_mut(&id) {
-            changes
-                .into_iter()
-                .for_each(|change| session.other_sessions.push(change));
+impl Sessions {
+    /// A session came into another state: those that want to know are told.
+    pub(crate) fn tell_of(&mut self, change: &Change) {
+        for other in self.iter_mut().filter(|other| other.listens_to(change.session)) {
+            other.notes.other_sessions.push(change.clone());
         }
     }
 }
 
 /// Writes what is known of other sessions since the last read-back, in the order in which it happened.
 pub(crate) fn write_other_sessions(session: &mut Session, author: Author, out: &mut Readout) {
-    let mut changes = std::mem::take(&mut session.other_sessions).changes;
+    let mut changes = std::mem::take(&mut session.notes.other_sessions).changes;
     changes.sort_by_key(|change| change.at);
     for change in changes {
         out.own_packet(|packet| {

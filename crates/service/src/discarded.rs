@@ -6,9 +6,9 @@
 
 use crate::ids::{BufferId, ProducerId};
 use crate::ordered::OrderedMap;
-use crate::producer::Producer;
-use crate::service::{BufferIds, Service};
-use crate::trace_buffer::TraceBuffer;
+use crate::producers::Producer;
+use crate::service::Service;
+use crate::sessions::Sessions;
 
 /// The chunks and patches that one producer sent in vain.
 #[derive(Debug, Default)]
@@ -31,15 +31,14 @@ impl Discarded {
         &mut self,
         target: BufferId,
         sender: &Producer,
-        buffers: &OrderedMap<BufferId, TraceBuffer>,
-        given_out: BufferIds,
+        sessions: &Sessions,
     ) -> Option<&mut Counts> {
-        match buffers.contains_key(&target) {
+        match sessions.has_buffer(target) {
             true if sender.allowed_buffers.contains(&target) => {
                 Some(self.for_buffers.get_or_insert_with(target, Counts::default))
             }
             // Usual for what was on its way when its session ended.
-            false if given_out.contain(target) => None,
+            false if sessions.had_buffer(target) => None,
             _ => Some(&mut self.astray),
         }
     }
@@ -52,17 +51,17 @@ impl Service {
         if for_buffers.is_empty() && astray.chunks == 0 && astray.patches == 0 {
             return;
         }
-        for session in self.sessions.values_mut() {
+        for session in self.sessions.iter_mut() {
             let own = session
-                .buffers
+                .buffer_ids
                 .iter()
                 .filter_map(|buffer| for_buffers.get(buffer));
             let anybodys = session.records(producer).then_some(astray);
             let lost = own.chain(anybodys).fold((0, 0), |(chunks, patches), more| {
                 (chunks + more.chunks, patches + more.patches)
             });
-            session.chunks_discarded += lost.0;
-            session.patches_discarded += lost.1;
+            session.losses.chunks_discarded += lost.0;
+            session.losses.patches_discarded += lost.1;
         }
     }
 }

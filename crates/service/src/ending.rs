@@ -4,40 +4,33 @@
 //! is up, and then calls [`Service::end_all_sessions`].
 
 use crate::clock::Now;
-use crate::ids::SessionId;
 use crate::service::Service;
-use crate::session::{FlushPurpose, LifecycleEvent, Session, State};
+use crate::session::{LifecycleEvent, State, Stop};
 
 impl Service {
     /// The service is going to end. No session begins any more, and running sessions are flushed and stopped. Consumers are told, and can read
     /// their buffers until [`Service::end_all_sessions`]. The traces of sessions that nobody had stopped tell so.
     pub fn begin_ending(&mut self, now: &Now) {
-        self.is_ending = true;
-        let ends_already = |session: &Session| {
-            let mut flushes = session.pending_flushes.values();
-            flushes.any(|flush| flush.purpose == FlushPurpose::Final)
-        };
-        let sessions = self.sessions.values().filter(|session| !ends_already(session));
-        let sessions: Vec<(SessionId, State)> = sessions.map(|session| (session.id, session.state)).collect();
-        for (id, state) in sessions {
-            match state {
-                State::Configured => self.disable(id, now),
-                State::Started => {
-                    if let Some(session) = self.sessions.get_mut(&id) {
-                        session.note(LifecycleEvent::ServiceEnded, now);
-                    }
+        self.common.is_ending = true;
+        for id in self.sessions.ids() {
+            self.on_session(id, now, |session, common| {
+                if session.flushes.has_final() {
+                    return;
                 }
-                _ => {}
-            }
-            // Those that do not run and that nobody can read are freed.
-            self.flush_and_disable(id, now);
+                match session.state {
+                    State::Configured => session.stop(Stop::Graceful, common, now),
+                    State::Started => session.notes.note(LifecycleEvent::ServiceEnded, now),
+                    _ => {}
+                }
+                // Those that do not run and that nobody can read are freed.
+                session.flush_and_stop(common, now);
+            });
         }
     }
 
     /// Whether any session still records, or waits for its producers to stop.
     pub fn has_running_sessions(&self) -> bool {
-        let mut sessions = self.sessions.values();
-        sessions.any(|session| matches!(session.state, State::Started | State::DisablingWaitingStopAcks))
+        self.sessions.iter().any(|session| session.state.is_running())
     }
 
     /// Whether there are sessions: somebody may still read them, or their files are not complete.
@@ -48,17 +41,16 @@ impl Service {
     /// The service ends now, and every session with it, detached ones as well. Their files are still completed. Pending flushes get no
     /// answer: they did not fail, and the end of the connection tells the consumer what happened.
     pub fn end_all_sessions(&mut self, now: &Now) {
-        self.is_ending = true;
-        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
-        for session in sessions {
-            self.free_session(session, now);
+        self.common.is_ending = true;
+        for id in self.sessions.ids() {
+            self.on_session(id, now, |session, common| session.free(common, now));
         }
     }
 
     /// # Errors
     /// If no session may begin because the service ends.
     pub(crate) fn check_not_ending(&self) -> Result<(), String> {
-        if self.is_ending {
+        if self.common.is_ending {
             return Err("the tracing service is ending; try again when it is back".into());
         }
         Ok(())

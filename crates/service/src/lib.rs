@@ -6,39 +6,42 @@
 //! The host (`ferretto-host`) and a simulator drive it.
 #![forbid(unsafe_code)]
 
-mod absences;
 mod admission;
 mod boost;
 mod clock;
 mod clone;
 mod commit;
+mod common;
 pub mod compression;
 mod concurrent;
+mod config;
+mod consumer;
 mod discarded;
 mod effort;
 mod enable;
 mod ending;
 mod expression;
-mod flush;
+mod identity;
 mod ids;
-mod instances;
-mod lifecycle;
+pub mod ledger;
 pub mod limits;
 mod machines;
 pub mod ordered;
+mod outbox;
 mod output;
 pub mod packet_validator;
 mod packets;
 mod producer;
+mod producers;
 #[cfg_attr(feature = "protovm", path = "protovm/mod.rs")]
 #[cfg_attr(not(feature = "protovm"), path = "protovm/absent.rs")]
 pub mod protovm;
 mod query;
 mod readback;
 mod scrape;
-mod sequence_ids;
 mod service;
 mod session;
+mod sessions;
 mod timers;
 pub mod trace_buffer;
 pub mod trace_filter;
@@ -52,14 +55,15 @@ pub use clone::{
 };
 pub use effort::ProcessorClock;
 pub use enable::{ConfigInput, OutputFile};
+pub use identity::{DescriptorEncoding, ExtensionDescriptor, Identity, SystemFacts};
 pub use ids::{
     BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, RelayId,
     SessionId, WriterId,
 };
 pub use machines::{Machine, OtherMachine};
 pub use output::{FlushOutcome, LogLevel, Output, ProducerCommand};
-pub use producer::{Credentials, Introduction, MemorySharing, Scraping, SmbOrigin};
+pub use producers::{Credentials, Introduction, MemorySharing, Scraping, SmbOrigin};
 pub use query::{StateQuery, StateScope};
 pub use readback::ReadBatch;
-pub use service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service, SystemFacts};
+pub use service::Service;
 pub use wanted::ProducerFilter;

@@ -15,9 +15,8 @@ use crate::ids::{MachineId, RelayId, SessionId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::readback::Readout;
-use crate::sequence_ids::SERVICE_SEQUENCE_ID;
 use crate::service::Service;
-use crate::session::Session;
+use crate::session::{SERVICE_SEQUENCE_ID, Session};
 
 /// The machine that a producer runs on, as far as its connection tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,7 +127,7 @@ impl Machines {
 
     /// Writes what relays said of their machines, of each machine once.
     pub(crate) fn write_systems(&self, session: &mut Session, uid: u32, out: &mut Readout) {
-        let told = &mut session.machines_told.systems;
+        let told = &mut session.notes.machines_told.systems;
         for relay in self.relevant_to(session.recorded_by) {
             if relay.system.is_empty() || !tell_of(relay.machine, told) {
                 continue;
@@ -147,7 +146,7 @@ impl Machines {
     /// which a relay is connected and never again: what machines recorded whose clocks were not compared by then, readers cannot
     /// place.
     pub(crate) fn write_clocks(&self, session: &mut Session, uid: u32, out: &mut Readout) {
-        let told = &mut session.machines_told.clocks;
+        let told = &mut session.notes.machines_told.clocks;
         for relay in self.relevant_to(session.recorded_by) {
             if !relay.has_synced() || !tell_of(relay.machine, told) {
                 continue;
@@ -253,7 +252,7 @@ impl Service {
     /// A relay is gone. Sessions that have begun so far still write what it told; upstream forgets it, and with it when all that
     /// happened which its machine recorded.
     pub fn disconnect_relay(&mut self, id: RelayId) {
-        let last = SessionId(self.last_session);
+        let last = self.sessions.last_id();
         let machines = &mut self.machines;
         let Some(relay) = machines.relays.get_mut(&id) else {
             return;
@@ -268,7 +267,7 @@ impl Service {
         machines
             .relays
             .retain(|other, relay| *other == id || relay.machine != machine || relay.gone.is_none());
-        machines.forget_gone(self.sessions.values());
+        machines.forget_gone(self.sessions.iter());
     }
 }
 
@@ -278,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_no_session_is_to_be_told_is_forgotten_at_once() {
-        let mut service = Service::new(crate::service::Identity::default());
+        let mut service = Service::new(crate::Identity::default());
         let now = Now::default();
         let relay = service.connect_relay(MachineId(7)).expect("room");
         for _ in 0..2 {

@@ -1,23 +1,21 @@
-//! The packets that the service itself writes into every trace: clocks, config, system info, life of the session,
-//! statistics, and the fields it adds to the packets of producers.
+//! The packets that the service itself writes into every trace: clocks, config, system info, life of the session, and the fields it adds
+//! to the packets of producers. Statistics are in `session/reading`.
 
-use ferretto_proto::messages::{BuiltinClock, Message};
+use ferretto_proto::messages::BuiltinClock;
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
-use crate::absences::{AbsenceKind, Absent};
 use crate::clock::{Now, clock_id};
 use crate::clone::CloneTrigger;
 use crate::concurrent::write_other_sessions;
-use crate::ids::{BufferId, MachineId};
+use crate::identity::{DescriptorEncoding, ExtensionDescriptor, Identity};
+use crate::ids::MachineId;
 use crate::limits;
 use crate::machines::Machines;
-use crate::ordered::OrderedMap;
 use crate::protovm::{self, ProtoVms};
 use crate::readback::Readout;
-use crate::sequence_ids::SERVICE_SEQUENCE_ID;
-use crate::service::{DescriptorEncoding, ExtensionDescriptor, Identity, Service};
-use crate::session::{LifecycleEvent, Session};
+use crate::session::absences::{AbsenceKind, Absent};
+use crate::session::{LifecycleEvent, SERVICE_SEQUENCE_ID, Session};
 use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
 
 /// Content of `TracePacket.synchronization_marker`, by which readers find packet borders in a damaged file.
@@ -30,16 +28,13 @@ pub(crate) fn write_leading_packets(
     session: &mut Session,
     identity: &Identity,
     machines: &Machines,
-    buffers: &OrderedMap<BufferId, TraceBuffer>,
     now: &Now,
     out: &mut Readout,
 ) {
     let author = identity.author();
-    let snapshots = session
-        .initial_clocks
-        .take()
-        .into_iter()
-        .chain(session.clock_snapshots.drain(..));
+    let notes = &mut session.notes;
+    let initial = notes.initial_clocks.take().into_iter();
+    let snapshots = initial.chain(notes.clock_snapshots.drain(..));
     let primary = session.config.builtin_data_sources.primary_trace_clock;
     let primary = primary.filter(|clock| *clock != BuiltinClock::BUILTIN_CLOCK_UNKNOWN);
     let primary = primary.unwrap_or(BuiltinClock::BUILTIN_CLOCK_BOOTTIME);
@@ -57,7 +52,7 @@ pub(crate) fn write_leading_packets(
             service_header(&mut packet, author);
         });
     }
-    if std::mem::take(&mut session.sync_marker_due) {
+    if std::mem::take(&mut session.notes.sync_marker_due) {
         // The marker comes last, right after the trusted fields: readers rely on that order.
         out.own_packet(|packet| {
             write::TracePacket::new(packet)
@@ -66,18 +61,18 @@ pub(crate) fn write_leading_packets(
                 .synchronization_marker(SYNC_MARKER);
         });
     }
-    let is_first = !std::mem::replace(&mut session.initial_packets_written, true);
+    let is_first = !std::mem::replace(&mut session.notes.initial_packets_written, true);
     if !session.builtin().disable_trace_config.unwrap_or_default() {
         if is_first {
             write_trace_config(session, author, out);
-            if let Some(trigger) = session.clone_trigger.take() {
+            if let Some(trigger) = session.notes.clone_trigger.take() {
                 out.own_packet(|packet| write_clone_trigger(packet, &trigger, author));
             }
         }
         write_triggers(session, author, out);
     }
     if is_first {
-        write_initial_packets(session, identity, buffers, now, out);
+        write_initial_packets(session, identity, now, out);
     }
     if !session.builtin().disable_system_info.unwrap_or_default() {
         machines.write_systems(session, author.uid, out);
@@ -88,19 +83,15 @@ pub(crate) fn write_leading_packets(
         machines.write_clocks(session, author.uid, out);
     }
     if is_first {
-        write_protovms(session, buffers, author, out);
+        write_protovms(session, author, out);
     }
 }
 
 /// Writes what was merged of the packets that were overwritten.
-fn write_protovms(
-    session: &Session,
-    buffers: &OrderedMap<BufferId, TraceBuffer>,
-    author: Author,
-    out: &mut Readout,
-) {
-    let buffers = session.buffers.iter().filter_map(|id| buffers.get(id));
-    let mut instances = buffers
+fn write_protovms(session: &Session, author: Author, out: &mut Readout) {
+    let mut instances = session
+        .buffers
+        .iter()
         .filter_map(TraceBuffer::protovms)
         .flat_map(ProtoVms::instances)
         .peekable();
@@ -138,13 +129,7 @@ fn write_triggers(session: &mut Session, author: Author, out: &mut Readout) {
     }
 }
 
-fn write_initial_packets(
-    session: &mut Session,
-    identity: &Identity,
-    buffers: &OrderedMap<BufferId, TraceBuffer>,
-    now: &Now,
-    out: &mut Readout,
-) {
+fn write_initial_packets(session: &mut Session, identity: &Identity, now: &Now, out: &mut Readout) {
     let author = identity.author();
     let uuid = session.uuid;
     out.own_packet(|packet| {
@@ -164,20 +149,13 @@ fn write_initial_packets(
         }
     }
     // Which writers of which producers have filled each buffer so far.
-    let writers: Vec<Vec<(u32, i32)>> = session
-        .buffers
-        .clone()
-        .iter()
-        .map(|id| {
-            let writers = buffers
-                .get(id)
-                .into_iter()
-                .flat_map(|buffer| buffer.writer_stats());
-            writers
-                .map(|(producer, writer, _)| (session.sequence_ids.of(producer, writer), producer.0 as i32))
-                .collect()
-        })
-        .collect();
+    let (buffers, sequence_ids) = (&session.buffers, &mut session.sequence_ids);
+    let writers_of = |buffer: &TraceBuffer| {
+        let writers = buffer.writer_stats();
+        let ids = writers.map(|(producer, writer, _)| (sequence_ids.of(producer, writer), producer.0 as i32));
+        ids.collect()
+    };
+    let writers: Vec<Vec<(u32, i32)>> = buffers.iter().map(writers_of).collect();
     out.own_packet(|packet| {
         let mut packet = write::TracePacket::new(packet);
         packet.timestamp(now.boot).trace_provenance(|provenance| {
@@ -260,9 +238,9 @@ fn write_system_info(packet: &mut Writer, identity: &Identity) {
 /// Writes what happened to the session since the last read-back, in the order in which it happened.
 pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out: &mut Readout) {
     if session.builtin().disable_service_events.unwrap_or_default() {
-        session.lifecycle_events.clear();
-        session.absences.clear();
-        session.buffers_cloned.clear();
+        session.notes.lifecycle_events.clear();
+        session.notes.absences.take();
+        session.notes.buffers_cloned.clear();
         return;
     }
     enum Event {
@@ -271,11 +249,12 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out:
         BufferCloned(u32),
     }
     // A missing data source is known before the work that waited for it goes on, in the same turn.
-    let absences = session.absences.drain(..);
+    let notes = &mut session.notes;
+    let absences = notes.absences.take().into_iter();
     let absences = absences.map(|absence| (absence.at, Event::Absence(absence.kind, absence.who)));
-    let noted = session.lifecycle_events.drain(..);
+    let noted = notes.lifecycle_events.drain(..);
     let noted = noted.map(|(kind, at)| (at, Event::Plain(kind)));
-    let cloned = std::mem::take(&mut session.buffers_cloned).into_iter().zip(0..);
+    let cloned = std::mem::take(&mut notes.buffers_cloned).into_iter().zip(0..);
     let cloned = cloned.map(|(at, index)| (at, Event::BufferCloned(index)));
     let mut events: Vec<(u64, Event)> = absences.chain(noted).chain(cloned).collect();
     // A clone is over when its buffers are there, which may be at the same time.
@@ -310,23 +289,6 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out:
                     };
                 }
             });
-        });
-    }
-}
-
-impl Service {
-    /// Writes the statistics of a session as a packet.
-    pub(crate) fn write_stats(&mut self, session: crate::ids::SessionId, out: &mut Readout) {
-        let Some(mut stats) = self.trace_stats_of(session, limits::MAX_WRITERS_IN_STATS) else {
-            return;
-        };
-        if let Some(filter) = out.filter() {
-            stats.filter_stats = filter.stats().into();
-        }
-        let author = self.identity.author();
-        out.unfiltered_packet(|packet| {
-            service_header(&mut write::TracePacket::new(packet), author);
-            packet.bytes_field(write::TracePacket::TRACE_STATS, &stats.encode_to_vec());
         });
     }
 }

@@ -1,20 +1,18 @@
 //! What consumers can ask: state of the service, statistics of a session, capabilities.
 
-use std::ops::Bound;
-
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceStats, TracingServiceCapabilities, TracingServiceState,
-    observable_events, trace_stats, tracing_service_state,
+    observable_events, tracing_service_state,
 };
 use ferretto_wire::Writer;
 
 use crate::ids::{ConsumerId, ProducerId, SessionId};
 use crate::limits;
 use crate::machines::Machine;
-use crate::producer::{Offer, Producer, Registration, RegistrationId};
+use crate::producers::{Producer, Registration, RegistrationId};
 use crate::service::Service;
 use crate::session::{Session, State};
-use crate::trace_buffer::{BufferStats, PayloadHistogram};
+use crate::trace_buffer::TraceBuffer;
 
 /// How much of the service's state is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +54,7 @@ enum NextPart {
 impl Service {
     /// Whether there is such a session: it may have ended, but its buffers were not freed.
     pub fn has_session(&self, session: SessionId) -> bool {
-        self.sessions.contains_key(&session)
+        self.sessions.contains(session)
     }
 
     /// The state of the service in parts, as they are now; see [`next_state`](Self::next_state).
@@ -79,24 +77,24 @@ impl Service {
                         StateScope::Sessions => NextPart::Session(SessionId(0)),
                     },
                 ),
-                NextPart::Producer(last) => match self.producers.after(last) {
-                    Some((id, producer)) => (Some(producer_part(*id, producer)), NextPart::Producer(*id)),
+                NextPart::Producer(last) => match self.common.producers.after(*last) {
+                    Some((id, producer)) => (Some(producer_part(id, producer)), NextPart::Producer(id)),
                     None => (None, NextPart::DataSource(String::new(), RegistrationId::NONE)),
                 },
-                NextPart::DataSource(name, last) => match self.offer_after(name, *last) {
+                NextPart::DataSource(name, last) => match self.common.producers.offer_after(name, *last) {
                     Some((name, offer)) => (
-                        self.registration(offer)
+                        self.common
+                            .producers
+                            .registration(offer)
                             .map(|source| data_source_part(offer.producer, source, max)),
                         NextPart::DataSource(name.to_owned(), offer.registration),
                     ),
                     None => (None, NextPart::Session(SessionId(0))),
                 },
                 NextPart::Session(last) => {
-                    let (id, session) = self.sessions.after(last)?;
-                    let part = self
-                        .is_visible(session, consumer)
-                        .then(|| self.session_part(session));
-                    (part, NextPart::Session(*id))
+                    let session = self.sessions.after(*last)?;
+                    let part = self.is_visible(session, consumer).then(|| session_part(session));
+                    (part, NextPart::Session(session.id))
                 }
             };
             query.next = next;
@@ -108,61 +106,10 @@ impl Service {
 
     fn service_part(&self) -> Vec<u8> {
         TracingServiceState {
-            tracing_service_version: Some(self.identity.version.clone()),
+            tracing_service_version: Some(self.common.identity.version.clone()),
             num_sessions: Some(self.sessions.len() as i32),
-            num_sessions_started: Some(self.sessions_in(State::Started) as i32),
+            num_sessions_started: Some(self.sessions.in_state(State::Started) as i32),
             supports_tracing_sessions: Some(true),
-            ..Default::default()
-        }
-        .encode_to_vec()
-    }
-
-    /// The data source that comes behind this one.
-    fn offer_after(&self, name: &str, last: RegistrationId) -> Option<(&str, Offer)> {
-        let names = (Bound::Included(name), Bound::Unbounded);
-        // Of its namesakes none may be left; of the next name there is at least one.
-        let mut two = self.offers.range::<str, _>(names).take(2);
-        two.find_map(|(other, offers)| {
-            let told = offers.partition_point(|offer| other == name && offer.registration <= last);
-            Some((other.as_str(), *offers.get(told)?))
-        })
-    }
-
-    fn registration(&self, offer: Offer) -> Option<&Registration> {
-        let sources = &self.producers.get(&offer.producer)?.data_sources;
-        let place = sources.binary_search_by_key(&offer.registration, |source| source.number);
-        sources.get(place.ok()?)
-    }
-
-    /// A session as a part of the service's state.
-    fn session_part(&self, session: &Session) -> Vec<u8> {
-        let config = &session.config;
-        let tracing_sessions = vec![tracing_service_state::TracingSession {
-            id: Some(session.id.0),
-            consumer_uid: Some(session.uid as i32),
-            duration_ms: Some(config.duration_ms.unwrap_or_default()),
-            num_data_sources: Some(session.instances.len() as u32),
-            unique_session_name: Some(config.unique_session_name.clone().unwrap_or_default()),
-            bugreport_score: config.bugreport_score,
-            bugreport_filename: config.bugreport_filename.clone(),
-            start_realtime_ns: session.start_realtime.map(|ns| ns as i64),
-            buffer_size_kb: config
-                .buffers
-                .iter()
-                .map(|b| b.size_kb.unwrap_or_default())
-                .collect(),
-            state: Some(session.state.name().to_owned()),
-            buffer_used_bytes: session
-                .buffers
-                .iter()
-                .filter_map(|id| self.buffers.get(id))
-                .map(|buffer| buffer.used_size())
-                .collect(),
-            is_started: (session.state == State::Started).then_some(true),
-            ..Default::default()
-        }];
-        TracingServiceState {
-            tracing_sessions,
             ..Default::default()
         }
         .encode_to_vec()
@@ -197,62 +144,9 @@ impl Service {
 
     /// The same, with no more writers than this.
     pub fn trace_stats_up_to(&mut self, consumer: ConsumerId, writers: usize) -> Option<TraceStats> {
-        let session = self.session_of(consumer)?;
-        self.trace_stats_of(session, writers)
-    }
-
-    pub(crate) fn trace_stats_of(&mut self, id: SessionId, writers: usize) -> Option<TraceStats> {
-        let data_sources: usize = self
-            .producers
-            .values()
-            .map(|producer| producer.data_sources.len())
-            .sum();
-        let sessions = self.sessions.len();
-        let session = self.sessions.get_mut(&id)?;
-        let mut stats = TraceStats {
-            producers_connected: Some(self.producers.len() as u32),
-            producers_seen: Some(self.producers_seen.into()),
-            data_sources_registered: Some(data_sources as u32),
-            data_sources_seen: Some(self.last_instance),
-            tracing_sessions: Some(sessions as u32),
-            total_buffers: Some(self.buffers.len() as u32),
-            chunks_discarded: Some(session.chunks_discarded),
-            patches_discarded: Some(session.patches_discarded),
-            invalid_packets: Some(session.invalid_packets),
-            flushes_requested: Some(session.flushes_requested),
-            flushes_succeeded: Some(session.flushes_succeeded),
-            flushes_failed: Some(session.flushes_failed),
-            final_flush_outcome: Some(session.final_flush_outcome),
-            filter_stats: session.filter.as_ref().map(|filter| filter.stats()).into(),
-            ..Default::default()
-        };
-        let with_histograms = !session
-            .builtin()
-            .disable_chunk_usage_histograms
-            .unwrap_or_default();
-        for (index, buffer_id) in session.buffers.clone().iter().enumerate() {
-            let Some(entry) = self.buffers.get(buffer_id) else {
-                continue;
-            };
-            stats.buffer_stats.push(buffer_stats(entry.stats()));
-            if !with_histograms {
-                continue;
-            }
-            let room = writers - stats.writer_stats.len();
-            for (producer, writer, histogram) in entry.writer_stats().take(room) {
-                if stats.chunk_payload_histogram_def.is_empty() {
-                    stats.chunk_payload_histogram_def = PayloadHistogram::BOUNDS.to_vec();
-                }
-                stats.writer_stats.push(trace_stats::WriterStats {
-                    sequence_id: Some(session.sequence_ids.of(producer, writer).into()),
-                    buffer: Some(index as u32),
-                    chunk_payload_histogram_counts: histogram.counts().to_vec(),
-                    chunk_payload_histogram_sum: histogram.sums().to_vec(),
-                    ..Default::default()
-                });
-            }
-        }
-        Some(stats)
+        let census = self.sessions.census();
+        let session = self.sessions.get_mut(self.session_of(consumer)?)?;
+        Some(session.stats(writers, &self.common, census))
     }
 }
 
@@ -282,6 +176,35 @@ fn producer_part(id: ProducerId, producer: &Producer) -> Vec<u8> {
     .encode_to_vec()
 }
 
+/// A session as a part of the service's state.
+fn session_part(session: &Session) -> Vec<u8> {
+    let config = &session.config;
+    let tracing_sessions = vec![tracing_service_state::TracingSession {
+        id: Some(session.id.0),
+        consumer_uid: Some(session.uid as i32),
+        duration_ms: Some(config.duration_ms.unwrap_or_default()),
+        num_data_sources: Some(session.instances.len() as u32),
+        unique_session_name: Some(config.unique_session_name.clone().unwrap_or_default()),
+        bugreport_score: config.bugreport_score,
+        bugreport_filename: config.bugreport_filename.clone(),
+        start_realtime_ns: session.start_realtime.map(|ns| ns as i64),
+        buffer_size_kb: config
+            .buffers
+            .iter()
+            .map(|b| b.size_kb.unwrap_or_default())
+            .collect(),
+        state: Some(session.state.name().to_owned()),
+        buffer_used_bytes: session.buffers.iter().map(TraceBuffer::used_size).collect(),
+        is_started: (session.state == State::Started).then_some(true),
+        ..Default::default()
+    }];
+    TracingServiceState {
+        tracing_sessions,
+        ..Default::default()
+    }
+    .encode_to_vec()
+}
+
 /// A data source as a part of the service's state.
 fn data_source_part(producer: ProducerId, source: &Registration, max: usize) -> Vec<u8> {
     use tracing_service_state::DataSource;
@@ -303,31 +226,4 @@ fn data_source_part(producer: ProducerId, source: &Registration, max: usize) -> 
         ..Default::default()
     };
     encode(&short.encode_to_vec())
-}
-
-/// The counters of a buffer, as the schema has them.
-fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
-    trace_stats::BufferStats {
-        buffer_size: Some(stats.buffer_size),
-        bytes_written: Some(stats.bytes_written),
-        bytes_overwritten: Some(stats.bytes_overwritten),
-        bytes_read: Some(stats.bytes_read),
-        padding_bytes_written: Some(stats.padding_bytes_written),
-        padding_bytes_cleared: Some(stats.padding_bytes_cleared),
-        chunks_written: Some(stats.chunks_written),
-        chunks_rewritten: Some(stats.chunks_rewritten),
-        chunks_relocated: Some(stats.chunks_relocated),
-        chunks_overwritten: Some(stats.chunks_overwritten),
-        chunks_discarded: Some(stats.chunks_discarded),
-        chunks_read: Some(stats.chunks_read),
-        chunks_committed_out_of_order: Some(stats.chunks_committed_out_of_order),
-        write_wrap_count: Some(stats.write_wrap_count),
-        patches_succeeded: Some(stats.patches_succeeded),
-        patches_failed: Some(stats.patches_failed),
-        readaheads_succeeded: Some(stats.readaheads_succeeded),
-        readaheads_failed: Some(stats.readaheads_failed),
-        abi_violations: Some(stats.abi_violations),
-        trace_writer_packet_loss: Some(stats.trace_writer_packet_loss),
-        ..Default::default()
-    }
 }

@@ -9,23 +9,15 @@ use std::iter;
 use std::ops::{Deref, Range};
 use std::time::Duration;
 
-use ferretto_proto::write::TRACE_PACKET;
+use ferretto_proto::write::Trace;
 use ferretto_wire::Writer;
 
 use crate::clock::Now;
 use crate::compression::{CompressError, Compressor, FileCompression};
-use crate::effort::Effort;
-use crate::ids::{BufferId, ConsumerId, SessionId};
-use crate::lifecycle::next_multiple;
+use crate::ids::{ConsumerId, SessionId};
 use crate::limits;
-use crate::ordered::OrderedMap;
-use crate::output::{LogLevel, Output};
-use crate::packet_validator::PacketValidator;
-use crate::packets::{write_leading_packets, write_lifecycle_events, write_trusted_fields};
-use crate::protovm::ProtoVms;
 use crate::service::Service;
-use crate::session::{BatchEnd, Drain, FlushStrategy, LifecycleEvent, State};
-use crate::timers::Timer;
+use crate::session::{BatchEnd, Session, Surroundings};
 use crate::trace_buffer::{Span, TraceBuffer};
 use crate::trace_filter::{Origin, SessionFilter};
 
@@ -34,8 +26,8 @@ use crate::trace_filter::{Origin, SessionFilter};
 enum Piece {
     /// Bytes of the service's own.
     Own(Range<usize>),
-    /// Bytes of a trace buffer.
-    Buffer(BufferId, Span),
+    /// Bytes of a trace buffer: which of the session's, and where.
+    Buffer(usize, Span),
 }
 
 impl Piece {
@@ -49,7 +41,7 @@ impl Piece {
 
 /// How packets follow each other in a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Framing {
+pub(crate) enum Framing {
     /// As fields of the `Trace` message, which is what a trace file consists of.
     #[default]
     Trace,
@@ -65,9 +57,9 @@ pub(crate) struct Readout {
     pieces: Vec<Piece>,
     packet_ends: Vec<PacketEnd>,
     bytes: usize,
-    scratch: Writer,
+    pub(crate) scratch: Writer,
     /// The filter of the session that is read.
-    filter: Option<Box<SessionFilter>>,
+    pub(crate) filter: Option<Box<SessionFilter>>,
     /// Bytes that were read for the batch and are not in it: cut out by the filter, or of invalid packets.
     cut: usize,
 }
@@ -80,7 +72,7 @@ struct PacketEnd {
 }
 
 impl Readout {
-    fn start(&mut self, framing: Framing) {
+    pub(crate) fn start(&mut self, framing: Framing) {
         self.framing = framing;
         self.own.clear();
         self.pieces.clear();
@@ -89,13 +81,23 @@ impl Readout {
         self.cut = 0;
     }
 
-    /// The filter of the session that is read.
-    pub(crate) fn filter(&self) -> Option<&SessionFilter> {
-        self.filter.as_deref()
+    /// Bytes in all.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes that were read for it, those that are not in it too.
+    pub(crate) fn read(&self) -> u64 {
+        (self.bytes + self.cut) as u64
+    }
+
+    /// So many bytes were read that do not get into it.
+    pub(crate) fn cut(&mut self, bytes: usize) {
+        self.cut += bytes;
     }
 
     /// Whether filtering the packets of this batch has taken long enough, however few they are.
-    fn took_long(&self) -> bool {
+    pub(crate) fn took_long(&self) -> bool {
         let took = self.filter.as_ref().map(|filter| filter.packets.batch_took());
         took.is_some_and(|took| took >= limits::MAX_FILTER_TIME_PER_BATCH)
     }
@@ -124,7 +126,12 @@ impl Readout {
     }
 
     /// Adds what the filter lets stay of a packet of `size` bytes.
-    fn filtered_packet<'p>(&mut self, pieces: impl Iterator<Item = &'p [u8]>, size: usize, origin: Origin) {
+    pub(crate) fn filtered_packet<'p>(
+        &mut self,
+        pieces: impl Iterator<Item = &'p [u8]>,
+        size: usize,
+        origin: Origin,
+    ) {
         let Some(mut filter) = self.filter.take() else {
             return;
         };
@@ -140,6 +147,18 @@ impl Readout {
             }
         }
         self.filter = Some(filter);
+    }
+
+    /// Adds a packet that lies in a trace buffer, and after it what `scratch` holds.
+    pub(crate) fn buffered_packet(&mut self, buffer: usize, size: usize, spans: &[Span]) {
+        self.frame(size + self.scratch.len());
+        self.bytes += size;
+        self.pieces
+            .extend(spans.iter().map(|span| Piece::Buffer(buffer, *span)));
+        let start = self.own.len();
+        self.own.raw(self.scratch.as_slice());
+        self.push_own(start..self.own.len());
+        self.end_packet();
     }
 
     fn whole_packet(&mut self, packet: &[u8]) {
@@ -161,7 +180,7 @@ impl Readout {
     fn frame(&mut self, size: usize) {
         if self.framing == Framing::Trace {
             let start = self.own.len();
-            self.own.bytes_field_head(TRACE_PACKET, size);
+            self.own.bytes_field_head(Trace::PACKET, size);
             self.push_own(start..self.own.len());
         }
     }
@@ -192,7 +211,7 @@ impl Readout {
     }
 
     /// Takes back the packets at the end with which the batch would not stay below `limit` bytes.
-    fn cut_below(&mut self, limit: u64) {
+    pub(crate) fn cut_below(&mut self, limit: u64) {
         while self.bytes as u64 >= limit && self.packet_ends.pop().is_some() {
             let end = self.packet_ends.last().copied().unwrap_or_default();
             let whole_pieces: usize = self.pieces.drain(end.pieces..).map(|piece| piece.len()).sum();
@@ -226,7 +245,7 @@ impl Deref for Contents<'_> {
 /// Packets that were read back, ready to be written.
 pub struct ReadBatch<'a> {
     readout: Contents<'a>,
-    buffers: &'a OrderedMap<BufferId, TraceBuffer>,
+    buffers: &'a [TraceBuffer],
     /// Whether there is more to read.
     pub has_more: bool,
     /// The session, if its packets were filtered: how long that took is to be reported with
@@ -269,21 +288,17 @@ impl ReadBatch<'_> {
     }
 }
 
-fn resolve<'a>(
-    readout: &'a Readout,
-    buffers: &'a OrderedMap<BufferId, TraceBuffer>,
-    piece: &Piece,
-) -> &'a [u8] {
+fn resolve<'a>(readout: &'a Readout, buffers: &'a [TraceBuffer], piece: &Piece) -> &'a [u8] {
     match piece {
         Piece::Own(range) => &readout.own.as_slice()[range.clone()],
-        Piece::Buffer(id, span) => buffers.get(id).map_or(&[], |entry| entry.bytes(*span)),
+        Piece::Buffer(index, span) => buffers[*index].bytes(*span),
     }
 }
 
 /// Bytes that a batch may hold, and how many of them may still go into the file.
-struct Budget {
-    batch: usize,
-    file: u64,
+pub(crate) struct Budget {
+    pub(crate) batch: usize,
+    pub(crate) file: u64,
 }
 
 impl Service {
@@ -291,402 +306,151 @@ impl Service {
     /// `None` if it has no session to be read. If the session is compressed a batch is smaller than that.
     pub fn read_buffers(&mut self, consumer: ConsumerId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
         let id = self.session_of(consumer)?;
-        let session = self.sessions.get(&id)?;
-        let budget = match session.codec {
-            Some(_) => budget.min(limits::COMPRESSED_BATCH),
-            None => budget,
-        };
+        let (session, readout, mut around) = self.reading(id, now)?;
         if session.file.is_some() {
-            self.log(
-                LogLevel::Warning,
-                "a consumer asked to read a session that streams into a file".into(),
-            );
+            around
+                .common
+                .outbox
+                .warn("a consumer asked to read a session that streams into a file");
             return None;
         }
-        let filtered = self.filtered(id);
-        let end = self.read(
-            id,
-            Framing::Bare,
-            &Budget {
-                batch: budget,
-                file: u64::MAX,
-            },
-            now,
-        );
-        if let Err(error) = self.compress_batch(id, end) {
-            self.log(LogLevel::Warning, format!("{error}; they go out as they are"));
-        }
-        Some(self.batch(end, filtered, None))
-    }
-
-    /// Makes one packet of a batch for a consumer, if its session is compressed.
-    fn compress_batch(&mut self, id: SessionId, end: BatchEnd) -> Result<(), CompressError> {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return Ok(());
+        let budget = Budget {
+            batch: session
+                .codec
+                .map_or(budget, |_| budget.min(limits::COMPRESSED_BATCH)),
+            file: u64::MAX,
         };
-        let Some(codec) = session.codec else { return Ok(()) };
-        let batch = ReadBatch {
-            readout: Contents::Kept(&self.readout),
-            buffers: &self.buffers,
-            has_more: end == BatchEnd::More,
-            filtered: None,
-            compression: None,
-        };
-        if !batch.is_empty() && batch.len() <= limits::MAX_COMPRESSED_BATCH {
-            let mut trace = Writer::with_capacity(batch.len() + batch.len() / 8);
-            for packet in batch.packets() {
-                let slices: Vec<&[u8]> = packet.collect();
-                trace.bytes_field_head(TRACE_PACKET, slices.iter().map(|slice| slice.len()).sum());
-                slices.iter().for_each(|slice| trace.raw(slice));
-            }
-            let compressor = match &mut session.compressor {
-                Some(compressor) => compressor,
-                none => none.insert(Compressor::new(codec.in_time())?),
-            };
-            let packet = compressor.compress(trace.as_slice())?;
-            self.readout.replace(packet);
+        let end = session.read(Framing::Bare, &budget, &mut around, readout);
+        if let Err(error) = compress_batch(session, readout, end) {
+            around
+                .common
+                .outbox
+                .warn(format!("{error}; they go out as they are"));
         }
-        // Its memory is not kept while nothing is read.
-        session.compressor.take_if(|_| end != BatchEnd::More);
-        Ok(())
+        Some(batch(session, readout, end, None))
     }
 
     /// The next bytes for the file of a session: about `budget` of them. To be written, however long that takes,
     /// compressed if the batch says so, and then reported with [`Service::file_written`] or [`Service::file_full`]; before
     /// that there are no others. `None` if nothing is due.
     pub fn read_for_file(&mut self, id: SessionId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
-        let session = self.sessions.get(&id)?;
-        let file = session.file.as_ref()?;
-        if file.handed_out.is_some() || file.drain == Drain::Closing {
-            return None;
-        }
-        let room = file.max_size.saturating_sub(file.written);
-        let filtered = self.filtered(id);
+        let (session, readout, mut around) = self.reading(id, now)?;
+        let room = session.file.as_ref()?.room()?;
         let compression = session.codec.map(|codec| FileCompression { codec, room });
-        let end = self.read(
-            id,
-            Framing::Trace,
-            &Budget {
-                batch: budget,
-                // How much there is room for before it is compressed, nobody knows.
-                file: if compression.is_some() { u64::MAX } else { room },
-            },
-            now,
-        );
-        self.sessions.get_mut(&id)?.file.as_mut()?.handed_out = Some(end);
-        Some(self.batch(end, filtered, compression))
+        let budget = Budget {
+            batch: budget,
+            // How much there is room for before it is compressed, nobody knows.
+            file: if compression.is_some() { u64::MAX } else { room },
+        };
+        let end = session.read(Framing::Trace, &budget, &mut around, readout);
+        session.file.as_mut()?.hand_out(end);
+        Some(batch(session, readout, end, compression))
     }
 
-    /// The batch that was put together.
-    fn batch(
+    /// A session that is to be read, and what that takes.
+    fn reading(
         &mut self,
-        end: BatchEnd,
-        filtered: Option<SessionId>,
-        compression: Option<FileCompression>,
-    ) -> ReadBatch<'_> {
-        let has_more = end == BatchEnd::More;
-        let readout = if has_more {
-            Contents::Kept(&self.readout)
-        } else {
-            Contents::Last(std::mem::take(&mut self.readout))
+        id: SessionId,
+        now: &Now,
+    ) -> Option<(&mut Session, &mut Readout, Surroundings<'_>)> {
+        let census = self.sessions.census();
+        let around = Surroundings {
+            common: &mut self.common,
+            machines: &self.machines,
+            census,
+            now: *now,
         };
-        ReadBatch {
-            readout,
-            buffers: &self.buffers,
-            has_more,
-            filtered,
-            compression,
-        }
+        Some((self.sessions.get_mut(id)?, &mut self.readout, around))
     }
 
     /// There was room for a part of what [`Service::read_for_file`] gave: this many bytes were written, and no packet more
     /// would fit.
     pub fn file_full(&mut self, id: SessionId, bytes: u64, now: &Now) {
-        let session = self.sessions.get_mut(&id);
-        if let Some(end) = session
-            .and_then(|session| session.file.as_mut())
-            .and_then(|file| file.handed_out.as_mut())
-        {
-            *end = BatchEnd::Full;
+        let session = self.sessions.get_mut(id);
+        if let Some(file) = session.and_then(|session| session.file.as_mut()) {
+            file.fill();
         }
         self.file_written(id, Ok(bytes), now);
     }
 
     /// What [`Service::read_for_file`] gave was written: this many bytes, or the write failed for this reason.
     pub fn file_written(&mut self, id: SessionId, result: Result<u64, String>, now: &Now) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let Some(file) = &mut session.file else { return };
-        let Some(end) = file.handed_out.take() else { return };
-        file.progress = now.monotonic;
-        let end = match result {
-            Ok(bytes) => {
-                file.written += bytes;
-                end
-            }
-            Err(error) => {
-                let error = format!("cannot write into the trace file: {error}");
-                session.disabled_error.get_or_insert(error.clone());
-                self.log(LogLevel::Warning, error);
-                BatchEnd::Full
-            }
-        };
-        self.batch_arrived_for_clones(id, end, now);
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let Some(file) = &mut session.file else { return };
-        match (end, file.drain) {
-            (BatchEnd::More, _) => self.output(Output::FileDue(id)),
-            (BatchEnd::Drained, Drain::Final | Drain::Closing) => self.complete_file(id),
-            (BatchEnd::Drained, Drain::Idle | Drain::Periodic) => {
-                file.drain = Drain::Idle;
-                let (period, sync) = (file.write_period, file.sync_after_write);
-                self.timers.set(next_multiple(now, period), Timer::FileWrite(id));
-                if sync {
-                    self.output(Output::SyncFile(id));
-                }
-            }
-            (BatchEnd::Full, _) => {
-                self.complete_file(id);
-                self.disable(id, now);
-            }
-        }
-    }
-
-    /// The file takes no more.
-    fn complete_file(&mut self, id: SessionId) {
-        let session = self.sessions.get_mut(&id);
-        if let Some(file) = session.and_then(|session| session.file.as_mut()) {
-            file.drain = Drain::Closing;
-            self.output(Output::CloseFile(id));
-        }
+        self.on_session(id, now, |session, common| {
+            session.file_written(result, common, now)
+        });
     }
 
     /// What [`CloseFile`](crate::Output::CloseFile) asked for is done, or failed for this reason: whoever waited for
     /// the file goes on.
     pub fn file_closed(&mut self, id: SessionId, result: Result<(), String>, now: &Now) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        if session
-            .file
-            .take_if(|file| file.drain == Drain::Closing)
-            .is_none()
-        {
-            return;
-        }
-        if let Err(error) = result {
-            let error = format!("cannot complete the trace file: {error}");
-            session.disabled_error.get_or_insert(error.clone());
-            self.log(LogLevel::Warning, error);
-        }
-        self.file_over(id, now);
+        self.on_session(id, now, |session, common| session.file_closed(result, common));
     }
 
     /// What [`SyncFile`](crate::Output::SyncFile) asked for failed for this reason. The session goes on, and its consumer is
     /// told when it ends: of what did not reach the disk the kernel tells once only, so that closing the file may succeed.
     pub fn file_sync_failed(&mut self, id: SessionId, error: &str) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let error = format!("a part of the trace file may not be on the disk: {error}");
-        if session.disabled_error.is_none() {
-            session.disabled_error = Some(error.clone());
-            self.log(LogLevel::Warning, format!("tracing session {}: {error}", id.0));
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.file_sync_failed(error, &mut self.common);
         }
-    }
-
-    /// The session has no file any more.
-    fn file_over(&mut self, id: SessionId, now: &Now) {
-        let Some(session) = self.sessions.get(&id) else {
-            return;
-        };
-        let (state, free) = (session.state, session.free_when_drained);
-        match state {
-            State::Disabled => self.announce_disabled(id),
-            State::ClonedReadOnly => self.clone_file_closed(id, now),
-            State::Configured | State::Started | State::DisablingWaitingStopAcks => {}
-        }
-        if free {
-            self.remove_session(id, now);
-        }
-    }
-
-    /// Nobody waits for the file of this session any more. If nothing has become of it for a while either, it is given up:
-    /// a pipe that nobody reads must not keep a session, and its memory, for ever.
-    pub(crate) fn file_abandoned(&mut self, id: SessionId, now: &Now) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let Some(file) = &session.file else { return };
-        let deadline = file.progress + limits::ABANDONED_FILE_PATIENCE.as_nanos() as u64;
-        if deadline > now.monotonic {
-            return self.timers.set(deadline, Timer::FileAbandoned(id));
-        }
-        let error = format!(
-            "the trace file took no data for {} s and was given up",
-            limits::ABANDONED_FILE_PATIENCE.as_secs()
-        );
-        session.file = None;
-        session.disabled_error.get_or_insert(error.clone());
-        self.log(LogLevel::Warning, format!("tracing session {}: {error}", id.0));
-        self.output(Output::AbandonFile(id));
-        self.batch_arrived_for_clones(id, BatchEnd::Full, now);
-        self.file_over(id, now);
-    }
-
-    pub(crate) fn file_write_due(&mut self, id: SessionId, now: &Now) {
-        let Some(session) = self
-            .sessions
-            .get_mut(&id)
-            // Data sources that take their time to stop may write a lot while they do.
-            .filter(|session| matches!(session.state, State::Started | State::DisablingWaitingStopAcks))
-        else {
-            return;
-        };
-        match session.flush_strategy {
-            FlushStrategy::BeforeEachFileWrite => self.flush_before_write(id, now),
-            FlushStrategy::Never | FlushStrategy::Every(_) => self.drain_into_file(id, Drain::Periodic),
-        }
-    }
-
-    /// Has the buffers drained into the file, or goes on if that is under way.
-    pub(crate) fn drain_into_file(&mut self, id: SessionId, drain: Drain) {
-        let session = self.sessions.get_mut(&id);
-        let Some(file) = session.and_then(|session| session.file.as_mut()) else {
-            return;
-        };
-        let under_way = file.drain != Drain::Idle;
-        file.drain = file.drain.max(drain);
-        // There is more now than when that batch was put together.
-        if let Some(end @ BatchEnd::Drained) = &mut file.handed_out {
-            *end = BatchEnd::More;
-        }
-        if !under_way {
-            self.output(Output::FileDue(id));
-        }
-    }
-
-    fn filtered(&self, id: SessionId) -> Option<SessionId> {
-        self.sessions.get(&id)?.filter.is_some().then_some(id)
     }
 
     /// Putting together a batch of [`filtered`](ReadBatch::filtered) packets took this long: reading, filtering and
     /// framing them. The service has no clock; what it is told goes into the statistics of the session.
     pub fn filtering_took(&mut self, id: SessionId, time: Duration) {
-        let session = self.sessions.get_mut(&id);
+        let session = self.sessions.get_mut(id);
         if let Some(filter) = session.and_then(|session| session.filter.as_mut()) {
             filter.took(time);
         }
     }
+}
 
-    /// Puts together one batch.
-    fn read(&mut self, id: SessionId, framing: Framing, budget: &Budget, now: &Now) -> BatchEnd {
-        let mut out = std::mem::take(&mut self.readout);
-        out.start(framing);
-        out.filter = self
-            .sessions
-            .get_mut(&id)
-            .and_then(|session| session.filter.take());
-        if let Some(filter) = &mut out.filter {
-            filter.packets.begin_batch(Effort::new(self.processor_clock));
+/// Makes one packet of a batch for a consumer, if its session is compressed.
+fn compress_batch(session: &mut Session, readout: &mut Readout, end: BatchEnd) -> Result<(), CompressError> {
+    let Some(codec) = session.codec else { return Ok(()) };
+    let batch = ReadBatch {
+        readout: Contents::Kept(readout),
+        buffers: &session.buffers,
+        has_more: end == BatchEnd::More,
+        filtered: None,
+        compression: None,
+    };
+    if !batch.is_empty() && batch.len() <= limits::MAX_COMPRESSED_BATCH {
+        let mut trace = Writer::with_capacity(batch.len() + batch.len() / 8);
+        for packet in batch.packets() {
+            let slices: Vec<&[u8]> = packet.collect();
+            trace.bytes_field_head(Trace::PACKET, slices.iter().map(|slice| slice.len()).sum());
+            slices.iter().for_each(|slice| trace.raw(slice));
         }
-        let end = self.read_into(id, &mut out, budget, now);
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.filter = out.filter.take();
-        }
-        self.readout = out;
-        end
-    }
-
-    fn read_into(&mut self, id: SessionId, out: &mut Readout, budget: &Budget, now: &Now) -> BatchEnd {
-        let end = self.fill_batch(id, out, budget, now);
-        // A file stays below its limit and consists of whole packets.
-        if out.bytes as u64 >= budget.file {
-            out.cut_below(budget.file);
-            return BatchEnd::Full;
-        }
-        end
-    }
-
-    /// The state of programs is told once, and what went wrong with them then too.
-    fn log_protovms(&mut self, id: SessionId) {
-        let session = self.sessions.get(&id);
-        let Some(session) = session.filter(|session| !session.initial_packets_written) else {
-            return;
+        let compressor = match &mut session.compressor {
+            Some(compressor) => compressor,
+            none => none.insert(Compressor::new(codec.in_time())?),
         };
-        let buffers = session.buffers.iter().filter_map(|id| self.buffers.get(id));
-        let vms = buffers.filter_map(TraceBuffer::protovms);
-        let complaints: Vec<String> = vms.flat_map(ProtoVms::complaints).collect();
-        for line in complaints {
-            self.log(LogLevel::Warning, line);
-        }
+        let packet = compressor.compress(trace.as_slice())?;
+        readout.replace(packet);
     }
+    // Its memory is not kept while nothing is read.
+    session.compressor.take_if(|_| end != BatchEnd::More);
+    Ok(())
+}
 
-    fn fill_batch(&mut self, id: SessionId, out: &mut Readout, budget: &Budget, now: &Now) -> BatchEnd {
-        self.log_protovms(id);
-        let enough = (budget.batch as u64).min(budget.file);
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return BatchEnd::Drained;
-        };
-        if session.triggers.hides_trace() {
-            return BatchEnd::Drained;
-        }
-        write_leading_packets(session, &self.identity, &self.machines, &self.buffers, now, out);
-        for (index, buffer_id) in session.buffers.clone().into_iter().enumerate() {
-            let Some(entry) = self.buffers.get_mut(&buffer_id) else {
-                continue;
-            };
-            entry.begin_read();
-            while let Some(packet) = entry.read_next_packet() {
-                if PacketValidator::check(packet.fragments()).is_err() {
-                    session.invalid_packets += 1;
-                    out.cut += packet.size();
-                    if (out.bytes + out.cut) as u64 >= enough {
-                        return BatchEnd::More;
-                    }
-                    continue;
-                }
-                let sequence = packet.sequence;
-                let sequence_id = session.sequence_ids.of(sequence.producer, sequence.writer);
-                out.scratch.clear();
-                write_trusted_fields(&mut out.scratch, &sequence, sequence_id, packet.losses);
-                if out.filter.is_some() {
-                    let trusted = std::mem::take(&mut out.scratch);
-                    let size = packet.size() + trusted.len();
-                    let pieces = packet.fragments().chain(iter::once(trusted.as_slice()));
-                    out.filtered_packet(pieces, size, Origin::Buffer(index));
-                    out.scratch = trusted;
-                } else {
-                    out.frame(packet.size() + out.scratch.len());
-                    out.bytes += packet.size();
-                    out.pieces
-                        .extend(packet.spans().iter().map(|span| Piece::Buffer(buffer_id, *span)));
-                    let start = out.own.len();
-                    out.own.raw(out.scratch.as_slice());
-                    out.push_own(start..out.own.len());
-                    out.end_packet();
-                }
-                // What is cut out has been read too.
-                if (out.bytes + out.cut) as u64 >= enough || out.took_long() {
-                    return BatchEnd::More;
-                }
-            }
-        }
-        // The buffers are empty: a point up to which readers can sort.
-        session.note(LifecycleEvent::ReadTracingBuffersCompleted, now);
-        write_lifecycle_events(session, self.identity.author(), out);
-        let (producers, buffers) = (&self.producers, &self.buffers);
-        let of_session: Vec<&TraceBuffer> = session.buffers.iter().filter_map(|id| buffers.get(id)).collect();
-        session.sequence_ids.forget(|producer, writer| {
-            producers.contains_key(&producer)
-                || of_session.iter().any(|buffer| buffer.knows(producer, writer))
-        });
-        if std::mem::take(&mut session.stats_due) {
-            self.write_stats(id, out);
-        }
-        BatchEnd::Drained
+/// The batch that was put together.
+fn batch<'a>(
+    session: &'a Session,
+    readout: &'a mut Readout,
+    end: BatchEnd,
+    compression: Option<FileCompression>,
+) -> ReadBatch<'a> {
+    let has_more = end == BatchEnd::More;
+    let readout = if has_more {
+        Contents::Kept(readout)
+    } else {
+        Contents::Last(std::mem::take(readout))
+    };
+    ReadBatch {
+        readout,
+        buffers: &session.buffers,
+        has_more,
+        filtered: session.filter.as_ref().map(|_| session.id),
+        compression,
     }
 }

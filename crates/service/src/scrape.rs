@@ -7,14 +7,15 @@ use std::ops::ControlFlow;
 
 use ferretto_smb::Completeness;
 
-use crate::ids::{BufferId, ProducerId, SessionId, WriterId};
+use crate::common::Common;
+use crate::ids::{BufferId, ProducerId, WriterId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
-use crate::output::LogLevel;
-use crate::producer::{Owner, Scraping, Target, writer_id};
+use crate::producers::{Owner, Producer, Scraping, writer_id};
 use crate::service::Service;
 use crate::session::Session;
-use crate::trace_buffer::ChunkState;
+use crate::sessions::Sessions;
+use crate::trace_buffer::{ChunkState, TraceBuffer};
 
 /// What scraping may still take.
 #[derive(Clone, Copy, Debug)]
@@ -59,15 +60,8 @@ enum Strangers {
 }
 
 impl Strangers {
-    /// What to do with them when `producer` goes away while these sessions record it.
-    fn of(producer: ProducerId, recording: &[&Session]) -> Strangers {
-        let mut targets = OrderedSet::new();
-        for session in recording {
-            let own = session.instances.of(producer).iter();
-            for instance in own.filter_map(|id| session.instances.get(*id)) {
-                targets.insert(instance.buffer);
-            }
-        }
+    /// What to do with them when a producer goes away that writes into these buffers of sessions that record.
+    fn of_one_that_writes_into(targets: &OrderedSet<BufferId>) -> Strangers {
         match (targets.first(), targets.len()) {
             (None, _) => Strangers::Stay,
             (Some(only), 1) => Strangers::MeantFor(*only),
@@ -89,131 +83,156 @@ impl Strangers {
     }
 }
 
-impl Service {
+/// Whose buffers are scraped for.
+trait Targets {
+    /// The buffer that producers know by this id, if it is among them.
+    fn buffer_mut(&mut self, id: BufferId) -> Option<&mut TraceBuffer>;
+}
+
+impl Targets for Session {
+    fn buffer_mut(&mut self, id: BufferId) -> Option<&mut TraceBuffer> {
+        Session::buffer_mut(self, id)
+    }
+}
+
+impl Targets for Sessions {
+    fn buffer_mut(&mut self, id: BufferId) -> Option<&mut TraceBuffer> {
+        Sessions::buffer_mut(self, id)
+    }
+}
+
+impl Session {
     /// Scrapes the shared memory of every producer for the buffers of this session, as much of it as one flush may have scraped for each
     /// owner.
-    pub(crate) fn scrape_all(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get(&id) else {
-            return;
-        };
-        let buffers = session.buffers.clone();
-        let producers: Vec<(ProducerId, Owner)> = self
-            .producers
-            .iter()
-            .filter(|(_, producer)| producer.may_be_scraped())
-            .map(|(id, producer)| (*id, producer.owner()))
-            .collect();
+    pub(crate) fn scrape_all(&mut self, common: &mut Common) {
         let mut left: OrderedMap<Owner, ScrapeBudget> = OrderedMap::new();
         let mut cut = None;
-        for (producer, owner) in producers {
+        let buffers = self.buffer_ids.clone();
+        for (id, producer) in common.producers.iter() {
+            if !producer.may_be_scraped() {
+                continue;
+            }
+            let owner = producer.owner();
             let left = left.get_or_insert_with(owner, ScrapeBudget::of_owner);
-            let scraped = self.scrape(&buffers, producer, left, &mut Strangers::Stay);
-            if scraped.is_break() {
+            let mut scraping = ScrapedProducer {
+                id,
+                producer,
+                buffers: &buffers,
+                strangers: &mut Strangers::Stay,
+            };
+            if scraping.scrape(self, left, &mut common.chunk).is_break() {
                 cut.get_or_insert(owner);
             }
         }
-        let session = self.sessions.get_mut(&id);
-        if let Some((session, owner)) = session.zip(cut)
-            && !std::mem::replace(&mut session.scrape_told, true)
+        if let Some(owner) = cut
+            && !std::mem::replace(&mut self.scrape_told, true)
         {
-            let line = format!(
+            common.outbox.warn(format!(
                 "tracing session {}: the producers of {owner} have left more than {} bytes, or filled more than {} pages, in their \
                  shared memory: a flush did not take all of it",
-                id.0,
+                self.id,
                 limits::MAX_SCRAPED_PER_UID,
                 limits::MAX_PAGES_SCRAPED_PER_UID
-            );
-            self.log(LogLevel::Warning, line);
+            ));
         }
     }
+}
 
+impl Service {
     /// Saves the data that a producer leaves in shared memory when it goes away, even if it did not want flushes to scrape it: no commit of
     /// it will come any more. If it did not, only sessions that still record get its data. Leftovers for sessions that are over mean nothing.
     ///
     /// A process that was killed right after its first packets may have left chunks of writers that it had not yet registered. They go to the
     /// buffer that it writes into for the sessions that still record. If there are several, they are counted as discarded in each of these
     /// sessions, since nobody can tell which of them lacks the data.
-    pub(crate) fn rescue(&mut self, producer: ProducerId) {
-        let Some(entry) = self.producers.get(&producer) else {
+    pub(crate) fn rescue(&mut self, id: ProducerId) {
+        let Some(producer) = self.common.producers.get(id) else {
             return;
         };
-        let sessions = self.sessions.values();
-        let recording: Vec<&Session> = sessions.filter(|session| session.records(producer)).collect();
-        let buffers: Vec<BufferId> = match entry.scraping {
+        let recording = self.sessions.iter().filter(|session| session.records(id));
+        let buffers: Vec<BufferId> = match producer.scraping {
             Scraping::Enabled => self
                 .sessions
-                .values()
-                .flat_map(|session| &session.buffers)
+                .iter()
+                .flat_map(|session| &session.buffer_ids)
                 .copied()
                 .collect(),
             Scraping::Disabled => recording
-                .iter()
-                .flat_map(|session| &session.buffers)
+                .clone()
+                .flat_map(|session| &session.buffer_ids)
                 .copied()
                 .collect(),
         };
-        let mut strangers = Strangers::of(producer, &recording);
-        let mut left = ScrapeBudget::of_the_last_time();
-        let _ = self.scrape(&buffers, producer, &mut left, &mut strangers);
-        if let Strangers::Lost(chunks) = strangers {
-            let sessions = self.sessions.values_mut();
-            for session in sessions.filter(|session| session.records(producer)) {
-                session.chunks_discarded += chunks;
-            }
-        }
-        let Some(entry) = self.producers.get_mut(&producer) else {
-            return;
+        let own = recording.flat_map(|session| session.instances.of_producer(id));
+        let targets: OrderedSet<BufferId> = own.map(|(_, instance)| instance.buffer).collect();
+        let mut strangers = Strangers::of_one_that_writes_into(&targets);
+        let mut scraping = ScrapedProducer {
+            id,
+            producer,
+            buffers: &buffers,
+            strangers: &mut strangers,
         };
-        for id in &entry.allowed_buffers {
-            if let Some(buffer) = self.buffers.get_mut(id) {
-                buffer.producer_gone(producer);
+        let mut left = ScrapeBudget::of_the_last_time();
+        let _ = scraping.scrape(&mut self.sessions, &mut left, &mut self.common.chunk);
+        if let Strangers::Lost(chunks) = strangers {
+            for session in self.sessions.iter_mut().filter(|session| session.records(id)) {
+                session.losses.chunks_discarded += chunks;
             }
         }
-        // The flushes and stops that its end completes find nothing of it any more: it would be counted and charged again.
-        entry.smb = None;
-        entry.writers.clear();
+        for buffer in &producer.allowed_buffers {
+            if let Some(buffer) = self.sessions.buffer_mut(*buffer) {
+                buffer.producer_gone(id);
+            }
+        }
+        if let Some(producer) = self.common.producers.get_mut(id) {
+            // The flushes and stops that its end completes find nothing of it any more: it would be counted and charged again.
+            producer.smb = None;
+            producer.writers.clear();
+        }
     }
+}
 
-    /// Copies the packets that a producer's writers have finished but not committed, if they are meant for one of these buffers. Breaks if
-    /// there is more than `left` allows.
+/// A producer whose memory is scraped.
+struct ScrapedProducer<'a> {
+    id: ProducerId,
+    producer: &'a Producer,
+    /// Chunks are taken that are meant for these.
+    buffers: &'a [BufferId],
+    strangers: &'a mut Strangers,
+}
+
+impl ScrapedProducer<'_> {
+    /// Copies the packets that the producer's writers have finished but not committed. Breaks if there is more than `left` allows.
+    /// `chunk` is scratch space.
     fn scrape(
         &mut self,
-        buffers: &[BufferId],
-        producer: ProducerId,
+        targets: &mut impl Targets,
         left: &mut ScrapeBudget,
-        strangers: &mut Strangers,
+        chunk: &mut Vec<u8>,
     ) -> ControlFlow<()> {
-        let Some(entry) = self.producers.get(&producer) else {
+        let producer = self.producer;
+        let may_hold_any = !producer.writers.is_empty() || !matches!(self.strangers, Strangers::Stay);
+        let Some(smb) = producer.smb.as_ref().filter(|_| may_hold_any) else {
             return ControlFlow::Continue(());
         };
-        let may_hold_any = !entry.writers.is_empty() || !matches!(strangers, Strangers::Stay);
-        let Some(smb) = entry.smb.as_ref().filter(|_| may_hold_any) else {
-            return ControlFlow::Continue(());
-        };
-        let wanted: OrderedSet<BufferId> = buffers
+        let wanted: OrderedSet<BufferId> = self
+            .buffers
             .iter()
-            .filter(|buffer| entry.allowed_buffers.contains(*buffer))
+            .filter(|buffer| producer.allowed_buffers.contains(*buffer))
             .copied()
             .collect();
         if wanted.is_empty() {
             return ControlFlow::Continue(());
         }
-        let chunk = &mut self.chunk;
         let ScrapeBudget {
             bytes,
             pages,
             protovm_work,
         } = left;
-        let mut target = Target {
-            entry,
-            producer,
-            buffers: &mut self.buffers,
-            protovm_work,
-        };
         smb.scrape_until(pages, |candidate| {
             let header = candidate.header();
-            let known = entry.writers.get(&header.writer).copied();
-            let meant_for = known.or_else(|| strangers.place(header.writer));
+            let known = producer.writers.get(&header.writer).copied();
+            let meant_for = known.or_else(|| self.strangers.place(header.writer));
             let Some(buffer) = meant_for.filter(|buffer| wanted.contains(buffer)) else {
                 return ControlFlow::Continue(());
             };
@@ -226,8 +245,9 @@ impl Service {
                 Completeness::Complete => ChunkState::Complete,
                 Completeness::BeingWritten => ChunkState::Incomplete,
             };
+            let target = targets.buffer_mut(buffer);
             // Only chunks for buffers that are here come so far.
-            let _ = target.copy_chunk(buffer, &header, state, chunk);
+            let _ = producer.copy_chunk(self.id, buffer, target, (&header, state, chunk), protovm_work);
             ControlFlow::Continue(())
         })
     }

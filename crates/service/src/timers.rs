@@ -1,7 +1,7 @@
 //! The service's deadlines: an ordered set of what is to happen when.
 //!
-//! Each names what it is for (a session, a flush of it). When that is gone its timers are swept out, so that the set
-//! stays as small as what is going on; one that fires nevertheless is dropped without effect.
+//! Each timer belongs to a session. When the session ends, or the flush that the timer is for, the timer is removed: the set stays as small
+//! as what is going on.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,53 +9,33 @@ use std::collections::BinaryHeap;
 use crate::clock::Now;
 use crate::ids::{FlushRequestId, SessionId};
 
-/// What a deadline is for.
+/// What a deadline of a session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// `duration_ms` is over.
-    Duration(SessionId),
+    Duration,
     /// Clocks, sync marker and statistics are due.
-    Snapshot(SessionId),
+    Snapshot,
     /// The file is due for a write.
-    FileWrite(SessionId),
+    FileWrite,
     /// A periodic flush is due.
-    PeriodicFlush(SessionId),
+    PeriodicFlush,
     /// Producers shall forget their incremental state.
-    ClearIncrementalState(SessionId),
+    ClearIncrementalState,
     /// Producers had their time to acknowledge the stop.
-    StopTimeout(SessionId),
+    StopTimeout,
     /// Producers had their time to acknowledge the flush.
-    FlushTimeout(SessionId, FlushRequestId),
+    FlushTimeout(FlushRequestId),
     /// Data sources had their time to start.
-    AllStartedTimeout(SessionId),
+    AllStartedTimeout,
     /// A trigger had its time to start the session.
-    StartTriggerTimeout(SessionId),
+    StartTriggerTimeout,
     /// A trigger wants the session stopped now.
-    TriggeredStop(SessionId),
+    TriggeredStop,
     /// A trigger wants the session cloned now; the number is that of the hit.
-    TriggeredSnapshot(SessionId, u64),
+    TriggeredSnapshot(u64),
     /// Nobody waits for the file any more, and it had its time to take data.
-    FileAbandoned(SessionId),
-}
-
-impl Timer {
-    /// The session it is for.
-    pub(crate) fn session(&self) -> SessionId {
-        match *self {
-            Timer::Duration(session)
-            | Timer::Snapshot(session)
-            | Timer::FileWrite(session)
-            | Timer::PeriodicFlush(session)
-            | Timer::ClearIncrementalState(session)
-            | Timer::StopTimeout(session)
-            | Timer::FlushTimeout(session, _)
-            | Timer::AllStartedTimeout(session)
-            | Timer::StartTriggerTimeout(session)
-            | Timer::TriggeredStop(session)
-            | Timer::TriggeredSnapshot(session, _)
-            | Timer::FileAbandoned(session) => session,
-        }
-    }
+    FileAbandoned,
 }
 
 /// Which clock a deadline is on.
@@ -72,6 +52,7 @@ pub(crate) enum Clock {
 struct Entry {
     deadline: u64,
     number: u64,
+    session: SessionId,
     timer: Timer,
 }
 
@@ -86,15 +67,16 @@ pub(crate) struct Timers {
 
 impl Timers {
     /// Sets a timer on the monotonic clock.
-    pub(crate) fn set(&mut self, deadline: u64, timer: Timer) {
-        self.set_on(Clock::Monotonic, deadline, timer);
+    pub(crate) fn set(&mut self, session: SessionId, deadline: u64, timer: Timer) {
+        self.set_on(Clock::Monotonic, session, deadline, timer);
     }
 
-    pub(crate) fn set_on(&mut self, clock: Clock, deadline: u64, timer: Timer) {
+    pub(crate) fn set_on(&mut self, clock: Clock, session: SessionId, deadline: u64, timer: Timer) {
         self.last_number += 1;
         let entry = Entry {
             deadline,
             number: self.last_number,
+            session,
             timer,
         };
         match clock {
@@ -103,10 +85,19 @@ impl Timers {
         }
     }
 
-    /// Sweeps out the timers that nobody needs any more.
-    pub(crate) fn forget(&mut self, is_over: impl Fn(&Timer) -> bool) {
-        self.monotonic.retain(|Reverse(entry)| !is_over(&entry.timer));
-        self.boot.retain(|Reverse(entry)| !is_over(&entry.timer));
+    /// Sweeps out this timer of a session.
+    pub(crate) fn forget(&mut self, session: SessionId, timer: Timer) {
+        self.sweep(|entry| entry.session == session && entry.timer == timer);
+    }
+
+    /// Sweeps out all timers of a session.
+    pub(crate) fn forget_session(&mut self, session: SessionId) {
+        self.sweep(|entry| entry.session == session);
+    }
+
+    fn sweep(&mut self, is_over: impl Fn(&Entry) -> bool) {
+        self.monotonic.retain(|Reverse(entry)| !is_over(entry));
+        self.boot.retain(|Reverse(entry)| !is_over(entry));
     }
 
     /// The earliest deadline on this clock.
@@ -118,8 +109,8 @@ impl Timers {
         queue.peek().map(|Reverse(entry)| entry.deadline)
     }
 
-    /// Takes out one timer that is due.
-    pub(crate) fn pop_due(&mut self, now: &Now) -> Option<Timer> {
+    /// Takes out one timer that is due, and whose it is.
+    pub(crate) fn pop_due(&mut self, now: &Now) -> Option<(SessionId, Timer)> {
         [(&mut self.monotonic, now.monotonic), (&mut self.boot, now.boot)]
             .into_iter()
             .find_map(|(queue, now)| {
@@ -128,7 +119,7 @@ impl Timers {
                     return None;
                 }
                 queue.pop();
-                Some(first.timer)
+                Some((first.session, first.timer))
             })
     }
 }
@@ -149,27 +140,27 @@ mod tests {
     fn timers_fire_in_order_of_deadline_then_of_setting() {
         let mut timers = Timers::default();
         let (a, b, c) = (SessionId(1), SessionId(2), SessionId(3));
-        timers.set(20, Timer::Duration(a));
-        timers.set(10, Timer::Duration(b));
-        timers.set(20, Timer::Duration(c));
+        timers.set(a, 20, Timer::Duration);
+        timers.set(b, 10, Timer::Duration);
+        timers.set(c, 20, Timer::Duration);
         assert_eq!(timers.next_deadline(Clock::Monotonic), Some(10));
         assert_eq!(timers.pop_due(&at(9, 9)), None);
-        assert_eq!(timers.pop_due(&at(30, 30)), Some(Timer::Duration(b)));
-        assert_eq!(timers.pop_due(&at(30, 30)), Some(Timer::Duration(a)));
-        assert_eq!(timers.pop_due(&at(30, 30)), Some(Timer::Duration(c)));
+        assert_eq!(timers.pop_due(&at(30, 30)), Some((b, Timer::Duration)));
+        assert_eq!(timers.pop_due(&at(30, 30)), Some((a, Timer::Duration)));
+        assert_eq!(timers.pop_due(&at(30, 30)), Some((c, Timer::Duration)));
         assert_eq!(timers.pop_due(&at(30, 30)), None);
     }
 
     #[test]
     fn each_timer_is_due_by_its_own_clock() {
         let mut timers = Timers::default();
-        let (awake, asleep) = (Timer::Duration(SessionId(1)), Timer::Duration(SessionId(2)));
-        timers.set_on(Clock::Monotonic, 10, awake);
-        timers.set_on(Clock::Boot, 20, asleep);
+        let (awake, asleep) = (SessionId(1), SessionId(2));
+        timers.set_on(Clock::Monotonic, awake, 10, Timer::Duration);
+        timers.set_on(Clock::Boot, asleep, 20, Timer::Duration);
         assert_eq!(timers.next_deadline(Clock::Monotonic), Some(10));
         assert_eq!(timers.next_deadline(Clock::Boot), Some(20));
-        assert_eq!(timers.pop_due(&at(9, 20)), Some(asleep));
+        assert_eq!(timers.pop_due(&at(9, 20)), Some((asleep, Timer::Duration)));
         assert_eq!(timers.pop_due(&at(9, 99)), None);
-        assert_eq!(timers.pop_due(&at(10, 99)), Some(awake));
+        assert_eq!(timers.pop_due(&at(10, 99)), Some((awake, Timer::Duration)));
     }
 }

@@ -16,14 +16,14 @@ use std::time::Duration;
 use ferretto_proto::messages::observable_events;
 
 use crate::clock::Now;
+use crate::common::Common;
 use crate::effort::Effort;
 use crate::ids::{ProducerId, SessionId};
-use crate::lifecycle::after;
 use crate::limits;
 use crate::ordered::OrderedMap;
-use crate::output::{LogLevel, Output};
+use crate::output::LogLevel;
 use crate::service::Service;
-use crate::session::{Session, State};
+use crate::session::{Session, State, Stop};
 use crate::timers::Timer;
 
 use budget::Granted;
@@ -58,47 +58,30 @@ impl Draws {
     }
 }
 
-impl Service {
-    /// A session was configured: it waits for its triggers from now on. Whether it is to start with one of them.
-    pub(crate) fn await_triggers(&mut self, id: SessionId, now: &Now) -> bool {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return false;
-        };
+impl Registry {
+    /// A session was configured: it waits for its triggers from now on.
+    pub(crate) fn await_triggers(&mut self, session: &Session) {
         for (index, definition) in session.triggers.definitions().iter().enumerate() {
-            let waiting = self
-                .triggers
-                .waiting
-                .get_or_insert_with(definition.name.clone(), Vec::new);
-            waiting.push((id, index));
-        }
-        let timeout_ms = session.triggers.timeout_ms();
-        match session.triggers.mode() {
-            Mode::Unspecified => false,
-            Mode::StartTracing => {
-                let deadline = after(now, Duration::from_millis(timeout_ms.into()));
-                self.timers.set(deadline, Timer::StartTriggerTimeout(id));
-                true
-            }
-            Mode::StopTracing | Mode::CloneSnapshot => {
-                session.set_duration(timeout_ms);
-                false
-            }
+            let waiting = self.waiting.get_or_insert_with(definition.name.clone(), Vec::new);
+            waiting.push((session.id, index));
         }
     }
 
     /// The session is gone and waits for nothing any more.
-    pub(crate) fn forget_triggers(&mut self, session: &Session) {
+    pub(crate) fn forget(&mut self, session: &Session) {
         for definition in session.triggers.definitions() {
-            let Some(waiting) = self.triggers.waiting.get_mut(&definition.name) else {
+            let Some(waiting) = self.waiting.get_mut(&definition.name) else {
                 continue;
             };
             waiting.retain(|(id, _)| *id != session.id);
             if waiting.is_empty() {
-                self.triggers.waiting.remove(&definition.name);
+                self.waiting.remove(&definition.name);
             }
         }
     }
+}
 
+impl Service {
     /// The producer activates triggers. `random` is 64 random bits, from which it is drawn whether a trigger with a
     /// `skip_probability` is skipped.
     pub fn activate_triggers(
@@ -108,194 +91,206 @@ impl Service {
         random: u64,
         now: &Now,
     ) {
-        let Some(sender) = self.producers.get_mut(&producer) else {
+        let Some(entry) = self.common.producers.get_mut(producer) else {
             return;
         };
-        let granted = match sender.trigger_budget.take(names.len(), now) {
+        let granted = match entry.trigger_budget.take(names.len(), now) {
             Granted::All => names.len(),
             Granted::Some(count) => count,
             Granted::SomeForTheFirstTime(count) => {
-                let line = format!(
+                self.common.outbox.warn(format!(
                     "producer {:?} activates more than {} triggers at once or {} a second: the others are ignored",
-                    sender.name,
+                    entry.name,
                     limits::TRIGGER_BURST,
                     limits::TRIGGERS_PER_SECOND
-                );
-                self.log(LogLevel::Warning, line);
+                ));
                 count
             }
         };
-        let mut draws = Draws(random);
-        let effort = Effort::new(self.processor_clock);
-        for name in &names[..granted] {
-            self.activate_trigger(producer, name.as_ref(), &mut draws, &effort, now);
+        let names = &names[..granted];
+        let is_awaited = |name: &_| self.triggers.waiting.contains_key(AsRef::<str>::as_ref(name));
+        if !names.iter().any(is_awaited) {
+            return;
+        }
+        let mut activation = Activation {
+            sender: entry.name.clone(),
+            sender_in_trace: beginning(&entry.name, limits::MAX_TRIGGER_PRODUCER_NAME).into(),
+            uid: entry.credentials.uid,
+            draws: Draws(random),
+            effort: self.common.effort(),
+        };
+        for name in names {
+            self.activate_trigger(name.as_ref(), &mut activation, now);
         }
     }
 
-    fn activate_trigger(
-        &mut self,
-        producer: ProducerId,
-        name: &str,
-        draws: &mut Draws,
-        effort: &Effort,
-        now: &Now,
-    ) {
+    fn activate_trigger(&mut self, name: &str, activation: &mut Activation, now: &Now) {
         let Some((name, waiting)) = self.triggers.waiting.get_key_value(name) else {
             return;
         };
         let (name, waiting) = (name.clone(), waiting.clone());
-        let Some(sender) = self.producers.get(&producer) else {
-            return;
-        };
-        let sender_name: Arc<str> = beginning(&sender.name, limits::MAX_TRIGGER_PRODUCER_NAME).into();
-        let sender_uid = sender.credentials.uid;
         let earlier = self.triggers.history.count(&name, now.boot);
         let mut matched = false;
         for (id, index) in waiting {
-            let (Some(session), Some(sender)) = (self.sessions.get(&id), self.producers.get(&producer))
-            else {
-                continue;
-            };
-            let Some(definition) = session.triggers.definitions().get(index) else {
-                continue;
-            };
-            // What is over neither starts nor stops, and what it recorded is not changed any more.
-            if session.state == State::Disabled
-                || !definition.admits(&sender.name, effort)
-                || definition.skips(draws.next())
-                || definition.is_spent(earlier)
-            {
-                continue;
-            }
-            matched = true;
-            let hit = Hit {
-                at: now.boot,
-                trigger: name.clone(),
-                producer: sender_name.clone(),
-                producer_uid: sender_uid,
-                delay_ms: definition.delay_ms,
-            };
-            self.trigger_hit(id, hit, now);
+            self.on_session(id, now, |session, common| {
+                matched |= session.trigger_activated(&name, index, earlier, activation, common, now);
+            });
         }
         if matched {
             self.triggers.history.add(&name, now.boot);
         }
     }
+}
 
-    /// A trigger that a session waits for was activated.
-    fn trigger_hit(&mut self, id: SessionId, hit: Hit, now: &Now) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
+/// Triggers that a producer activates at once.
+struct Activation {
+    sender: String,
+    /// As much of its name as traces hold.
+    sender_in_trace: Arc<str>,
+    uid: u32,
+    draws: Draws,
+    effort: Effort,
+}
+
+impl Session {
+    /// Whether it starts when a trigger comes.
+    pub(crate) fn starts_with_trigger(&self) -> bool {
+        self.triggers.mode() == Mode::StartTracing
+    }
+
+    /// It was configured: from now on counts how long it may wait for a trigger, or how long it lasts if none comes.
+    pub(crate) fn set_trigger_timeout(&mut self, common: &mut Common, now: &Now) {
+        let timeout_ms = self.triggers.timeout_ms();
+        match self.triggers.mode() {
+            Mode::Unspecified => {}
+            Mode::StartTracing => {
+                let deadline = now.after(Duration::from_millis(timeout_ms.into()));
+                common.timers.set(self.id, deadline, Timer::StartTriggerTimeout);
+            }
+            Mode::StopTracing | Mode::CloneSnapshot => self.set_duration(timeout_ms),
+        }
+    }
+
+    /// A producer activated the trigger at this index of the config; it had been activated `earlier` times before. Returns whether it counts
+    /// for this session.
+    fn trigger_activated(
+        &mut self,
+        name: &Arc<str>,
+        index: usize,
+        earlier: u64,
+        activation: &mut Activation,
+        common: &mut Common,
+        now: &Now,
+    ) -> bool {
+        // A session that is over neither starts nor stops, and what it recorded is not changed any more.
+        if self.state == State::Disabled {
+            return false;
+        }
+        let definition = &self.triggers.definitions()[index];
+        if !definition.admits(&activation.sender, &activation.effort)
+            || definition.skips(activation.draws.next())
+            || definition.is_spent(earlier)
+        {
+            return false;
+        }
+        let hit = Hit {
+            at: now.boot,
+            trigger: name.clone(),
+            producer: activation.sender_in_trace.clone(),
+            producer_uid: activation.uid,
+            delay_ms: definition.delay_ms,
         };
+        self.trigger_hit(hit, common, now);
+        true
+    }
+
+    /// A trigger that the session waits for was activated.
+    fn trigger_hit(&mut self, hit: Hit, common: &mut Common, now: &Now) {
         let delay = Duration::from_millis(hit.delay_ms.into());
-        let (mode, state, is_first) = (
-            session.triggers.mode(),
-            session.state,
-            !session.triggers.was_hit(),
-        );
+        let is_first = !self.triggers.was_hit();
         // The clocks as they were at the trigger, lest its time be translated by a later snapshot only. Before the start
         // there is none to be taken: the one of the start comes first in the trace, and readers want them in order.
-        if state != State::Configured {
-            session.snapshot_clocks(now);
+        if self.state != State::Configured {
+            self.snapshot_clocks(now);
         }
-        if session.triggers.receive(hit.clone()) == Kept::NoForTheFirstTime {
-            let line = format!(
+        if self.triggers.receive(hit.clone()) == Kept::NoForTheFirstTime {
+            common.outbox.warn(format!(
                 "tracing session {}: more than {} triggers that were not read yet: later ones take effect, but are not \
                  in the trace",
-                id.0,
+                self.id,
                 limits::MAX_TRIGGERS_RECEIVED
-            );
-            self.outputs.push_back(Output::Log(LogLevel::Warning, line));
+            ));
         }
-        match mode {
+        match self.triggers.mode() {
             Mode::Unspecified => {}
-            Mode::StartTracing if state == State::Configured => {
-                session.set_duration(hit.delay_ms);
-                let line = activation(session, &hit);
-                self.log(LogLevel::Info, line);
-                self.start_tracing(id, now);
+            Mode::StartTracing if self.state == State::Configured => {
+                self.set_duration(hit.delay_ms);
+                common.outbox.log(LogLevel::Info, activation_line(self, &hit));
+                self.start(common, now);
             }
             Mode::StopTracing if is_first => {
-                let line = activation(session, &hit);
-                self.log(LogLevel::Info, line);
-                self.timers.set(after(now, delay), Timer::TriggeredStop(id));
+                common.outbox.log(LogLevel::Info, activation_line(self, &hit));
+                common.timers.set(self.id, now.after(delay), Timer::TriggeredStop);
             }
             // It has started, or will stop, by an earlier one.
             Mode::StartTracing | Mode::StopTracing => {}
             Mode::CloneSnapshot => {
-                let line = activation(session, &hit);
-                match session.triggers.postpone(hit) {
+                let line = activation_line(self, &hit);
+                match self.triggers.postpone(hit) {
                     Postponed::As(number) => {
-                        self.log(LogLevel::Info, line);
-                        self.timers
-                            .set(after(now, delay), Timer::TriggeredSnapshot(id, number));
+                        common.outbox.log(LogLevel::Info, line);
+                        let timer = Timer::TriggeredSnapshot(number);
+                        common.timers.set(self.id, now.after(delay), timer);
                     }
                     Postponed::TooMany => {}
-                    Postponed::TooManyForTheFirstTime => {
-                        let line = format!("{line}: ignored, too many snapshots of it are due already");
-                        self.log(LogLevel::Warning, line);
-                    }
+                    Postponed::TooManyForTheFirstTime => common.outbox.warn(format!(
+                        "{line}: ignored, too many snapshots of it are due already"
+                    )),
                 }
             }
         }
     }
 
     /// `duration_ms` is over.
-    pub(crate) fn duration_over(&mut self, id: SessionId, now: &Now) {
-        let stops_by_trigger =
-            |session: &Session| session.triggers.mode() == Mode::StopTracing && session.triggers.was_hit();
-        if !self.sessions.get(&id).is_some_and(stops_by_trigger) {
-            self.flush_and_disable(id, now);
+    pub(crate) fn duration_over(&mut self, common: &mut Common, now: &Now) {
+        let stops_by_trigger = self.triggers.mode() == Mode::StopTracing && self.triggers.was_hit();
+        if !stops_by_trigger {
+            self.flush_and_stop(common, now);
         }
     }
 
     /// No trigger has started the session in time: it ends, with nothing to be read.
-    pub(crate) fn start_trigger_timed_out(&mut self, id: SessionId, now: &Now) {
-        if self
-            .sessions
-            .get(&id)
-            .is_some_and(|session| session.state == State::Configured)
-        {
-            self.disable(id, now);
+    pub(crate) fn start_trigger_timed_out(&mut self, common: &mut Common, now: &Now) {
+        if self.state == State::Configured {
+            self.stop(Stop::Graceful, common, now);
         }
     }
 
     /// The session stops now, as a trigger wanted.
-    pub(crate) fn triggered_stop(&mut self, id: SessionId, now: &Now) {
-        let Some(session) = self.sessions.get(&id) else {
-            return;
-        };
-        match (session.state, session.consumer) {
+    pub(crate) fn triggered_stop(&mut self, common: &mut Common, now: &Now) {
+        match (self.state, self.consumer) {
             // It was triggered before it was started: there is nothing to flush.
-            (State::Configured, Some(_)) => self.disable(id, now),
-            _ => self.flush_and_disable(id, now),
+            (State::Configured, Some(_)) => self.stop(Stop::Graceful, common, now),
+            _ => self.flush_and_stop(common, now),
         }
     }
 
     /// The snapshot that a trigger wanted is due: the consumer, if it observes such things, is to clone the session.
-    pub(crate) fn triggered_snapshot(&mut self, id: SessionId, number: u64) {
+    pub(crate) fn triggered_snapshot(&mut self, number: u64, common: &mut Common) {
         use observable_events::{CloneTriggerHit, Type};
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let (hit, consumer) = (session.triggers.take_pending(number), session.consumer);
-        let (Some(hit), Some(consumer)) = (hit, consumer) else {
+        let (Some(hit), Some(consumer)) = (self.triggers.take_pending(number), self.consumer) else {
             return;
         };
         // A message has room for one; what waits with an earlier one goes ahead.
-        let waiting = self
-            .consumers
-            .get(&consumer)
-            .and_then(|observer| observer.events.as_ref());
+        let waiting = common.outbox.waiting_events(consumer);
         if waiting.is_some_and(|events| events.clone_trigger_hit.is_set()) {
-            let earlier = self.take_events(consumer);
-            self.outputs.extend(earlier);
+            common.outbox.push_events(consumer);
         }
-        let Some(events) = self.events_for(consumer, Type::TYPE_CLONE_TRIGGER_HIT) else {
+        let Some(events) = common.outbox.events_for(consumer, Type::TYPE_CLONE_TRIGGER_HIT) else {
             return;
         };
         events.clone_trigger_hit = CloneTriggerHit {
-            tracing_session_id: Some(id.0 as i64),
+            tracing_session_id: Some(self.id.0 as i64),
             trigger_name: Some(hit.trigger.to_string()),
             producer_name: Some(hit.producer.to_string()),
             producer_uid: Some(hit.producer_uid),
@@ -308,7 +303,7 @@ impl Service {
 }
 
 /// The line in the log about a trigger that does something.
-fn activation(session: &Session, hit: &Hit) -> String {
+fn activation_line(session: &Session, hit: &Hit) -> String {
     format!(
         "trigger {:?} of producer {:?} activated: {} in tracing session {}, name {:?}, trace {:032x}",
         hit.trigger,

@@ -64,6 +64,13 @@ impl Wanted {
     pub(crate) fn named(&self, name: &str) -> &[WantedSource] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
+
+    /// The one of this name and index in the config.
+    pub(crate) fn source(&self, name: &str, index: usize) -> Option<&WantedSource> {
+        let named = self.named(name);
+        let place = named.binary_search_by_key(&index, |source| source.index);
+        named.get(place.ok()?)
+    }
 }
 
 impl WantedSource {

@@ -232,3 +232,21 @@ fn a_payload_that_exceeds_a_frame_is_refused_where_it_is_made() {
         PayloadTooLarge { size: MAX_FRAME }
     );
 }
+
+#[test]
+fn half_a_frame_takes_no_more_memory_than_the_whole() {
+    for piece in [1, 1000, 4096, MAX_FRAME / 2 + 1] {
+        let body = vec![0; MAX_FRAME - HEADER];
+        let frame = encode(&body);
+        let mut decoder = FrameDecoder::new();
+        for bytes in frame[..frame.len() - 1].chunks(piece) {
+            decoder.push(bytes, None);
+            assert!(decoder.next_frame().unwrap().is_none());
+        }
+        assert_eq!(decoder.pending(), frame.len() - 1);
+        let capacity = decoder.buffer.capacity();
+        assert!(capacity <= MAX_FRAME, "{capacity} bytes for pieces of {piece}");
+        decoder.push(&frame[frame.len() - 1..], None);
+        assert!(decoder.next_frame().unwrap().is_some());
+    }
+}

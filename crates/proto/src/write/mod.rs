@@ -51,6 +51,3 @@ macro_rules! message_writer {
 mod generated;
 
 pub use generated::*;
-
-/// The number of `Trace.packet`. A trace file is a row of such fields, each of them a [`TracePacket`].
-pub const TRACE_PACKET: u32 = Trace::PACKET;

@@ -9,7 +9,7 @@ use crate::trace_filter::pattern::PatternError;
 use crate::trace_filter::strings::{Policy, SemanticTypes, StringFilter};
 use ferretto_proto::messages::trace_config::TraceFilter as Config;
 use ferretto_proto::messages::trace_config::trace_filter::{StringFilterPolicy, StringFilterRule};
-use ferretto_proto::write::TRACE_PACKET;
+use ferretto_proto::write::Trace;
 use ferretto_wire::Value;
 
 /// Why a filter is refused.
@@ -184,7 +184,7 @@ pub(super) fn field_table(config: &Config) -> Result<(FieldTable, u32), FilterEr
     }
     .map_err(of("bytecode_overlay_v54"))?;
     let table = FieldTable::new(&words, &overlay).map_err(of(field))?;
-    match table.action(0, TRACE_PACKET) {
+    match table.action(0, Trace::PACKET) {
         Action::Message(packet) => Ok((table, packet)),
         _ => Err(FilterError::NotForTraces),
     }

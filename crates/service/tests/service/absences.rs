@@ -10,7 +10,7 @@ use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, Original, ProducerId, Scraping, SessionId, limits,
 };
 
-use crate::world::{World, config, packets_of, texts};
+use crate::world::{World, config, packets_of, slow_clock, texts};
 
 /// Kind of the event, its time, and producer and data source of each that it names.
 type Absence = (&'static str, u64, Vec<(Option<String>, String)>);
@@ -227,6 +227,36 @@ fn an_offer_that_was_withdrawn_before_the_start_is_none() {
     assert_eq!(
         absences(&world.read(consumer)),
         [("not offered", now.boot, vec![not_offered("d")])]
+    );
+}
+
+#[test]
+fn names_that_take_long_to_match_hide_no_data_source_that_nobody_offers() {
+    let mut world = World::new();
+    world.service.set_processor_clock(slow_clock);
+    for _ in 0..40 {
+        let producer = world.producer(&"b".repeat(4000));
+        world.offer(producer, "d");
+    }
+    let consumer = world.consumer();
+    let mut config = config(&["d", "d", "never"]);
+    for source in &mut config.data_sources[..2] {
+        source.producer_name_regex_filter = vec!["a{0,150}b*".into()];
+    }
+    world.enable(consumer, &config);
+    assert!(
+        world
+            .log
+            .iter()
+            .any(|line| line.contains("took long to be matched"))
+    );
+    let now = world.now;
+    world.service.disable_tracing(consumer, &now);
+    world.run();
+    let lacking = vec![not_offered("never")];
+    assert_eq!(
+        absences(&world.read(consumer)),
+        [("not offered", now.boot, lacking)]
     );
 }
 

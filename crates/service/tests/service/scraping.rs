@@ -1,6 +1,8 @@
 //! Data that producers did not commit, or committed wrongly: what is taken out of their shared memory, and when.
 
-use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, commit_data_request, trace_config};
+use ferretto_proto::messages::{
+    CommitDataRequest, DataSourceDescriptor, Message, commit_data_request, trace_config,
+};
 use ferretto_service::{ConsumerId, FlushOutcome, ProducerId, Scraping};
 use ferretto_smb::{FirstPacket, NewChunk};
 
@@ -632,4 +634,40 @@ fn what_a_producer_leaves_for_a_session_that_is_over_is_not_counted_as_lost() {
         world.service.trace_stats(other).unwrap().chunks_discarded,
         Some(0)
     );
+}
+
+#[test]
+fn a_flush_that_nobody_has_to_acknowledge_scrapes_again() {
+    let (mut world, producer, consumer) = scraped();
+    assert_eq!(flush_and_read(&mut world, producer, consumer), [""; 0]);
+    let silent = DataSourceDescriptor {
+        name: Some("d".into()),
+        no_flush: Some(true),
+        ..Default::default()
+    };
+    let other = world.producer_with("q", Scraping::Enabled);
+    let now = world.now;
+    world.service.unregister_data_source(producer, "d", &now);
+    world
+        .service
+        .register_data_source(other, &silent.encode_to_vec(), &now);
+    world.run();
+    let target = world.target(other);
+    world.service.register_trace_writer(other, 1, target.into());
+    let _ = world.write(other, 1, target, &[&packet("left")]);
+    flush(&mut world, consumer, 0);
+    assert_eq!(texts(&world.read(consumer)), ["left"]);
+}
+
+#[test]
+fn flushes_that_time_out_one_after_the_other_each_scrape() {
+    let (mut world, producer, consumer) = scraped();
+    let target = world.target(producer);
+    flush(&mut world, consumer, 100);
+    flush(&mut world, consumer, 200);
+    world.advance(100);
+    assert_eq!(texts(&world.read(consumer)), [""; 0]);
+    let _ = world.write(producer, 1, target, &[&packet("later")]);
+    world.advance(100);
+    assert_eq!(texts(&world.read(consumer)), ["later"]);
 }

@@ -4,12 +4,11 @@
 //! `lifecycle`, `flush`, `producer` and `clone` note them as it happens. `packets` writes them with the other events of the session. Each
 //! user has a limit of its own for the notes that wait for the next read-back, so one user's producers cannot push out another's.
 
+use super::{Instance, InstanceState, Session, State};
 use crate::clock::Now;
-use crate::ids::ProducerId;
 use crate::limits;
-use crate::ordered::{OrderedMap, OrderedSet};
-use crate::producer::{Owner, Producer};
-use crate::session::{Instance, InstanceState, Session, State};
+use crate::ordered::OrderedSet;
+use crate::producers::{Owner, Producers};
 use crate::triggers::beginning;
 
 /// Data sources to be named in the trace, and why.
@@ -56,11 +55,11 @@ impl Absence {
     pub(crate) fn new<'i>(
         kind: AbsenceKind,
         instances: impl Iterator<Item = &'i Instance>,
-        producers: &OrderedMap<ProducerId, Producer>,
+        producers: &Producers,
         now: &Now,
     ) -> Absence {
         let who = instances.take(limits::MAX_LISTED_DATA_SOURCES).map(|instance| {
-            let producer = producers.get(&instance.producer);
+            let producer = producers.get(instance.producer);
             Absent {
                 producer: Some(producer.map_or_else(String::new, |producer| listed(&producer.name))),
                 source: listed(&instance.name),
@@ -78,15 +77,17 @@ fn listed(name: &str) -> String {
     beginning(name, limits::MAX_LISTED_NAME).to_owned()
 }
 
-/// Those that these notes name as slow to start.
-pub(crate) fn slow_to_start(notes: &[Absence]) -> impl Iterator<Item = &Absent> {
-    let slow = notes.iter().filter(|note| note.kind == AbsenceKind::SlowToStart);
-    slow.flat_map(|note| &note.who)
+/// The data sources that a session's trace is still to name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Absences {
+    noted: Vec<Absence>,
+    /// Those that the trace names already as slow to start.
+    slow_told: Vec<Absent>,
 }
 
-impl Session {
-    /// Notes data sources to be named at the next read-back, if there are any.
-    pub(crate) fn note_absence(&mut self, mut absence: Absence) {
+impl Absences {
+    /// Notes data sources, if there are any.
+    pub(crate) fn note(&mut self, mut absence: Absence) {
         if absence.kind == AbsenceKind::SlowToStart {
             let told = &self.slow_told;
             absence.who.retain(|absent| !told.contains(absent));
@@ -95,23 +96,41 @@ impl Session {
         if absence.who.is_empty() {
             return;
         }
-        let noted = &mut self.absences;
         let of_kind = |other: &Absence| other.kind == absence.kind;
-        if noted.iter().filter(|other| of_kind(other)).count() >= absence.kind.kept()
-            && let Some(oldest) = noted.iter().position(of_kind)
+        if self.noted.iter().filter(|other| of_kind(other)).count() >= absence.kind.kept()
+            && let Some(oldest) = self.noted.iter().position(of_kind)
         {
-            noted.remove(oldest);
+            self.noted.remove(oldest);
         }
-        noted.push(absence);
+        self.noted.push(absence);
     }
 
+    /// A flush begins: only the last one is of interest, and only if the trace was not read since.
+    pub(super) fn forget_slow_flushes(&mut self) {
+        self.noted
+            .retain(|absence| absence.kind != AbsenceKind::SlowToFlush);
+    }
+
+    /// Those to be written now.
+    pub(crate) fn take(&mut self) -> Vec<Absence> {
+        std::mem::take(&mut self.noted)
+    }
+
+    /// What a clone takes over: its trace begins anew, so that only what is in these notes is told already.
+    pub(super) fn for_clone(&self) -> Absences {
+        let slow = self.noted.iter();
+        let slow = slow.filter(|note| note.kind == AbsenceKind::SlowToStart);
+        Absences {
+            slow_told: slow.flat_map(|note| &note.who).cloned().collect(),
+            noted: self.noted.clone(),
+        }
+    }
+}
+
+impl Session {
     /// The data sources that a recording session would lack if it ended now: those that have not acknowledged the start, and those that no
     /// producer offered. Nothing if the session does not record.
-    pub(crate) fn absences_at_the_end(
-        &self,
-        producers: &OrderedMap<ProducerId, Producer>,
-        now: &Now,
-    ) -> Vec<Absence> {
+    pub(crate) fn absences_at_the_end(&self, producers: &Producers, now: &Now) -> Vec<Absence> {
         if self.state != State::Started {
             return Vec::new();
         }

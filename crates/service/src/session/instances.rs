@@ -5,12 +5,46 @@
 //! look at all of them is bounded by what each user's producers may have ([`Instances::admit`]).
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use crate::ids::{DataSourceInstanceId, IdHasher, ProducerId};
+use crate::ids::{BufferId, DataSourceInstanceId, IdHasher, ProducerId};
+use crate::ledger::Ledger;
 use crate::limits;
-use crate::ordered::OrderedMap;
-use crate::producer::Owner;
-use crate::session::{Instance, InstanceState};
+use crate::ordered::{OrderedMap, OrderedSet};
+use crate::producers::{Owner, RegistrationId};
+
+/// Where an instance of a data source is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InstanceState {
+    Configured,
+    Starting,
+    Started,
+    Stopping,
+    Stopped,
+}
+
+/// One data source of one producer inside one session.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) producer: ProducerId,
+    /// Whose producer that is.
+    pub(crate) owner: Owner,
+    /// Bytes that it counts: of its name, and of its config as it came.
+    pub(crate) size: usize,
+    /// Which of the producer's registrations it is of.
+    pub(crate) registration: RegistrationId,
+    /// Which of the config's data sources it is of.
+    pub(crate) source: usize,
+    pub(crate) name: String,
+    pub(crate) config: Arc<[u8]>,
+    pub(crate) state: InstanceState,
+    pub(crate) will_notify_on_start: bool,
+    pub(crate) will_notify_on_stop: bool,
+    pub(crate) handles_incremental_state_clear: bool,
+    pub(crate) no_flush: bool,
+    /// Where it writes.
+    pub(crate) buffer: BufferId,
+}
 
 /// All instances of one session.
 #[derive(Debug, Default)]
@@ -20,17 +54,10 @@ pub(crate) struct Instances {
     by_producer: HashMap<ProducerId, Vec<DataSourceInstanceId>, IdHasher>,
     /// How many are in each state.
     count: [usize; InstanceState::Stopped as usize + 1],
-    /// What the producers of each user have.
-    by_owner: OrderedMap<Owner, Share>,
-}
-
-/// What of a session belongs to one user's producers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Share {
-    instances: usize,
-    bytes: usize,
-    /// The log knows that there would be more than there may be.
-    told: bool,
+    of_owners: Ledger<Owner>,
+    bytes_of_owners: Ledger<Owner>,
+    /// The log knows that the producers of these would have more than they may.
+    refused: OrderedSet<Owner>,
 }
 
 /// Why there is no instance of a data source.
@@ -45,10 +72,8 @@ pub(crate) enum NoRoom {
 impl Instances {
     /// Whether the producers of this owner may have none more of this size.
     pub(crate) fn is_full(&self, owner: Owner, size: usize) -> bool {
-        self.by_owner.get(&owner).is_some_and(|share| {
-            share.instances >= limits::MAX_INSTANCES_PER_UID
-                || share.bytes + size > limits::MAX_INSTANCE_BYTES_PER_UID
-        })
+        let (count, bytes) = (limits::MAX_INSTANCES_PER_UID, limits::MAX_INSTANCE_BYTES_PER_UID);
+        !self.of_owners.has_room(&owner, 1, count) || !self.bytes_of_owners.has_room(&owner, size, bytes)
     }
 
     /// Whether there may be one more, of this producer and this size.
@@ -56,7 +81,8 @@ impl Instances {
     /// # Errors
     /// Why not.
     pub(crate) fn admit(&self, producer: ProducerId, owner: Owner, size: usize) -> Result<(), NoRoom> {
-        if self.of(producer).len() >= limits::MAX_INSTANCES_PER_PRODUCER {
+        let of_producer = self.by_producer.get(&producer).map_or(0, Vec::len);
+        if of_producer >= limits::MAX_INSTANCES_PER_PRODUCER {
             Err(NoRoom::OfProducer)
         } else if self.is_full(owner, size) {
             Err(NoRoom::OfOwner)
@@ -67,16 +93,14 @@ impl Instances {
 
     /// Whether the log is yet to be told that the producers of this owner would have more than they may.
     pub(crate) fn is_first_refusal(&mut self, owner: Owner) -> bool {
-        let share = self.by_owner.get_or_insert_with(owner, Share::default);
-        !std::mem::replace(&mut share.told, true)
+        self.refused.insert(owner)
     }
 
     /// Adds one. Ids ascend and are never used again.
     pub(crate) fn insert(&mut self, id: DataSourceInstanceId, instance: Instance) {
         self.count[instance.state as usize] += 1;
-        let share = self.by_owner.get_or_insert_with(instance.owner, Share::default);
-        share.instances += 1;
-        share.bytes += instance.size;
+        self.of_owners.take(instance.owner, 1);
+        self.bytes_of_owners.take(instance.owner, instance.size);
         self.by_producer.entry(instance.producer).or_default().push(id);
         self.by_id.insert(id, instance);
     }
@@ -87,12 +111,10 @@ impl Instances {
             return;
         };
         self.count[removed.state as usize] -= 1;
-        if let Some(share) = self.by_owner.get_mut(&removed.owner) {
-            share.instances -= 1;
-            share.bytes -= removed.size;
-            if share.instances == 0 {
-                self.by_owner.remove(&removed.owner);
-            }
+        self.of_owners.give_back(removed.owner, 1);
+        self.bytes_of_owners.give_back(removed.owner, removed.size);
+        if self.of_owners.of(&removed.owner) == 0 {
+            self.refused.remove(&removed.owner);
         }
         let Some(siblings) = self.by_producer.get_mut(&removed.producer) else {
             return;
@@ -109,6 +131,10 @@ impl Instances {
         self.by_id.get(&id)
     }
 
+    pub(crate) fn state(&self, id: DataSourceInstanceId) -> Option<InstanceState> {
+        Some(self.get(id)?.state)
+    }
+
     pub(crate) fn set_state(&mut self, id: DataSourceInstanceId, state: InstanceState) {
         if let Some(instance) = self.by_id.get_mut(&id) {
             self.count[instance.state as usize] -= 1;
@@ -122,13 +148,22 @@ impl Instances {
         self.count[state as usize] == self.by_id.len()
     }
 
-    /// Those of one producer, in the order in which they were set up.
-    pub(crate) fn of(&self, producer: ProducerId) -> &[DataSourceInstanceId] {
-        self.by_producer.get(&producer).map_or(&[], Vec::as_slice)
+    /// Whether this producer has any.
+    pub(crate) fn has_any_of(&self, producer: ProducerId) -> bool {
+        self.by_producer.contains_key(&producer)
     }
 
-    /// All of them, producer by producer.
-    pub(crate) fn by_producer(&self) -> Vec<DataSourceInstanceId> {
+    /// Those of one producer, in the order in which they were set up.
+    pub(crate) fn of_producer(
+        &self,
+        producer: ProducerId,
+    ) -> impl Iterator<Item = (DataSourceInstanceId, &Instance)> {
+        let ids = self.by_producer.get(&producer).into_iter().flatten();
+        ids.filter_map(|id| Some((*id, self.by_id.get(id)?)))
+    }
+
+    /// All of them in the order in which things happen to them, which consumers can observe: producer by producer.
+    pub(crate) fn ids(&self) -> Vec<DataSourceInstanceId> {
         let mut producers: Vec<_> = self.by_producer.iter().collect();
         producers.sort_unstable_by_key(|(producer, _)| **producer);
         producers.into_iter().flat_map(|(_, ids)| ids).copied().collect()
@@ -138,12 +173,16 @@ impl Instances {
         self.by_id.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (DataSourceInstanceId, &Instance)> {
-        self.by_id.iter().map(|(id, instance)| (*id, instance))
-    }
-
-    pub(crate) fn keys(&self) -> impl Iterator<Item = DataSourceInstanceId> {
-        self.by_id.keys().copied()
+    /// Those that a condition picks, for each producer that has some.
+    pub(crate) fn grouped(
+        &self,
+        picks: impl Fn(&Instance) -> bool,
+    ) -> OrderedMap<ProducerId, Vec<DataSourceInstanceId>> {
+        let mut map = OrderedMap::<ProducerId, Vec<DataSourceInstanceId>>::new();
+        for (id, instance) in self.by_id.iter().filter(|(_, instance)| picks(instance)) {
+            map.get_or_insert_with(instance.producer, Vec::new).push(*id);
+        }
+        map
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &Instance> {

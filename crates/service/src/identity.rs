@@ -1,0 +1,56 @@
+//! What a service says about itself and its machine in every trace. The driver of the service collects it once, at the start.
+
+use crate::ids::MachineId;
+
+/// What the service says about itself and the machine in every trace.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// User under whom the service runs: the trusted uid of its own packets.
+    pub uid: u32,
+    /// Version line, as `--version` prints it.
+    pub version: String,
+    /// Name of this machine, by which a config may pick it (`machine_name_filter`); `host` does as well.
+    pub machine_name: String,
+    /// The machine that its own packets are said to be of. [`MachineId::HOST`], unless it records for a program only that has its
+    /// traces told from others by an id; the program's producers are then of that machine, too.
+    pub machine: MachineId,
+    /// Facts for the `SystemInfo` packet.
+    pub system: SystemFacts,
+    /// Schemas of extensions that are written into every trace.
+    pub extension_descriptors: Vec<ExtensionDescriptor>,
+}
+
+/// The schema of extensions that producers of this machine use, so that the trace can be understood without them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtensionDescriptor {
+    /// Where it comes from; may be empty.
+    pub name: String,
+    /// A `FileDescriptorSet`.
+    pub bytes: Vec<u8>,
+    /// How `bytes` are to be taken.
+    pub encoding: DescriptorEncoding,
+}
+
+/// How the bytes of an [`ExtensionDescriptor`] are to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorEncoding {
+    /// As they are.
+    Plain,
+    /// Compressed, as `gzip` does it.
+    Gzip,
+}
+
+/// What `SystemInfo` says of the machine; absent facts are left out.
+#[derive(Clone, Debug, Default)]
+pub struct SystemFacts {
+    /// `uname`: system name, release, version, machine.
+    pub utsname: Option<[String; 4]>,
+    /// Offset of local time from UTC in minutes, until [`Service::local_time_offset`](crate::Service::local_time_offset) tells another.
+    pub timezone_offset_minutes: Option<i32>,
+    /// Size of a memory page in bytes.
+    pub page_size: Option<u32>,
+    /// Processors that are configured.
+    pub cpus: Option<u32>,
+    /// Memory in bytes.
+    pub ram_bytes: Option<u64>,
+}

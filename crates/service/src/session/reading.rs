@@ -1,0 +1,205 @@
+//! Reading a session back: a batch of what its buffers hold, with the packets of the service around it, and its statistics.
+//!
+//! `readback` has the doors, and the batch itself.
+
+use std::iter;
+
+use ferretto_proto::messages::{Message, TraceStats, trace_stats};
+use ferretto_proto::write;
+
+use super::{BatchEnd, LifecycleEvent, Session};
+use crate::clock::Now;
+use crate::common::Common;
+use crate::limits;
+use crate::machines::Machines;
+use crate::packet_validator::PacketValidator;
+use crate::packets::{service_header, write_leading_packets, write_lifecycle_events, write_trusted_fields};
+use crate::protovm::ProtoVms;
+use crate::readback::{Budget, Framing, Readout};
+use crate::trace_buffer::{BufferStats, PayloadHistogram, TraceBuffer};
+use crate::trace_filter::Origin;
+
+/// How much there is in the whole service, for the statistics of each session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Census {
+    pub(crate) sessions: usize,
+    pub(crate) buffers: usize,
+}
+
+/// What a batch reports about the rest of the service.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) common: &'a mut Common,
+    pub(crate) machines: &'a Machines,
+    pub(crate) census: Census,
+    pub(crate) now: Now,
+}
+
+impl Session {
+    /// Puts together one batch.
+    pub(crate) fn read(
+        &mut self,
+        framing: Framing,
+        budget: &Budget,
+        around: &mut Surroundings<'_>,
+        out: &mut Readout,
+    ) -> BatchEnd {
+        out.start(framing);
+        out.filter = self.filter.take();
+        if let Some(filter) = &mut out.filter {
+            filter.packets.begin_batch(around.common.effort());
+        }
+        let end = self.fill_batch(budget, around, out);
+        self.filter = out.filter.take();
+        // A file stays below its limit and consists of whole packets.
+        if out.len() as u64 >= budget.file {
+            out.cut_below(budget.file);
+            return BatchEnd::Full;
+        }
+        end
+    }
+
+    fn fill_batch(&mut self, budget: &Budget, around: &mut Surroundings<'_>, out: &mut Readout) -> BatchEnd {
+        self.log_protovms(around.common);
+        if self.triggers.hides_trace() {
+            return BatchEnd::Drained;
+        }
+        let identity = &around.common.identity;
+        write_leading_packets(self, identity, around.machines, &around.now, out);
+        let enough = (budget.batch as u64).min(budget.file);
+        for (index, buffer) in self.buffers.iter_mut().enumerate() {
+            buffer.begin_read();
+            while let Some(packet) = buffer.read_next_packet() {
+                if PacketValidator::check(packet.fragments()).is_err() {
+                    self.losses.invalid_packets += 1;
+                    out.cut(packet.size());
+                    if out.read() >= enough {
+                        return BatchEnd::More;
+                    }
+                    continue;
+                }
+                let sequence = packet.sequence;
+                let sequence_id = self.sequence_ids.of(sequence.producer, sequence.writer);
+                out.scratch.clear();
+                write_trusted_fields(&mut out.scratch, &sequence, sequence_id, packet.losses);
+                if out.filter.is_some() {
+                    let trusted = std::mem::take(&mut out.scratch);
+                    let size = packet.size() + trusted.len();
+                    let pieces = packet.fragments().chain(iter::once(trusted.as_slice()));
+                    out.filtered_packet(pieces, size, Origin::Buffer(index));
+                    out.scratch = trusted;
+                } else {
+                    out.buffered_packet(index, packet.size(), packet.spans());
+                }
+                // What is cut out has been read too.
+                if out.read() >= enough || out.took_long() {
+                    return BatchEnd::More;
+                }
+            }
+        }
+        // The buffers are empty: a point up to which readers can sort.
+        self.notes
+            .note(LifecycleEvent::ReadTracingBuffersCompleted, &around.now);
+        write_lifecycle_events(self, identity.author(), out);
+        let (producers, buffers) = (&around.common.producers, &self.buffers);
+        self.sequence_ids.forget(|producer, writer| {
+            producers.get(producer).is_some() || buffers.iter().any(|buffer| buffer.knows(producer, writer))
+        });
+        if std::mem::take(&mut self.notes.stats_due) {
+            self.write_stats(around, out);
+        }
+        BatchEnd::Drained
+    }
+
+    /// The state of programs is told once, and what went wrong with them then too.
+    fn log_protovms(&self, common: &mut Common) {
+        if self.notes.initial_packets_written {
+            return;
+        }
+        let vms = self.buffers.iter().filter_map(TraceBuffer::protovms);
+        for line in vms.flat_map(ProtoVms::complaints) {
+            common.outbox.warn(line);
+        }
+    }
+
+    /// Writes the statistics as a packet.
+    fn write_stats(&mut self, around: &Surroundings<'_>, out: &mut Readout) {
+        let mut stats = self.stats(limits::MAX_WRITERS_IN_STATS, around.common, around.census);
+        if let Some(filter) = &out.filter {
+            stats.filter_stats = filter.stats().into();
+        }
+        let author = around.common.identity.author();
+        out.unfiltered_packet(|packet| {
+            service_header(&mut write::TracePacket::new(packet), author);
+            packet.bytes_field(write::TracePacket::TRACE_STATS, &stats.encode_to_vec());
+        });
+    }
+
+    /// Statistics of the session, with no more writers than this.
+    pub(crate) fn stats(&mut self, writers: usize, common: &Common, census: Census) -> TraceStats {
+        let mut stats = TraceStats {
+            producers_connected: Some(common.producers.len() as u32),
+            producers_seen: Some(common.producers.seen().into()),
+            data_sources_registered: Some(common.producers.data_sources() as u32),
+            data_sources_seen: Some(common.instances_seen()),
+            tracing_sessions: Some(census.sessions as u32),
+            total_buffers: Some(census.buffers as u32),
+            chunks_discarded: Some(self.losses.chunks_discarded),
+            patches_discarded: Some(self.losses.patches_discarded),
+            invalid_packets: Some(self.losses.invalid_packets),
+            flushes_requested: Some(self.flushes.requested),
+            flushes_succeeded: Some(self.flushes.succeeded),
+            flushes_failed: Some(self.flushes.failed),
+            final_flush_outcome: Some(self.flushes.final_outcome),
+            filter_stats: self.filter.as_ref().map(|filter| filter.stats()).into(),
+            ..Default::default()
+        };
+        let with_histograms = !self.builtin().disable_chunk_usage_histograms.unwrap_or_default();
+        for (index, buffer) in self.buffers.iter().enumerate() {
+            stats.buffer_stats.push(buffer_stats(buffer.stats()));
+            if !with_histograms {
+                continue;
+            }
+            let room = writers - stats.writer_stats.len();
+            for (producer, writer, histogram) in buffer.writer_stats().take(room) {
+                if stats.chunk_payload_histogram_def.is_empty() {
+                    stats.chunk_payload_histogram_def = PayloadHistogram::BOUNDS.to_vec();
+                }
+                stats.writer_stats.push(trace_stats::WriterStats {
+                    sequence_id: Some(self.sequence_ids.of(producer, writer).into()),
+                    buffer: Some(index as u32),
+                    chunk_payload_histogram_counts: histogram.counts().to_vec(),
+                    chunk_payload_histogram_sum: histogram.sums().to_vec(),
+                    ..Default::default()
+                });
+            }
+        }
+        stats
+    }
+}
+
+/// The counters of a buffer, as the schema has them.
+fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
+    trace_stats::BufferStats {
+        buffer_size: Some(stats.buffer_size),
+        bytes_written: Some(stats.bytes_written),
+        bytes_overwritten: Some(stats.bytes_overwritten),
+        bytes_read: Some(stats.bytes_read),
+        padding_bytes_written: Some(stats.padding_bytes_written),
+        padding_bytes_cleared: Some(stats.padding_bytes_cleared),
+        chunks_written: Some(stats.chunks_written),
+        chunks_rewritten: Some(stats.chunks_rewritten),
+        chunks_relocated: Some(stats.chunks_relocated),
+        chunks_overwritten: Some(stats.chunks_overwritten),
+        chunks_discarded: Some(stats.chunks_discarded),
+        chunks_read: Some(stats.chunks_read),
+        chunks_committed_out_of_order: Some(stats.chunks_committed_out_of_order),
+        write_wrap_count: Some(stats.write_wrap_count),
+        patches_succeeded: Some(stats.patches_succeeded),
+        patches_failed: Some(stats.patches_failed),
+        readaheads_succeeded: Some(stats.readaheads_succeeded),
+        readaheads_failed: Some(stats.readaheads_failed),
+        abi_violations: Some(stats.abi_violations),
+        trace_writer_packet_loss: Some(stats.trace_writer_packet_loss),
+        ..Default::default()
+    }
+}
