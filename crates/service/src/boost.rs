@@ -1,7 +1,7 @@
-//! `priority_boost`: the service runs at a higher scheduling priority while sessions that ask for it are there.
+//! `priority_boost`: the service runs at a higher scheduling priority as long as a session asks for it.
 //!
-//! Several sessions may ask; the highest counts. The driver carries it out ([`Output::SetPriority`]) and says if it
-//! could not: then the session that asked ends, for the trace would not be what was wanted.
+//! The highest request of all sessions counts. The driver sets the priority ([`Output::SetPriority`]) and reports a failure. The session that
+//! asked then ends, because its trace would not be the one its config describes.
 
 use ferretto_proto::messages::PriorityBoostConfig;
 use ferretto_proto::messages::priority_boost_config::BoostPolicy;

@@ -1,7 +1,7 @@
-//! The time as the service is told it.
+//! The time, as the driver tells it to the service.
 //!
-//! The service never reads a clock: whoever drives it (host, simulator) reads all of them once
-//! per turn and passes the reading along with each input. So a whole system replays from recorded inputs.
+//! The service never reads a clock. Its driver (host, simulator) reads all clocks once per turn and passes the reading along with each input.
+//! So recorded inputs replay a whole system.
 
 use std::time::Duration;
 

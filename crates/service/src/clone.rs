@@ -1,16 +1,14 @@
-//! Clones: read-only copies of a session's buffers, made while it goes on.
+//! Clones: read-only copies of a session's buffers, made while the session goes on.
 //!
-//! Called by the driver ([`Service::clone_session`]), and by `service` with the effects of what happened to sessions.
+//! The driver requests a clone with [`Service::clone_session`]. `service` reports what happens to the sessions and flushes that a clone waits for.
 //!
-//! A request is checked, producers are flushed, the buffers are copied, and a session is made of the copies that
-//! belongs to the consumer who asked. Buffers with `transfer_on_clone` are flushed apart from the others, so that slow
-//! writers into them do not delay the copy of the rest; they are not copied but handed over, when the rest of the clone is
-//! there, and the original goes on with empty ones. Of a session that streams into a file the clone is a file too: what
-//! the original's file holds, then what its buffers hold.
+//! The service checks the request, flushes the producers, copies the buffers, and makes a session of the copies. That session belongs to the
+//! consumer that asked. Buffers with `transfer_on_clone` are flushed separately, so that their slow writers do not delay the copies. They are
+//! not copied: the clone takes them over once its copies are complete, and the original continues with empty ones. If the original streams into
+//! a file, the clone is a file too. It starts with the content of the original's file, and the content of the buffers follows.
 //!
-//! Every request is answered exactly once with [`Output::SessionCloned`], unless the consumer is gone by then. Until a
-//! clone is complete it is a [`PendingClone`]; nothing of the original has changed by then, but for the buffers with
-//! `clear_before_clone`.
+//! Each request gets exactly one answer ([`Output::SessionCloned`]) unless its consumer disconnects first. Until a clone is complete it is a
+//! [`PendingClone`], and the original is unchanged except for its buffers with `clear_before_clone`.
 
 mod pending;
 

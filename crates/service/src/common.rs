@@ -1,7 +1,7 @@
-//! What the sessions of a service have in common: the clients, the outputs, the timers.
+//! What the sessions of a service share: the clients, the outputs, the timers.
 //!
-//! [`Service`](crate::Service) owns it beside the sessions and lends it to the one to which something happens. A session reaches nothing
-//! else: what concerns other sessions it leaves as an [`Effect`], and the service sees to that next.
+//! [`Service`](crate::Service) owns it beside the sessions and lends it to the session that an input concerns. That session reaches nothing
+//! else. If others have to know, it leaves an [`Effect`], and the service handles that next.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
-//! What sessions know of each other: with `enable_concurrent_session_events` a trace tells which other sessions there
-//! were, and when they started and ended.
+//! Events about other sessions: with `enable_concurrent_session_events` a trace tells which other sessions existed, and when they started
+//! and ended.
 //!
-//! Every change of a session's state goes through [`Session::enter`], which leaves it to be told; of a new clone they are told at once. Changes wait in the sessions that want to
-//! know until they are read.
+//! [`Session::enter`] changes the state of a session and leaves an effect, by which the interested sessions learn of it. They learn of a new clone at
+//! once. Each of them keeps the changes until its trace is read.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! What a config says, and whether that makes sense: checks and values that concern the config alone.
+//! What a config says by itself: its checks, and values derived from it.
 //!
-//! `enable` refuses a config with these before anything of a session exists. `admission` has the checks beside other sessions, and the
+//! `enable` refuses a config with these before anything of a session exists. `admission` checks a config against the other sessions and the
 //! guardrails.
 
 use std::time::Duration;

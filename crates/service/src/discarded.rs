@@ -1,8 +1,8 @@
 //! Chunks and patches that reach no buffer, and the sessions that lose them.
 //!
 //! `commit` collects them while it holds the buffers, and then counts them for sessions. A chunk for a session's buffer is a loss of that
-//! session. A chunk for a session that is over is nobody's loss. A chunk for a buffer that never existed may have been meant for any
-//! session that records its producer, so it counts in each of them. The same goes for patches.
+//! session. A chunk for a buffer that no longer exists is nobody's loss. A chunk for a buffer that never existed may have been meant for any
+//! session that records its producer, so it counts in each of them. The same holds for patches.
 
 use crate::ids::{BufferId, ProducerId};
 use crate::ordered::OrderedMap;

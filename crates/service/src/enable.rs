@@ -1,7 +1,7 @@
 //! From a config to a session: every check that a config must pass, then its buffers and data source instances.
 //!
-//! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
-//! do yet is refused as well: a trace without what was asked for is a wrong one.
+//! The service refuses a config before anything of the session exists, so it never has to undo anything. It also refuses what it does not
+//! support, because the trace would not be the one that was asked for.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! The end of the service: its sessions are flushed and stopped, and their consumers can still read them.
+//! The end of the service: it flushes and stops its sessions, and their consumers can still read them.
 //!
-//! A driver that is told to end calls [`Service::begin_ending`] first. It goes on serving as before until nobody reads any more or its time
-//! is up, and then calls [`Service::end_all_sessions`].
+//! A driver that is told to end calls [`Service::begin_ending`] first. It continues to serve until nobody reads any more or its time is up, and
+//! then calls [`Service::end_all_sessions`].
 
 use crate::clock::Now;
 use crate::service::Service;

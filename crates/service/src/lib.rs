@@ -1,9 +1,8 @@
 //! The tracing service as a state machine without I/O, clock or threads.
 //!
-//! [`Service`] takes what happened and when, as method calls with ids and plain values, and says what to do next:
-//! [`Service::poll`] hands out messages and file operations, [`Service::next_deadline`] when to call
-//! [`Service::handle_timeout`]. Trace data is pulled with [`Service::read_buffers`] and [`Service::read_for_file`].
-//! The host (`ferretto-host`) and a simulator drive it.
+//! [`Service`] takes inputs as method calls with ids and plain values, and says what to do next: [`Service::poll`] hands out messages and file
+//! operations, [`Service::next_deadline`] tells when to call [`Service::handle_timeout`]. [`Service::read_buffers`] and
+//! [`Service::read_for_file`] hand out trace data. The host (`ferretto-host`) and a simulator drive it.
 #![forbid(unsafe_code)]
 
 mod admission;

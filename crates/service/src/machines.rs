@@ -1,9 +1,9 @@
-//! Other machines: which one a producer runs on, the relays that connect on their behalf, and what traces tell of them.
+//! Other machines: the machine of a producer, the relays that connect on behalf of machines, and what traces tell of both.
 //!
-//! A relay (`traced_relay`) forwards the connections of its machine's producers, each of which is a producer here like any other,
-//! and has one connection of its own. There it describes its machine, and compares its clocks with ours again and again: readers
-//! of the trace need both to place what those producers recorded. It is as little trusted as they are: what it says is bounded,
-//! marked with its machine, and about that machine only.
+//! A relay (`traced_relay`) forwards the connections of its machine's producers, which are producers here like any other, and has one
+//! connection of its own. On that connection it describes its machine and compares its clocks with ours again and again. Readers of the trace need
+//! both to place the events of those producers. The service trusts a relay as little as a producer: its statements are bounded, marked with its
+//! machine, and apply to that machine only.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,7 @@
 //! What the service wants done, in order, until [`Service::poll`](crate::Service::poll) hands it out.
 //!
-//! Everything that the service says to clients and to its driver goes through here. So one place keeps the rules: an output names
-//! only clients that are connected (those for a producer are taken back when it goes), and a consumer hears of events before it hears what
-//! came after them.
+//! Everything that the service says to clients and to its driver goes through here, so the rules are kept in one place. An output names only
+//! clients that are connected; when a producer disconnects, its outputs are taken back. A consumer hears of events before it hears of anything later.
 
 use std::collections::VecDeque;
 

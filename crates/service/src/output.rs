@@ -1,6 +1,6 @@
-//! What the service wants done: the messages and file operations that [`Service::poll`](crate::Service::poll) hands
-//! to whoever drives it. They are to be carried out in the order in which they come, and name only clients that are
-//! connected: what was meant for one that went away is taken back.
+//! What the service wants done: the messages and file operations that [`Service::poll`](crate::Service::poll) hands to its driver.
+//!
+//! The driver carries them out in order. They name only clients that are connected: the service takes back outputs for a client that disconnects.
 
 use std::sync::Arc;
 

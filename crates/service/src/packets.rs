@@ -1,5 +1,5 @@
-//! The packets that the service itself writes into every trace: clocks, config, system info, life of the session, and the fields it adds
-//! to the packets of producers. Statistics are in `session/reading`.
+//! The packets that the service itself writes into every trace: clocks, config, system info, life of the session; and the fields that it adds
+//! to the packets of producers. `session/reading` writes the statistics.
 
 use ferretto_proto::messages::BuiltinClock;
 use ferretto_proto::write;

@@ -1,7 +1,7 @@
-//! The producers that are connected: who they are, what they offer, and what they have of the service's memory.
+//! The connected producers: their identity, their data sources, and their share of the service's memory.
 //!
-//! `producer` has what they do. Everything here comes from processes that may be hostile: ids are looked up, and sizes are checked
-//! against what a producer, and what all producers of its owner, may have.
+//! `producer` has their inputs. Everything here comes from processes that may be hostile, so ids are looked up, and sizes are checked against the
+//! limits of each producer and of all producers of its owner.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What consumers can ask: state of the service, statistics of a session, capabilities.
+//! Questions of consumers: the state of the service, the statistics of a session, the service's capabilities.
 
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceStats, TracingServiceCapabilities, TracingServiceState,

@@ -1,9 +1,9 @@
 //! Read-back: from trace buffers to the consumer or the file.
 //!
-//! The driver pulls, a bounded batch at a time, as its socket or file can take it. A batch names what the packets are
-//! made of: stretches of the trace buffers, which are not copied, and stretches of the service's own bytes (framing,
-//! its own packets, the fields it adds to others'). The driver hands them to one vectored write. If the session is
-//! compressed, a consumer gets the packets of a batch as one; for a file the driver makes it, on the thread that writes.
+//! The driver pulls a bounded batch at a time, as its socket or file can take it. A batch consists of stretches of the trace buffers, which are
+//! not copied, and stretches of the service's own bytes (framing, its own packets, the fields it adds). The driver hands them to one
+//! vectored write. If the session is compressed, a consumer gets a batch as one packet. For a file, the driver compresses the batch on the thread
+//! that writes.
 
 use std::iter;
 use std::ops::{Deref, Range};

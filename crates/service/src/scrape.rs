@@ -1,7 +1,7 @@
-//! Scraping: the service copies packets that writers have finished but not committed out of shared memory.
+//! Scraping: the service copies packets that writers finished but did not commit out of shared memory.
 //!
-//! `flush` and `lifecycle` scrape the producers that allow it. `producer` scrapes every producer that goes away, because it will not
-//! commit anything any more.
+//! A session scrapes all producers that allow it when a flush ends and when it stops. A producer that disconnects is scraped in any case, because it
+//! will not commit anything any more.
 
 use std::ops::ControlFlow;
 

@@ -1,11 +1,11 @@
-//! The service itself: who is connected, which sessions there are, and what follows for one from what happens to another.
+//! The service itself: it finds the session that an input concerns, and handles what follows for others.
 //!
-//! Every input is a method named after what happened, with the time. None of them blocks, and none does anything to
-//! the outside: what has to be done is queued for [`Service::poll`]. After any input the driver polls until it gets
-//! `None`, and calls [`Service::handle_timeout`] at [`Service::next_deadline`].
+//! Every input is a method named after an event, with the time. No method blocks or acts on the outside: outputs are queued for
+//! [`Service::poll`]. After any input the driver polls until it gets `None`, and calls [`Service::handle_timeout`] at
+//! [`Service::next_deadline`].
 //!
-//! The service finds the session that an input concerns and hands the input over ([`Service::on_session`]). A session reaches no other: what
-//! concerns others it leaves as an [`Effect`], and the service sees to that before it returns.
+//! [`Service::on_session`] hands an input to its session. A session reaches no other session. It leaves an [`Effect`] instead, which the service
+//! handles before it returns.
 
 use crate::admission::GuardedStarts;
 use crate::boost::PriorityBoost;

@@ -1,6 +1,6 @@
-//! The sessions there are, and which of them a buffer or an instance belongs to.
+//! All sessions, and the session that each buffer or instance belongs to.
 //!
-//! Sessions own their buffers. Producers name buffers by ids of the whole service, which lead to their sessions here.
+//! Sessions own their buffers. Producers name a buffer by an id that is unique in the service, and this module finds the buffer by that id.
 
 use crate::ids::{BufferId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::ordered::OrderedMap;

@@ -1,7 +1,6 @@
-//! The service's deadlines: an ordered set of what is to happen when.
+//! The service's deadlines, in order.
 //!
-//! Each timer belongs to a session. When the session ends, or the flush that the timer is for, the timer is removed: the set stays as small
-//! as what is going on.
+//! Each timer belongs to a session. When the session ends, or the flush that the timer is for, the timer is removed, so the set stays small.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

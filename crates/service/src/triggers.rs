@@ -1,9 +1,9 @@
 //! Triggers: names that producers activate, and that start, stop or snapshot the sessions whose configs name them.
 //!
-//! A session registers the names it waits for, so that an activation costs the same however many sessions and triggers
-//! there are, and what is not waited for costs one look-up. Producers have a budget of activations.
+//! A session registers the names that it waits for. So an activation costs the same however many sessions and triggers there are, and a name that
+//! nobody waits for costs one look-up. Each producer has a budget of activations.
 //!
-//! [`Triggers`] is what a session keeps; the trace holds a packet for each activation that it was waiting for.
+//! [`Triggers`] is the session's part. The trace holds a packet for each activation that the session waited for.
 
 mod budget;
 mod config;

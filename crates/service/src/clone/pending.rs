@@ -1,7 +1,7 @@
-//! A clone while it is made: what it is still waiting for, and the buffers that it has so far.
+//! An unfinished clone: what it is waiting for, and the buffers that it has so far.
 //!
-//! First the producers of each group of buffers are flushed. If the original streams into a file, that file is then copied and the buffers
-//! are written behind it.
+//! First the producers of each group of buffers are flushed. If the original streams into a file, that file is then copied, and the buffers are
+//! written behind it.
 
 use ferretto_proto::messages::trace_config::BufferConfig;
 

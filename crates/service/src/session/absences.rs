@@ -1,8 +1,8 @@
-//! Data sources that a trace names because some of their data may be missing: those that were slow to start or to flush, those that went
-//! away while the session recorded, and those that no producer offered.
+//! Data sources that a trace names because some of their data may be missing: those that were slow to start or to flush, those that ended
+//! while the session recorded, and those that no producer offered.
 //!
-//! `lifecycle`, `flush`, `producer` and `clone` note them as it happens. `packets` writes them with the other events of the session. Each
-//! user has a limit of its own for the notes that wait for the next read-back, so one user's producers cannot push out another's.
+//! `lifecycle`, `flush`, `producer` and `clone` note them as it happens. `packets` writes them with the other events of the session. The notes that
+//! wait for the next read-back have a limit for each user, so one user's producers cannot push out another's.
 
 use super::{Instance, InstanceState, Session, State};
 use crate::clock::Now;

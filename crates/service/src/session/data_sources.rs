@@ -1,5 +1,5 @@
-//! Setting up the data sources of a session on the producers that offer them: when it is configured, when a data source is registered
-//! later, and when its config changes.
+//! Setting up the data sources of a session on producers: when the session is configured, when a data source is registered later, and when the
+//! config changes.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! The file that a session streams into: when data is due for it, and what follows when data has arrived there.
+//! The file that a session streams into: when data is due for it, and what follows when the data has arrived.
 //!
-//! [`FileSink`] is the machine; the driver does the writing. It reads a batch, writes it however long that takes, and reports; then the
-//! machine says what comes next.
+//! [`FileSink`] is the machine. The driver does the writing: it reads a batch, writes it however long that takes, and reports. The machine then
+//! says what comes next.
 
 use std::time::Duration;
 

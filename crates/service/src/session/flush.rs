@@ -1,8 +1,7 @@
-//! Flushes: producers are asked to commit what they hold, and acknowledge; what is left in their shared memory is
-//! then scraped.
+//! Flushes: producers are asked to commit what they hold, and acknowledge. The service then scrapes what is left in their shared memory.
 //!
-//! [`Flushes`] is the machine: which flushes wait, for whom, and how they ended. The session sends the commands, and goes on with what
-//! a flush was wanted for.
+//! [`Flushes`] is the machine: it knows the pending flushes, the producers that each waits for, and how flushes ended. The session sends the
+//! commands, and continues with the work that a flush was for.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The instances of data sources that a session has: by id, by producer, and how many are in each state.
+//! The data source instances of a session: by id, by producer, and how many are in each state.
 //!
-//! Kept by the session. One hostile producer can make thousands of them, so nothing here, and nothing that a producer does, looks
-//! through all of a session's: whether all have started is a matter of counting, and who goes away finds its own. What does have to
-//! look at all of them is bounded by what each user's producers may have ([`Instances::admit`]).
+//! One hostile producer can make thousands of them. So no input from a producer looks through all instances of a session: counters tell whether all
+//! have started, and a producer that disconnects finds its own. Work that does look at all instances is bounded by the limits for each user's
+//! producers ([`Instances::admit`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The life of a session after it was configured: start, acknowledgements, stop, end.
+//! The life of a session after its set-up: start, acknowledgements, stop, end.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! A tracing session: a state machine that records from its start to its stop, and holds what it recorded until that is read.
+//! A tracing session: a state machine that records from its start to its stop, and holds the data until it is read.
 //!
-//! It owns its trace buffers, and is made of smaller machines: the instances of its data sources, its flushes, its file, what its trace is
-//! still to tell. `Service` finds the session that an input is for, and calls it with the [`Common`] things. What happens to it is in
-//! `data_sources` (set-up), `lifecycle` (start, stop, end), `flush`, `file`, and `reading`; what it does with triggers, clones and shared
-//! memory is in the modules of those.
+//! A session owns its trace buffers. It is made of smaller machines: the instances of its data sources, its flushes, its file, and the notes that
+//! its trace has yet to tell. `Service` finds the session for an input and calls it with what all sessions share ([`Common`]). The methods are in
+//! `data_sources` (set-up), `lifecycle` (start, stop, end), `flush`, `file` and `reading`. The modules `triggers`, `clone`, `scrape` and `concurrent` add
+//! theirs.
 
 pub(crate) mod absences;
 mod data_sources;

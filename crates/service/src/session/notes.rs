@@ -1,7 +1,7 @@
-//! What a session's trace is still to tell of the session itself: clocks, what happened, data sources that are missing, other sessions.
+//! What the trace has yet to tell of its session: clocks, events, missing data sources, other sessions.
 //!
-//! The session notes it as it happens, `packets` writes it at the next read-back. Each kind has a limit, for a trace may not be read for
-//! days.
+//! The session notes it as it happens, and `packets` writes it at the next read-back. Each kind has a limit, because days may pass between two
+//! read-backs.
 
 use std::collections::VecDeque;
 

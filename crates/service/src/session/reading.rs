@@ -1,6 +1,6 @@
-//! Reading a session back: a batch of what its buffers hold, with the packets of the service around it, and its statistics.
+//! Reading a session back: the packets of its buffers, the service's packets around them, and the statistics.
 //!
-//! `readback` has the doors, and the batch itself.
+//! `readback` has the inputs and the batch itself.
 
 use std::iter;
 

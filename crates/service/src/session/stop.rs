@@ -1,6 +1,6 @@
 //! The states of a session, and the order in which it goes through them.
 //!
-//! Pure data: `lifecycle` does what the transitions ask for.
+//! This is pure data. `lifecycle` carries out the transitions.
 
 /// Where a session is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

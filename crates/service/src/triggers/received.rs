@@ -1,4 +1,4 @@
-//! The triggers of one session: what it waits for and what has come.
+//! The triggers of one session: those that it waits for, and those that were activated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
