@@ -64,8 +64,7 @@ impl Service {
         }
     }
 
-    /// What [`SetPriority`](Output::SetPriority) asked for could not be done, for this reason; the priority is what it was
-    /// before.
+    /// The driver could not set the priority ([`SetPriority`](Output::SetPriority)) for this reason. It is unchanged.
     pub fn priority_not_set(
         &mut self,
         boost: Option<PriorityBoost>,

@@ -87,7 +87,7 @@ pub enum CloneFilter {
 pub enum CloneFile {
     /// There was none.
     None,
-    /// The driver has it, and writes into it what [`Output::CopyFile`] and what follows asks for.
+    /// The driver has it. [`Output::CopyFile`] and later outputs say what to write into it.
     Passed,
     /// The driver cannot write into it, for this reason.
     Unusable(String),
@@ -368,7 +368,7 @@ impl Service {
         let empty = indices.iter().map(|index| emptied(&original.buffers[*index]));
         let empty = empty.collect::<Result<Vec<_>, _>>()?;
         if !empty.is_empty() {
-            // They have nothing yet of what was scraped.
+            // The scraped chunks are not in the empty buffers.
             self.common.scraped.remove(&original.id);
         }
         for (index, empty) in indices.into_iter().zip(empty) {
@@ -551,7 +551,7 @@ impl Service {
 }
 
 impl Session {
-    /// Empties the buffers with `clear_before_clone`: what they hold afterwards is what producers write when flushed.
+    /// Empties the buffers with `clear_before_clone`, so that the clone holds only data that producers write when flushed.
     fn clear_before_clone(&mut self) -> Result<(), String> {
         let buffers = self.config.buffers.iter().zip(&mut self.buffers);
         for (config, buffer) in buffers {
@@ -588,7 +588,7 @@ impl Session {
         now: &Now,
     ) {
         let members = self.buffers_of(group).into_iter();
-        // Those of a clone have no ids: nobody writes into them.
+        // A clone's buffers have no ids, because producers do not write into them.
         let ids = members.filter_map(|index| self.buffer_ids.get(index));
         let members: OrderedSet<BufferId> = ids.copied().collect();
         let purpose = FlushPurpose::Clone { clone, group };

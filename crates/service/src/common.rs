@@ -37,7 +37,7 @@ pub(crate) struct Common {
     last_flush: u64,
 }
 
-/// What follows for others from what happened to a session.
+/// A consequence for others of what happened to a session.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A session's state changed. Sessions that record such changes are told.

@@ -58,7 +58,7 @@ impl Codec {
         }
     }
 
-    /// The field that holds what it made.
+    /// The field that holds the compressed packets.
     fn field(self) -> u32 {
         match self {
             Codec::Deflate => TracePacket::COMPRESSED_PACKETS,

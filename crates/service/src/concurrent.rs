@@ -61,7 +61,7 @@ impl Session {
         }
     }
 
-    /// Whether it is to be told of changes of this other session. The trace of a session that has ended is what it is.
+    /// Whether it is told of changes of this other session. The trace of a session that has ended does not change any more.
     fn listens_to(&self, other: SessionId) -> bool {
         self.id != other && self.records_others() && self.state != State::Disabled && !self.is_clone()
     }
@@ -81,7 +81,7 @@ impl Session {
 }
 
 impl Sessions {
-    /// A session came into another state: those that want to know are told.
+    /// A session's state changed: the sessions that record such changes are told.
     pub(crate) fn tell_of(&mut self, change: &Change) {
         for other in self.iter_mut().filter(|other| other.listens_to(change.session)) {
             other.notes.other_sessions.push(change.clone());
@@ -89,7 +89,7 @@ impl Sessions {
     }
 }
 
-/// Writes what is known of other sessions since the last read-back, in the order in which it happened.
+/// Writes the changes of other sessions since the last read-back, in order of time.
 pub(crate) fn write_other_sessions(session: &mut Session, author: Author, out: &mut Readout) {
     let mut changes = std::mem::take(&mut session.notes.other_sessions).changes;
     changes.sort_by_key(|change| change.at);

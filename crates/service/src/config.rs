@@ -258,7 +258,7 @@ pub(crate) fn adopted_filters(config: &TraceConfig, new: &TraceConfig) -> Vec<Pr
     adopted.collect()
 }
 
-/// Puts these filters in the place of those that the data sources have.
+/// Swaps these filters with those of the data sources.
 pub(crate) fn exchange_filters(config: &mut TraceConfig, filters: &mut [ProducerFilters]) {
     for (source, (names, expressions)) in config.data_sources.iter_mut().zip(filters) {
         std::mem::swap(&mut source.producer_name_filter, names);

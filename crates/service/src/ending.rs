@@ -9,7 +9,7 @@ use crate::session::{LifecycleEvent, State, Stop};
 
 impl Service {
     /// The service is going to end. No session begins any more, and running sessions are flushed and stopped. Consumers are told, and can read
-    /// their buffers until [`Service::end_all_sessions`]. The traces of sessions that nobody had stopped tell so.
+    /// their buffers until [`Service::end_all_sessions`]. The traces of sessions that were still recording tell that the service ended.
     pub fn begin_ending(&mut self, now: &Now) {
         self.common.is_ending = true;
         for id in self.sessions.ids() {
@@ -22,7 +22,7 @@ impl Service {
                     State::Started => session.notes.note(LifecycleEvent::ServiceEnded, now),
                     _ => {}
                 }
-                // Those that do not run and that nobody can read are freed.
+                // Sessions that do not run and have no consumer are freed.
                 session.flush_and_stop(common, now);
             });
         }

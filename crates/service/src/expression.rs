@@ -24,7 +24,7 @@ use crate::effort::Effort;
 use crate::limits;
 use crate::ordered::OrderedMap;
 
-/// An expression, and what it costs to match.
+/// An expression, and the cost of matching it.
 #[derive(Debug)]
 pub(crate) struct Expression {
     pub(crate) regex: Regex,

@@ -13,7 +13,7 @@ pub struct Ledger<K> {
 }
 
 impl<K: Ord> Ledger<K> {
-    /// Nobody has anything.
+    /// A ledger in which no owner has anything.
     pub const fn new() -> Self {
         Ledger {
             amounts: OrderedMap::new(),
@@ -58,7 +58,7 @@ impl<K: Ord> Ledger<K> {
         }
     }
 
-    /// Whether nobody has anything.
+    /// Whether no owner has anything.
     pub fn is_empty(&self) -> bool {
         self.amounts.is_empty()
     }

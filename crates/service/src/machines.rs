@@ -73,7 +73,7 @@ struct Exchange {
     ours: Now,
 }
 
-/// A relay and what it told.
+/// A relay and its statements.
 #[derive(Debug)]
 struct Relay {
     machine: MachineId,
@@ -118,7 +118,7 @@ impl Machines {
         });
     }
 
-    /// Those of interest to a session: the ones that are connected, and those that have gone since it began.
+    /// The relays that matter to a session: the connected ones, and those that disconnected since it began.
     fn relevant_to(&self, session: SessionId) -> impl Iterator<Item = &Relay> {
         self.relays
             .values()

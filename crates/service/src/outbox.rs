@@ -34,14 +34,14 @@ impl Outbox {
         self.observers.insert(consumer, Observer::default());
     }
 
-    /// Takes back what was meant for a consumer that is gone.
+    /// A consumer disconnected: its outputs are taken back.
     pub(crate) fn consumer_gone(&mut self, consumer: ConsumerId) {
         self.observers.remove(&consumer);
         self.due.remove(&consumer);
         self.outputs.retain(|output| output.consumer() != Some(consumer));
     }
 
-    /// Takes back what was meant for a producer that is gone.
+    /// A producer disconnected: its outputs are taken back.
     pub(crate) fn producer_gone(&mut self, producer: ProducerId) {
         self.outputs.retain(|output| output.producer() != Some(producer));
     }
@@ -117,7 +117,7 @@ impl Outbox {
         Some(Output::Observed { consumer, events })
     }
 
-    /// Takes out what is to be done next.
+    /// Removes and returns the next output.
     pub(crate) fn pop(&mut self) -> Option<Output> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);

@@ -71,7 +71,7 @@ impl Service {
         }
     }
 
-    /// A producer is gone: what it left in shared memory is saved, its data sources end.
+    /// A producer disconnected: the data in its shared memory is saved, and its data sources end.
     pub fn disconnect_producer(&mut self, producer: ProducerId, now: &Now) {
         self.rescue(producer);
         self.strike_off(producer, FlushRequestId(u64::MAX), now);

@@ -29,8 +29,8 @@ pub struct Credentials {
     pub pid: Option<i32>,
 }
 
-/// Whose budgets a producer uses up: its user's, if the kernel vouches for that. Those who come over a network share one, whatever users
-/// they say they are: nobody is to use up what is another's.
+/// The owner of the budgets that a producer uses: its user, if the kernel vouches for that. All producers from a network share one owner,
+/// whichever users they claim to be, so that they cannot use up the budgets of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     /// A user of this machine.
@@ -312,8 +312,8 @@ impl Producers {
         }
     }
 
-    /// Whether the service deals with no such producer: when it is locked down, with those of its own user only. Users of other
-    /// machines are others, whatever their numbers.
+    /// Whether the service refuses such a producer: in lockdown it accepts only producers of its own user. Users of other machines are
+    /// different users, whatever their numbers.
     pub(crate) fn is_locked_out(
         &self,
         credentials: &Credentials,
@@ -329,7 +329,7 @@ impl Producers {
         self.lockdown && !is_own
     }
 
-    /// What a producer of this owner gets of the memory that it would: no more than the usual if those of its owner have much already.
+    /// How much of the memory that it wants a producer of this owner gets: at most the default size if the owner's producers have much already.
     pub(crate) fn affordable(&self, owner: Owner, size: usize, ram_bytes: Option<u64>) -> usize {
         let limit = limits::shared_memory_per_uid(ram_bytes);
         if self.shared_memory.has_room(&owner, size, limit) {

@@ -86,7 +86,7 @@ impl Readout {
         self.bytes
     }
 
-    /// Bytes that were read for it, those that are not in it too.
+    /// Bytes that were read for it, including bytes that did not get into it.
     pub(crate) fn read(&self) -> u64 {
         (self.bytes + self.cut) as u64
     }
@@ -339,7 +339,7 @@ impl Service {
         let compression = session.codec.map(|codec| FileCompression { codec, room });
         let budget = Budget {
             batch: budget,
-            // How much there is room for before it is compressed, nobody knows.
+            // The size before compression that would fit is unknown.
             file: if compression.is_some() { u64::MAX } else { room },
         };
         let end = session.read(Framing::Trace, &budget, &mut around, readout);
@@ -380,8 +380,8 @@ impl Service {
         });
     }
 
-    /// What [`CloseFile`](crate::Output::CloseFile) asked for is done, or failed for this reason: whoever waited for
-    /// the file goes on.
+    /// The driver closed the file ([`CloseFile`](crate::Output::CloseFile)), or failed to for this reason. Whatever waited for the
+    /// file continues.
     pub fn file_closed(&mut self, id: SessionId, result: Result<(), String>, now: &Now) {
         self.on_session(id, now, |session, common| session.file_closed(result, common));
     }
@@ -395,7 +395,7 @@ impl Service {
     }
 
     /// Putting together a batch of [`filtered`](ReadBatch::filtered) packets took this long: reading, filtering and
-    /// framing them. The service has no clock; what it is told goes into the statistics of the session.
+    /// framing them. The service has no clock, so the driver tells it. The time goes into the statistics of the session.
     pub fn filtering_took(&mut self, id: SessionId, time: Duration) {
         let session = self.sessions.get_mut(id);
         if let Some(filter) = session.and_then(|session| session.filter.as_mut()) {

@@ -24,7 +24,7 @@ struct ScrapeBudget {
     bytes: usize,
     /// To be looked at.
     pages: usize,
-    /// Of programs, to merge what is overwritten.
+    /// Work of programs that merge overwritten packets.
     protovm_work: u64,
 }
 

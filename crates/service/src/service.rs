@@ -46,7 +46,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with nobody connected.
+    /// A service without clients.
     pub fn new(identity: Identity) -> Service {
         Service {
             common: Common::new(identity),
@@ -64,7 +64,7 @@ impl Service {
     }
 
     /// Local time is so many minutes ahead of UTC. That changes with the seasons and when the machine travels, while the service goes
-    /// on; a trace tells what was last told here before it was first read.
+    /// on. A trace has the last value from before it was first read.
     pub fn local_time_offset(&mut self, minutes: Option<i32>) {
         self.common.identity.system.timezone_offset_minutes = minutes;
     }
@@ -117,7 +117,7 @@ impl Service {
         }
     }
 
-    /// Something happens to a session, if it is there; what follows from that for others has happened too when this returns.
+    /// Hands an input to a session, if it exists, and handles what follows for others before it returns.
     pub(crate) fn on_session(
         &mut self,
         id: SessionId,
@@ -130,7 +130,7 @@ impl Service {
         }
     }
 
-    /// Sees to what follows for others from what happened to sessions.
+    /// Handles the effects that sessions left.
     pub(crate) fn settle(&mut self, now: &Now) {
         while let Some(effect) = self.common.effects.pop_front() {
             match effect {
@@ -178,7 +178,7 @@ impl Service {
         self.adjust_boost(None);
     }
 
-    /// Bytes of trace buffers, for whoever watches over memory.
+    /// Bytes of all trace buffers, for watchdogs of memory.
     pub fn buffer_bytes(&self) -> u64 {
         self.sessions.buffers().map(TraceBuffer::size).sum()
     }
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(kept(&service), (2, 1));
         service.unregister_data_source(producer, "d", &now);
         assert_eq!(kept(&service), (1, 1));
-        // Ids of buffers go round: whoever could still write into this one could write into another's.
+        // Ids of buffers are used again, so a producer that may still write into this one could write into another session's.
         service.disconnect_consumer(consumer, &now);
         assert_eq!(kept(&service), (0, 0));
     }

@@ -90,8 +90,8 @@ impl Sessions {
         self.iter().filter(|session| !session.is_freed)
     }
 
-    /// Those of them that are no clones: clones record nothing, have no name, and are limited by themselves, lest those of
-    /// one user keep all others from recording.
+    /// Those of them that are not clones. Clones record nothing, have no name, and have limits of their own, so that one user's
+    /// clones cannot keep others from recording.
     pub(crate) fn recordings(&self) -> impl DoubleEndedIterator<Item = &Session> + Clone {
         self.live().filter(|session| !session.is_clone())
     }

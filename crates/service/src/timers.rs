@@ -46,7 +46,7 @@ pub(crate) enum Clock {
     Boot,
 }
 
-/// A deadline, and what orders those that are equal.
+/// A deadline, and a number that orders equal ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,

@@ -182,7 +182,7 @@ impl Session {
         common: &mut Common,
         now: &Now,
     ) -> bool {
-        // A session that is over neither starts nor stops, and what it recorded is not changed any more.
+        // A session that is over neither starts nor stops, and its trace does not change any more.
         if self.state == State::Disabled {
             return false;
         }

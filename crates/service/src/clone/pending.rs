@@ -117,7 +117,7 @@ impl PendingClone {
         };
     }
 
-    /// A batch arrived in the file of this session. Whether the clone fails with it: what it waited for did not arrive whole.
+    /// A batch arrived in the file of this session. Returns whether the clone fails, because the batch that it waited for did not arrive whole.
     pub(super) fn batch_arrived(&mut self, original: SessionId, end: BatchEnd) -> bool {
         if self.original != original || self.stage != Stage::AwaitingBatch {
             return false;

@@ -116,7 +116,7 @@ impl Absences {
         std::mem::take(&mut self.noted)
     }
 
-    /// What a clone takes over: its trace begins anew, so that only what is in these notes is told already.
+    /// The notes for a clone. Its trace begins anew, so it has told only what is in these notes.
     pub(super) fn for_clone(&self) -> Absences {
         let slow = self.noted.iter();
         let slow = slow.filter(|note| note.kind == AbsenceKind::SlowToStart);
@@ -128,8 +128,8 @@ impl Absences {
 }
 
 impl Session {
-    /// The data sources that a recording session would lack if it ended now: those that have not acknowledged the start, and those that no
-    /// producer offered. Nothing if the session does not record.
+    /// The data sources that a recording session would lack if it ended now: those that did not acknowledge the start, and those that no
+    /// producer offered. Empty if the session does not record.
     pub(crate) fn absences_at_the_end(&self, producers: &Producers, now: &Now) -> Vec<Absence> {
         if self.state != State::Started {
             return Vec::new();

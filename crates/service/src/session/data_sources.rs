@@ -351,7 +351,8 @@ fn set_up_protovm(
     }
 }
 
-/// How much may still be done to find out whom a config wants: it can want a name thousands of times, and thousands of producers offer it.
+/// The work that may still be done to find the producers that a config wants. A config can want one name thousands of times, and thousands of
+/// producers can offer it.
 struct Attention {
     /// Offers of data sources that may be held against it.
     offers: usize,

@@ -246,7 +246,7 @@ impl Session {
         }
     }
 
-    /// The session has no file any more: whoever waited for it goes on.
+    /// The session has no file any more: whatever waited for the file continues.
     fn file_over(&mut self, common: &mut Common) {
         match self.state {
             State::Disabled => self.announce_disabled(common),
@@ -258,8 +258,8 @@ impl Session {
         }
     }
 
-    /// Nobody waits for the file any more. If nothing has become of it for a while either, it is given up: a pipe that nobody reads must
-    /// not keep a session, and its memory, for ever.
+    /// The consumer is gone, and only the file keeps the session. If the file has taken no data for a while, it is given up: a pipe without a
+    /// reader must not keep a session and its memory for ever.
     pub(super) fn give_up_idle_file(&mut self, common: &mut Common, now: &Now) {
         let Some(file) = &self.file else { return };
         let deadline = file.deadline();

@@ -31,13 +31,13 @@ pub(crate) mod flags {
     pub(crate) const TRACE_CLONE: u64 = INITIATOR_TRACED | REASON_TRACE_CLONE;
     pub(crate) const TRACE_CLONE_FOR_BUGREPORT: u64 = TRACE_CLONE | CLONE_TARGET_BUGREPORT;
 
-    /// Whether this is the last flush before the data is read, whoever asked for it.
+    /// Whether this is the last flush before the data is read.
     pub(super) fn is_last(flags: u64) -> bool {
         matches!(flags & 0xf, REASON_TRACE_STOP | REASON_TRACE_CLONE)
     }
 }
 
-/// Why a flush was asked for, and so what follows it.
+/// The reason for a flush, which determines what follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushPurpose {
     /// A consumer wants an answer.
@@ -69,7 +69,7 @@ struct PendingFlush {
     flags: u64,
 }
 
-/// The flushes of a session: those that wait, and how many there were.
+/// The flushes of a session: the pending ones, and counts of all.
 #[derive(Debug)]
 pub(crate) struct Flushes {
     pending: OrderedMap<FlushRequestId, PendingFlush>,
@@ -160,8 +160,8 @@ enum Scrape {
 }
 
 impl Session {
-    /// The session is over: last flush, then stop. One that was stopped before is freed now if nobody holds it: for whoever
-    /// detached from it this is the time at which it ends by itself.
+    /// The session's time is over: last flush, then stop. A session that was stopped earlier is freed now if no consumer is attached: its
+    /// consumer detached and expects it to end by itself at this time.
     pub(crate) fn flush_and_stop(&mut self, common: &mut Common, now: &Now) {
         if self.state == State::Started {
             self.flush(None, FlushPurpose::Final, flags::TRACE_STOP, common, now);
@@ -220,7 +220,7 @@ impl Session {
             .instances
             .grouped(|instance| !instance.no_flush && picks(instance));
         for instance in self.instances.values().filter(|instance| picks(instance)) {
-            // What it did not return nobody else can scrape: it does so when flushed, if not for any data source.
+            // Only this producer can scrape its own memory. It does so when flushed, even without a data source to flush.
             if common
                 .producers
                 .get(instance.producer)
@@ -338,7 +338,7 @@ impl Session {
         }
     }
 
-    /// The session is over: whoever waits for its flushes waits in vain.
+    /// The session is over, so its pending flushes will not end: the clients that wait for them are told.
     pub(crate) fn abandon_flushes(&mut self, common: &mut Common) {
         for flush in std::mem::take(&mut self.flushes.pending).into_values() {
             match flush.purpose {

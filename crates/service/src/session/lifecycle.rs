@@ -70,7 +70,7 @@ impl Session {
             self.start_instance(instance, common, now);
         }
         self.notify_all_started(common, now);
-        // While nobody is attached, nobody is told that all have started, so it would seem that none has.
+        // Without a consumer, the notice that all have started is not given, so the timeout would report all of them as slow.
         if self.consumer.is_some() {
             let deadline = now.after(limits::ALL_STARTED_TIMEOUT);
             common.timers.set(self.id, deadline, Timer::AllStartedTimeout);

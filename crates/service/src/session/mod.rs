@@ -63,7 +63,7 @@ pub(crate) struct Beginning {
 
 pub(crate) struct Session {
     pub(crate) id: SessionId,
-    /// The session that recorded what it holds: itself, or of which it is a clone.
+    /// The session that recorded the data: this one, or the original of this clone.
     pub(crate) recorded_by: SessionId,
     /// None while detached.
     pub(crate) consumer: Option<ConsumerId>,
@@ -74,7 +74,7 @@ pub(crate) struct Session {
     pub(crate) name: Arc<str>,
 
     pub(crate) config: TraceConfig,
-    /// The config as the consumer sent it, with what was changed since, which goes into the trace.
+    /// The config for the trace: as the consumer sent it, with later changes.
     pub(crate) config_bytes: Arc<[u8]>,
     /// `data_sources[i].config` as the consumer sent it, which goes to producers.
     data_source_configs: Vec<Vec<u8>>,
@@ -94,7 +94,7 @@ pub(crate) struct Session {
     pub(crate) triggers: Triggers,
     /// At what priority the service is to run while the session is there.
     pub(crate) boost: Option<PriorityBoost>,
-    /// The session ended while nobody was attached: whoever attaches is still to be told.
+    /// The session ended while no consumer was attached. The next one that attaches is told.
     pub(crate) end_untold: bool,
     /// Error to be reported with `TracingDisabled` once the file is complete.
     pub(crate) disabled_error: Option<String>,
@@ -173,8 +173,8 @@ impl Session {
         }
     }
 
-    /// A clone: it takes over what is still to be written into a trace, and nothing that runs. The two number writers
-    /// alike, because the file of a clone begins with packets of the original.
+    /// A clone: it takes over what its trace has yet to tell, and nothing that runs. Both number writers alike, because the file of a
+    /// clone begins with packets of the original.
     pub(crate) fn clone_of(original: &mut Session, beginning: Beginning) -> Session {
         Session {
             state: State::ClonedReadOnly,

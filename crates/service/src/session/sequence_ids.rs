@@ -20,7 +20,7 @@ pub(crate) struct SequenceIds {
     /// The one asked for last: packets come out of the buffer many of a sequence in a row.
     asked_last: Option<((ProducerId, WriterId), u32)>,
     last: u32,
-    /// From how many on it is worth while to look for those that nobody needs.
+    /// The number of ids from which on it is worth while to look for unneeded ones.
     full_at: usize,
 }
 

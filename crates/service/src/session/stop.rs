@@ -59,7 +59,7 @@ pub(crate) enum Stop {
 pub(super) enum Stopping {
     /// All instances are told.
     Begin(Stop),
-    /// They were told; nobody waits for their acknowledgements any more.
+    /// They were told earlier. The session does not wait for their acknowledgements any more.
     CutShort,
 }
 
