@@ -1,8 +1,8 @@
 //! How many clients the host takes, in all and of each user.
 //!
-//! Called by the host for every connection that begins or ends. What runs out first are descriptors: every connection costs
-//! one, and may come to cost some more. So there are never more connections than there are descriptors for, with some left for
-//! trace files, for the memory of producers and for whatever else the host opens; and no user has more than a part of them.
+//! The host calls this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost
+//! more. So the number of connections is bounded by the number of descriptors, less some for trace files, for the memory of producers and for
+//! whatever else the host opens. One user gets at most a part of them.
 
 use ferretto_service::ledger::Ledger;
 use ferretto_service::limits;
