@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use crate::timers::Clock;
-
 /// One reading of every clock that traces refer to, taken together, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
@@ -24,6 +22,15 @@ pub struct Now {
     pub monotonic_raw: u64,
     /// The processor's time-stamp counter in ticks, where there is one. Not in nanoseconds: to clocks it seems to drift.
     pub tsc: Option<u64>,
+}
+
+/// The clocks that deadlines can be on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// Stands still while the machine sleeps.
+    Monotonic,
+    /// Goes on meanwhile.
+    Boot,
 }
 
 /// Numbers of `BuiltinClock` in the schema.

@@ -9,6 +9,7 @@
 
 use crate::admission::GuardedStarts;
 use crate::boost::PriorityBoost;
+use crate::clock::Clock;
 use crate::clock::Now;
 use crate::clone::PendingClone;
 use crate::common::{Common, Effect};
@@ -22,7 +23,6 @@ use crate::output::{LogLevel, Output};
 use crate::readback::Readout;
 use crate::session::{Session, State};
 use crate::sessions::Sessions;
-use crate::timers::Clock;
 use crate::trace_buffer::TraceBuffer;
 
 /// The tracing service.

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::clock::Now;
+use crate::clock::{Clock, Now};
 use crate::ids::{FlushRequestId, SessionId};
 
 /// What a deadline of a session is for.
@@ -35,15 +35,6 @@ pub(crate) enum Timer {
     TriggeredSnapshot(u64),
     /// Nobody waits for the file any more, and it had its time to take data.
     FileAbandoned,
-}
-
-/// Which clock a deadline is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clock {
-    /// Stands still while the machine sleeps.
-    Monotonic,
-    /// Goes on meanwhile.
-    Boot,
 }
 
 /// A deadline, and a number that orders equal ones.

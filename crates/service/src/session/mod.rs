@@ -23,12 +23,12 @@ use ferretto_proto::messages::{TraceConfig, trace_config};
 use ferretto_wire::Writer;
 
 use crate::boost::PriorityBoost;
+use crate::clock::Clock;
 use crate::clock::Now;
 use crate::common::{Common, Effect};
 use crate::compression::{Codec, Compressor};
 use crate::ids::{BufferId, ConsumerId, ProducerId, SessionId};
 use crate::limits;
-use crate::timers::Clock;
 use crate::trace_buffer::TraceBuffer;
 use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;
