@@ -5,20 +5,11 @@
 //! [`Service::read_for_file`] hand out trace data. The host (`ferretto-host`) and a simulator drive it.
 #![forbid(unsafe_code)]
 
-mod admission;
 mod boost;
 mod clock;
 mod clone;
-mod commit;
-mod common;
 pub mod compression;
-mod concurrent;
-mod config;
-mod consumer;
-mod discarded;
 mod effort;
-mod enable;
-mod ending;
 mod expression;
 mod identity;
 mod ids;
@@ -29,18 +20,12 @@ pub mod ordered;
 mod outbox;
 mod output;
 pub mod packet_validator;
-mod packets;
-mod producer;
 mod producers;
 #[cfg_attr(feature = "protovm", path = "protovm/mod.rs")]
 #[cfg_attr(not(feature = "protovm"), path = "protovm/absent.rs")]
 pub mod protovm;
-mod query;
-mod readback;
-mod scrape;
 mod service;
 mod session;
-mod sessions;
 mod timers;
 pub mod trace_buffer;
 pub mod trace_filter;
@@ -53,7 +38,6 @@ pub use clone::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, Original,
 };
 pub use effort::ProcessorClock;
-pub use enable::{ConfigInput, OutputFile};
 pub use identity::{DescriptorEncoding, ExtensionDescriptor, Identity, SystemFacts};
 pub use ids::{
     BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, RelayId,
@@ -62,7 +46,9 @@ pub use ids::{
 pub use machines::{Machine, OtherMachine};
 pub use output::{FlushOutcome, LogLevel, Output, ProducerCommand};
 pub use producers::{Credentials, Introduction, MemorySharing, Scraping, SmbOrigin};
-pub use query::{StateQuery, StateScope};
-pub use readback::ReadBatch;
 pub use service::Service;
+pub use service::enable::ConfigInput;
+pub use service::query::{StateQuery, StateScope};
+pub use session::config::OutputFile;
+pub use session::readout::ReadBatch;
 pub use wanted::ProducerFilter;

@@ -10,14 +10,14 @@ use ferretto_wire::Writer;
 use super::instances::NoRoom;
 use super::{Instance, InstanceState, Session, State};
 use crate::clock::Now;
-use crate::common::Common;
-use crate::config::{adopted_filters, exchange_filters, only_filters_differ, resolve_targets};
 use crate::effort::{Effort, ProcessorClock};
 use crate::ids::{BufferId, DataSourceInstanceId, ProducerId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::ProducerCommand;
 use crate::producers::{Offer, Owner, RegistrationId};
+use crate::session::common::Common;
+use crate::session::config::{adopted_filters, exchange_filters, only_filters_differ, resolve_targets};
 use crate::trace_buffer::TraceBuffer;
 use crate::wanted::{Wanted, WantedSource};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::flush::flags;
 use super::{FlushPurpose, FlushStrategy, Session, State, Stop};
 use crate::clock::Now;
-use crate::common::{Common, Effect};
 use crate::limits;
 use crate::output::Output;
+use crate::session::common::{Common, Effect};
 use crate::timers::Timer;
 
 /// The output file of a session, as far as the service is concerned with it.

@@ -11,12 +11,12 @@ use super::absences::{Absence, AbsenceKind};
 use super::{Drain, Instance, LifecycleEvent, Session, State, Stop};
 use crate::clock::Now;
 use crate::clone::BufferGroup;
-use crate::common::{Common, Effect};
 use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{FlushOutcome, Output, ProducerCommand};
 use crate::producers::Producer;
+use crate::session::common::{Common, Effect};
 use crate::timers::Timer;
 
 /// `FlushFlags` of the schema: what a clone is for (bits 8 to 11), who asked (bits 4 to 7) and why (bits 0 to 3).

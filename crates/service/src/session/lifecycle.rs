@@ -8,10 +8,10 @@ use super::absences::{Absence, AbsenceKind, Absent};
 use super::stop::Stopping;
 use super::{Drain, FlushStrategy, InstanceState, LifecycleEvent, Session, State, Stop};
 use crate::clock::Now;
-use crate::common::{Common, Effect};
 use crate::ids::DataSourceInstanceId;
 use crate::limits;
 use crate::output::{Output, ProducerCommand};
+use crate::session::common::{Common, Effect};
 use crate::timers::Timer;
 use crate::triggers::beginning;
 

@@ -6,15 +6,24 @@
 //! theirs.
 
 pub(crate) mod absences;
+pub(crate) mod cloning;
+pub(crate) mod common;
+pub(crate) mod concurrent;
+pub(crate) mod config;
 mod data_sources;
 mod file;
 pub(crate) mod flush;
 mod instances;
 mod lifecycle;
+pub(crate) mod machines;
 mod notes;
+pub(crate) mod packets;
 mod reading;
+pub(crate) mod readout;
+pub(crate) mod scrape;
 mod sequence_ids;
 mod stop;
+mod triggers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +34,10 @@ use ferretto_wire::Writer;
 use crate::boost::PriorityBoost;
 use crate::clock::Clock;
 use crate::clock::Now;
-use crate::common::{Common, Effect};
 use crate::compression::{Codec, Compressor};
 use crate::ids::{BufferId, ConsumerId, ProducerId, SessionId};
 use crate::limits;
+use crate::session::common::{Common, Effect};
 use crate::trace_buffer::TraceBuffer;
 use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;

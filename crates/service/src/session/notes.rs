@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use ferretto_proto::write::TracingServiceEvent;
 
 use super::absences::Absences;
+use super::machines::MachinesTold;
 use crate::clock::Now;
 use crate::clone::CloneTrigger;
-use crate::concurrent::OtherSessions;
 use crate::limits;
-use crate::machines::MachinesTold;
+use crate::session::concurrent::OtherSessions;
 
 /// Kinds of events in the life of a session that are written into its trace; the values are field numbers of
 /// `TracingServiceEvent`.

@@ -7,15 +7,17 @@ use std::iter;
 use ferretto_proto::messages::{Message, TraceStats, trace_stats};
 use ferretto_proto::write;
 
+use super::machines::Machines;
 use super::{BatchEnd, LifecycleEvent, Session};
 use crate::clock::Now;
-use crate::common::Common;
 use crate::limits;
-use crate::machines::Machines;
 use crate::packet_validator::PacketValidator;
-use crate::packets::{service_header, write_leading_packets, write_lifecycle_events, write_trusted_fields};
 use crate::protovm::ProtoVms;
-use crate::readback::{Budget, Framing, Readout};
+use crate::session::common::Common;
+use crate::session::packets::{
+    service_header, write_leading_packets, write_lifecycle_events, write_trusted_fields,
+};
+use crate::session::readout::{Budget, Framing, Readout};
 use crate::trace_buffer::{BufferStats, PayloadHistogram, TraceBuffer};
 use crate::trace_filter::Origin;
 

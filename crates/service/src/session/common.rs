@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 
 use crate::clone::BufferGroup;
-use crate::concurrent::Change;
 use crate::effort::{Effort, ProcessorClock};
 use crate::identity::Identity;
 use crate::ids::{DataSourceInstanceId, FlushRequestId, SessionId};
@@ -15,6 +14,7 @@ use crate::outbox::Outbox;
 use crate::output::FlushOutcome;
 use crate::producers::Producers;
 use crate::session::BatchEnd;
+use crate::session::concurrent::Change;
 use crate::timers::Timers;
 
 /// See the module's documentation.

@@ -8,12 +8,24 @@ use std::time::Duration;
 use ferretto_proto::messages::{Message, TraceConfig, trace_config};
 use ferretto_wire::{Reader, Value, Writer};
 
-use crate::enable::OutputFile;
 use crate::limits;
 use crate::ordered::OrderedMap;
 use crate::session::{AfterWrite, FileSink, FlushStrategy, millis_or};
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
 use crate::trace_filter::{SessionFilter, TraceFilter};
+
+/// What the driver has for a config with `write_into_file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputFile {
+    /// The consumer passed no descriptor.
+    None,
+    /// The consumer passed a descriptor.
+    Passed,
+    /// The driver made the file that `output_path` names.
+    Created,
+    /// The driver could not make it, or cannot write into it, for this reason.
+    Unusable(String),
+}
 
 /// The filter that the config asks for.
 pub(crate) fn trace_filter(config: &TraceConfig) -> Result<Option<Box<SessionFilter>>, String> {

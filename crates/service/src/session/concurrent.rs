@@ -11,17 +11,16 @@ use ferretto_proto::write;
 
 use crate::ids::SessionId;
 use crate::limits;
-use crate::packets::{Author, service_header};
-use crate::readback::Readout;
+use crate::session::packets::{Author, service_header};
+use crate::session::readout::Readout;
 use crate::session::{Session, State};
-use crate::sessions::Sessions;
 
 /// Another session was found in a state, or came into it.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     /// Nanoseconds of boot time.
     at: u64,
-    session: SessionId,
+    pub(crate) session: SessionId,
     state: State,
     uid: u32,
     data_sources: u32,
@@ -37,7 +36,7 @@ pub(crate) struct OtherSessions {
 }
 
 impl OtherSessions {
-    fn push(&mut self, change: Change) {
+    pub(crate) fn push(&mut self, change: Change) {
         let name_bytes = self.name_bytes + change.name.len();
         if self.changes.len() < limits::MAX_CONCURRENT_SESSION_EVENTS
             && name_bytes <= limits::MAX_CONCURRENT_SESSION_NAME_BYTES
@@ -62,7 +61,7 @@ impl Session {
     }
 
     /// Whether it is told of changes of this other session. The trace of a session that has ended does not change any more.
-    fn listens_to(&self, other: SessionId) -> bool {
+    pub(crate) fn listens_to(&self, other: SessionId) -> bool {
         self.id != other && self.records_others() && self.state != State::Disabled && !self.is_clone()
     }
 
@@ -77,15 +76,6 @@ impl Session {
         self.builtin()
             .enable_concurrent_session_events
             .unwrap_or_default()
-    }
-}
-
-impl Sessions {
-    /// A session's state changed: the sessions that record such changes are told.
-    pub(crate) fn tell_of(&mut self, change: &Change) {
-        for other in self.iter_mut().filter(|other| other.listens_to(change.session)) {
-            other.notes.other_sessions.push(change.clone());
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::ids::{BufferId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::ordered::OrderedMap;
+use crate::session::concurrent::Change;
 use crate::session::{Census, Session, State};
 use crate::trace_buffer::TraceBuffer;
 
@@ -110,6 +111,13 @@ impl Sessions {
             instance.is_some_and(|instance| instance.producer == producer)
         };
         Some(sessions.find(of_producer)?.id)
+    }
+
+    /// A session's state changed: the sessions that record such changes are told.
+    pub(crate) fn tell_of(&mut self, change: &Change) {
+        for other in self.iter_mut().filter(|other| other.listens_to(change.session)) {
+            other.notes.other_sessions.push(change.clone());
+        }
     }
 
     pub(crate) fn has_buffer(&self, id: BufferId) -> bool {

@@ -3,32 +3,12 @@
 //! First the producers of each group of buffers are flushed. If the original streams into a file, that file is then copied, and the buffers are
 //! written behind it.
 
-use ferretto_proto::messages::trace_config::BufferConfig;
-
-use super::{CloneRequest, ClonedContent};
 use crate::clock::Now;
+use crate::clone::{CloneRequest, ClonedContent};
 use crate::ids::{ConsumerId, SessionId};
 use crate::output::FlushOutcome;
 use crate::session::{BatchEnd, FileSink};
 use crate::trace_buffer::TraceBuffer;
-
-/// Buffers that are flushed and copied together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BufferGroup {
-    /// Those of which the clone gets copies.
-    Copied,
-    /// Those with `transfer_on_clone`.
-    Transferred,
-}
-
-impl BufferGroup {
-    pub(super) fn of(config: &BufferConfig) -> BufferGroup {
-        match config.transfer_on_clone {
-            Some(true) => BufferGroup::Transferred,
-            _ => BufferGroup::Copied,
-        }
-    }
-}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -131,8 +111,8 @@ impl PendingClone {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{CloneFile, CloneFilter, ClonePurpose, Original};
     use super::*;
+    use crate::clone::{CloneFile, CloneFilter, ClonePurpose, Original};
     use crate::session::AfterWrite;
 
     const ORIGINAL: SessionId = SessionId(1);

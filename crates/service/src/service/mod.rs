@@ -7,22 +7,38 @@
 //! [`Service::on_session`] hands an input to its session. A session reaches no other session. It leaves an [`Effect`] instead, which the service
 //! handles before it returns.
 
-use crate::admission::GuardedStarts;
+mod admission;
+mod boost;
+mod clone;
+mod commit;
+mod consumer;
+mod discarded;
+pub(crate) mod enable;
+mod ending;
+mod machines;
+mod producer;
+pub(crate) mod query;
+mod readback;
+mod rescue;
+mod sessions;
+mod triggers;
+
+use self::clone::PendingClone;
 use crate::boost::PriorityBoost;
 use crate::clock::Clock;
 use crate::clock::Now;
-use crate::clone::PendingClone;
-use crate::common::{Common, Effect};
-use crate::consumer::Consumer;
 use crate::effort::ProcessorClock;
 use crate::identity::Identity;
 use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
-use crate::machines::Machines;
 use crate::ordered::OrderedMap;
 use crate::output::{LogLevel, Output};
-use crate::readback::Readout;
+use crate::service::admission::GuardedStarts;
+use crate::service::consumer::Consumer;
+use crate::service::sessions::Sessions;
+use crate::session::common::{Common, Effect};
+use crate::session::machines::Machines;
+use crate::session::readout::Readout;
 use crate::session::{Session, State};
-use crate::sessions::Sessions;
 use crate::trace_buffer::TraceBuffer;
 
 /// The tracing service.
@@ -35,12 +51,12 @@ pub struct Service {
     /// Clones that are not complete yet, by the ids they will have as sessions.
     pub(crate) clones: OrderedMap<SessionId, PendingClone>,
     pub(crate) machines: Machines,
-    pub(crate) triggers: crate::triggers::Registry,
+    pub(crate) triggers: triggers::Registry,
     pub(crate) guarded_starts: GuardedStarts,
     /// What the driver was last asked to run the service at.
     pub(crate) boost: Option<PriorityBoost>,
     /// Reused by commits.
-    pub(crate) moves: crate::commit::Moves,
+    pub(crate) moves: commit::Moves,
     /// Reused by read-backs.
     pub(crate) readout: Readout,
 }
@@ -55,10 +71,10 @@ impl Service {
             last_consumer: ConsumerId(0),
             clones: OrderedMap::new(),
             machines: Machines::default(),
-            triggers: crate::triggers::Registry::default(),
+            triggers: triggers::Registry::default(),
             guarded_starts: GuardedStarts::default(),
             boost: None,
-            moves: crate::commit::Moves::default(),
+            moves: commit::Moves::default(),
             readout: Readout::default(),
         }
     }

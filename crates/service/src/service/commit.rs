@@ -12,11 +12,11 @@ use ferretto_smb::ChunkHeader;
 use ferretto_wire::{Field, Reader};
 
 use crate::clock::Now;
-use crate::discarded::Discarded;
 use crate::ids::{BufferId, ChunkId, FlushRequestId, ProducerId};
 use crate::limits;
 use crate::producers::{MemorySharing, Placed, writer_id};
 use crate::service::Service;
+use crate::service::discarded::Discarded;
 use crate::trace_buffer::{ChunkState, MorePatches, Patch};
 
 /// Chunks for which there is room from one request to the next.

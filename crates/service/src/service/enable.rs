@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
 
-use crate::admission;
+use super::{Service, admission};
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::compression;
-use crate::config;
 use crate::ids::{ConsumerId, SessionId};
 use crate::output::LogLevel;
-use crate::service::Service;
+use crate::session::config::{self, OutputFile};
 use crate::session::{Beginning, Session, State};
 use crate::triggers::{TriggerConfig, Triggers};
 use crate::wanted::Wanted;
@@ -26,19 +25,6 @@ pub struct ConfigInput {
     pub config: TraceConfig,
     /// The bytes it was decoded from.
     pub bytes: Arc<[u8]>,
-}
-
-/// What the driver has for a config with `write_into_file`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OutputFile {
-    /// The consumer passed no descriptor.
-    None,
-    /// The consumer passed a descriptor.
-    Passed,
-    /// The driver made the file that `output_path` names.
-    Created,
-    /// The driver could not make it, or cannot write into it, for this reason.
-    Unusable(String),
 }
 
 impl Service {

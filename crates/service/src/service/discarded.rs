@@ -8,7 +8,7 @@ use crate::ids::{BufferId, ProducerId};
 use crate::ordered::OrderedMap;
 use crate::producers::Producer;
 use crate::service::Service;
-use crate::sessions::Sessions;
+use crate::service::sessions::Sessions;
 
 /// The chunks and patches that one producer sent in vain.
 #[derive(Debug, Default)]
