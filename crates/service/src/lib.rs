@@ -11,6 +11,9 @@ mod clone;
 pub mod compression;
 mod effort;
 mod expression;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz_input;
 mod identity;
 mod ids;
 pub mod ledger;

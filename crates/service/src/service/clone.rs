@@ -308,6 +308,8 @@ impl Service {
     ) -> Result<Option<Cloned>, String> {
         let (consumer, uid) = (pending.consumer, pending.uid);
         self.check_free_of_sessions(consumer)?;
+        // Nobody writes into them, but their ids are taken, as upstream's are.
+        let buffer_ids = self.sessions.allocate_buffer_ids(pending.snapshots.len())?;
         let content = pending.content;
         let original = self.sessions.get(pending.original);
         if content == ClonedContent::File && !original.is_some_and(Session::streams_into_file) {
@@ -339,7 +341,7 @@ impl Service {
             wanted: Wanted::default(),
             // The lower half is what ties a trace to the subscription that led to it.
             uuid: pending.uuid & !LOWER_HALF | original.uuid & LOWER_HALF,
-            buffer_ids: Vec::new(),
+            buffer_ids,
             buffers,
             flush_strategy: FlushStrategy::Never,
             file: (content == ClonedContent::File).then(FileSink::of_clone),

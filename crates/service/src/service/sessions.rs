@@ -12,11 +12,9 @@ use crate::trace_buffer::TraceBuffer;
 #[derive(Default)]
 pub(crate) struct Sessions {
     by_id: OrderedMap<SessionId, Session>,
-    /// The session that each buffer belongs to, and its index there. Nobody writes into clones, so theirs have no ids.
+    /// The session that each buffer belongs to, and its index there.
     buffers: OrderedMap<BufferId, (SessionId, usize)>,
     buffer_ids: BufferIds,
-    /// Buffers of all sessions, those of clones too.
-    buffer_count: usize,
     last: SessionId,
 }
 
@@ -36,13 +34,11 @@ impl Sessions {
         for (index, buffer) in session.buffer_ids.iter().enumerate() {
             self.buffers.insert(*buffer, (session.id, index));
         }
-        self.buffer_count += session.buffers.len();
         self.by_id.insert(session.id, session);
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
         let removed = self.by_id.remove(&id)?;
-        self.buffer_count -= removed.buffers.len();
         for buffer in &removed.buffer_ids {
             self.buffers.remove(buffer);
         }
@@ -138,7 +134,7 @@ impl Sessions {
     pub(crate) fn census(&self) -> Census {
         Census {
             sessions: self.len(),
-            buffers: self.buffer_count,
+            buffers: self.buffers.len(),
         }
     }
 

@@ -46,9 +46,7 @@ impl Session {
         now: &Now,
     ) {
         let members = self.buffers_of(group).into_iter();
-        // A clone's buffers have no ids, because producers do not write into them.
-        let ids = members.filter_map(|index| self.buffer_ids.get(index));
-        let members: OrderedSet<BufferId> = ids.copied().collect();
+        let members: OrderedSet<BufferId> = members.map(|index| self.buffer_ids[index]).collect();
         let purpose = FlushPurpose::Clone { clone, group };
         let timeout = self.flush_timeout();
         self.flush_instances(timeout, purpose, flags, common, now, |instance| {

@@ -110,7 +110,7 @@ pub(crate) struct Session {
     /// Nobody wants it any more: it goes as soon as its file is complete.
     pub(crate) is_freed: bool,
 
-    /// The ids by which producers know its buffers, in the order of the config. A clone's buffers have none.
+    /// The ids by which producers know its buffers, in the order of the config.
     pub(crate) buffer_ids: Vec<BufferId>,
     /// In the order of the config.
     pub(crate) buffers: Vec<TraceBuffer>,

@@ -4,9 +4,7 @@
 
 use super::*;
 
-mod input;
-
-pub use input::Input;
+use crate::fuzz_input::Input;
 
 /// Interprets `data` as operations on a small buffer.
 ///
