@@ -191,4 +191,19 @@ mod tests {
             ["Observed", "FlushDone", "FileDue", "Observed"]
         );
     }
+
+    #[test]
+    fn each_consumer_hears_of_the_kinds_of_events_that_it_observes() {
+        let mut outbox = Outbox::default();
+        let kinds = [Type::TYPE_ALL_DATA_SOURCES_STARTED, Type::TYPE_CLONE_TRIGGER_HIT];
+        for (id, kind) in (1..).zip(kinds) {
+            outbox.consumer_connected(ConsumerId(id));
+            outbox.observe(ConsumerId(id), kind as u32);
+        }
+        for kind in kinds {
+            let told = [1, 2].map(|id| outbox.events_for(ConsumerId(id), kind).is_some());
+            assert_eq!(told, kinds.map(|observed| observed == kind));
+        }
+        assert_eq!(names(&mut outbox), ["Observed", "Observed"]);
+    }
 }

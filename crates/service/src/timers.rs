@@ -153,4 +153,21 @@ mod tests {
         assert_eq!(timers.pop_due(&at(9, 99)), None);
         assert_eq!(timers.pop_due(&at(10, 99)), Some((awake, Timer::Duration)));
     }
+
+    #[test]
+    fn what_a_session_waits_for_is_swept_out_of_both_clocks() {
+        let mut timers = Timers::default();
+        let (a, b, c) = (SessionId(1), SessionId(2), SessionId(3));
+        for session in [a, b, c] {
+            for clock in [Clock::Monotonic, Clock::Boot] {
+                timers.set_on(clock, session, 10, Timer::Duration);
+                timers.set_on(clock, session, 20, Timer::Snapshot);
+            }
+        }
+        timers.forget(a, Timer::Duration);
+        timers.forget_session(b);
+        let left = std::iter::from_fn(|| timers.pop_due(&at(30, 30)));
+        let of_each_clock = [(c, Timer::Duration), (a, Timer::Snapshot), (c, Timer::Snapshot)];
+        assert!(left.eq(of_each_clock.repeat(2)));
+    }
 }

@@ -118,4 +118,24 @@ mod tests {
         service.disconnect_relay(relay);
         assert!(service.machines.relays.is_empty());
     }
+
+    #[test]
+    fn what_a_relay_said_is_forgotten_with_the_last_session_that_is_to_be_told() {
+        let mut service = Service::new(crate::Identity::default());
+        let now = Now::default();
+        let consumer = service.connect_consumer(1);
+        let config = ferretto_proto::messages::TraceConfig::default();
+        let bytes = Vec::new().into();
+        let input = crate::ConfigInput { config, bytes };
+        let file = crate::OutputFile::None;
+        service.enable_tracing(consumer, input, &file, 1, &now).unwrap();
+        let relay = service.connect_relay(MachineId(7)).expect("room");
+        for _ in 0..2 {
+            service.sync_clocks(relay, vec![(6, 1)], &now).expect("few");
+        }
+        service.disconnect_relay(relay);
+        assert_eq!(service.machines.relays.len(), 1);
+        service.disconnect_consumer(consumer, &now);
+        assert!(service.machines.relays.is_empty());
+    }
 }

@@ -262,5 +262,6 @@ mod tests {
         // Ids of buffers are used again, so a producer that may still write into this one could write into another session's.
         service.disconnect_consumer(consumer, &now);
         assert_eq!(kept(&service), (0, 0));
+        assert_eq!(service.sessions.census().buffers, 0);
     }
 }

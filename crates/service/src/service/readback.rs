@@ -117,3 +117,30 @@ impl Service {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferretto_proto::messages::{TraceConfig, trace_config::CompressionType};
+
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_compressor_is_given_back_once_all_is_read() {
+        let mut service = Service::new(crate::Identity::default());
+        let now = Now::default();
+        let consumer = service.connect_consumer(1);
+        let config = TraceConfig {
+            compression_type: Some(CompressionType::COMPRESSION_TYPE_DEFLATE),
+            ..Default::default()
+        };
+        let bytes = Vec::new().into();
+        let input = crate::ConfigInput { config, bytes };
+        let file = crate::OutputFile::None;
+        let session = service.enable_tracing(consumer, input, &file, 1, &now).unwrap();
+        assert_eq!(
+            service.read_buffers(consumer, 1, &now).unwrap().packets().count(),
+            1
+        );
+        assert!(service.sessions.get(session).unwrap().compressor.is_none());
+    }
+}

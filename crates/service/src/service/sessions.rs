@@ -194,7 +194,8 @@ mod tests {
     #[test]
     fn ids_of_buffers_go_round_those_that_are_in_use() {
         let mut sessions = Sessions::default();
-        assert!(!sessions.had_buffer(BufferId(5)));
+        assert_eq!(sessions.allocate_buffer_ids(1), Ok(vec![BufferId(1)]));
+        assert!(sessions.had_buffer(BufferId(1)) && !sessions.had_buffer(BufferId(2)));
         sessions.buffers.insert(BufferId(5), (SessionId(1), 0));
         for _ in 0..3 * usize::from(u16::MAX) / 1000 {
             let ids = sessions.allocate_buffer_ids(1000).expect("enough are free");

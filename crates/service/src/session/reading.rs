@@ -205,3 +205,36 @@ fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
         ..Default::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferretto_proto::messages::TraceConfig;
+
+    use crate::clock::Now;
+    use crate::ids::{ProducerId, WriterId};
+    use crate::service::Service;
+
+    #[test]
+    fn the_ids_of_many_writers_that_are_gone_are_forgotten_once_all_is_read() {
+        let mut service = Service::new(crate::Identity::default());
+        let now = Now::default();
+        let consumer = service.connect_consumer(1);
+        let config = TraceConfig::default();
+        let bytes = Vec::new().into();
+        let input = crate::ConfigInput { config, bytes };
+        let file = crate::OutputFile::None;
+        let session = service.enable_tracing(consumer, input, &file, 1, &now).unwrap();
+        let writer = |producer| (ProducerId(producer), WriterId(1));
+        let id_of = |service: &mut Service, (producer, writer)| {
+            let session = service.sessions.get_mut(session).unwrap();
+            session.sequence_ids.of(producer, writer)
+        };
+        let first = id_of(&mut service, writer(1));
+        for producer in 2..=1 << 16 {
+            id_of(&mut service, writer(producer));
+        }
+        assert_eq!(id_of(&mut service, writer(1)), first);
+        service.read_buffers(consumer, usize::MAX, &now).unwrap();
+        assert!(id_of(&mut service, writer(1)) > 1 << 16);
+    }
+}
