@@ -1,5 +1,6 @@
 //! Limits of the service, each at its value and past it. Those of configs that are simply refused are in `refusals`,
-//! those of guardrails and boosts in `configs`, those of events in `events`.
+//! those of guardrails and boosts in `admission`, those of events in `events`, those
+//! of all clients of a user in `budgets`.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
@@ -231,6 +232,64 @@ fn so_many_clock_snapshots_wait_for_a_read_back() {
     assert_eq!(snapshots(most - 1), most - 1);
     assert_eq!(snapshots(most), most);
     assert_eq!(snapshots(most + 5), most);
+}
+
+#[test]
+fn clocks_are_read_every_ten_seconds_unless_the_config_says() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&[]));
+    world.read(consumer);
+    let seconds = 50;
+    for _ in 0..seconds {
+        // Snapshots that tell nothing new would be left out.
+        world.now.realtime += 1_000_000_000;
+        world.advance(1000);
+    }
+    let packets = world.read(consumer);
+    let of_clocks = packets
+        .iter()
+        .filter(|packet| matches!(packet.data, Some(Data::ClockSnapshot(_))));
+    let interval = limits::DEFAULT_SNAPSHOT_INTERVAL.as_secs();
+    assert_eq!((of_clocks.count() as u64, interval), (seconds / interval, 10));
+}
+
+#[test]
+fn the_statistics_of_a_session_tell_of_so_many_writers() {
+    const WRITERS_PER_PRODUCER: u16 = 0x7fff;
+    let mut world = World::new();
+    let consumer = world.consumer();
+    let mut large = config(&["d"]);
+    large.buffers[0].size_kb = Some(8 * 1024);
+    world.enable(consumer, &large);
+    let told = |world: &mut World| world.service.trace_stats(consumer).unwrap().writer_stats.len();
+    // One packet of no bytes, which is sent along.
+    let chunk = |writer: u16| {
+        let header = [&[0; 4][..], &writer.to_le_bytes(), &[1, 0], &[0]].concat();
+        commit_data_request::ChunksToMove {
+            target_buffer: Some(1),
+            data: Some(header),
+            ..Default::default()
+        }
+    };
+    let all = CommitDataRequest {
+        chunks_to_move: (1..=WRITERS_PER_PRODUCER).map(chunk).collect(),
+        ..Default::default()
+    };
+    let mut expected = Vec::new();
+    let mut seen = Vec::new();
+    for count in 1..=3 {
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        assert_eq!(world.target(producer), 1);
+        let now = world.now;
+        world.service.commit(producer, &all, &now);
+        world.run();
+        seen.push(told(&mut world));
+        expected.push((count * usize::from(WRITERS_PER_PRODUCER)).min(limits::MAX_WRITERS_IN_STATS));
+    }
+    assert_eq!(seen, expected);
+    assert_eq!(seen[2], limits::MAX_WRITERS_IN_STATS);
 }
 
 #[test]
