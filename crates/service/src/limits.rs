@@ -271,7 +271,8 @@ pub const MAX_GONE_PER_OWNER: usize = 64;
 ///
 /// Met by `of_flushes_that_were_slow_some_are_kept_and_of_names_the_beginning`.
 pub const MAX_SLOW_FLUSHES: usize = 16;
-/// Writers of which the statistics of a session tell, in all of its buffers: they are one packet, made at once. Upstream: no limit.
+/// Writers of which the statistics of a session tell, in all of its buffers: they are one packet, made at once. No buffer counts more.
+/// Upstream: no limit.
 ///
 /// Met by `the_statistics_of_a_session_tell_of_so_many_writers`.
 pub const MAX_WRITERS_IN_STATS: usize = 1 << 16;
@@ -516,7 +517,8 @@ pub const MAX_PROTOVM_WORK_AT_ONCE: u64 = 1 << 25;
 ///
 /// Met by `however_many_descriptors_there_are_connections_are_bounded`.
 pub const MAX_CONNECTIONS: usize = 16 * 1024;
-/// Connections at once of one user, and never more than half of all: one user cannot keep the others out. Upstream: no limit.
+/// Connections at once of one user, half of all, and never more than half of what the process may have: one user cannot keep the
+/// others out. Upstream: no limit.
 ///
 /// Met by `however_many_descriptors_there_are_connections_are_bounded`.
 pub const MAX_CONNECTIONS_PER_UID: usize = 8 * 1024;

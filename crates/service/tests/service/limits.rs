@@ -66,6 +66,8 @@ fn shared_memory_is_granted_up_to_its_limits() {
         default
     );
     assert_eq!(shared_memory((18 * KB, 0), (0, 0)), default);
+    let smallest = (512 * KB, limits::MIN_SMB_PAGE_SIZE);
+    assert_eq!(shared_memory(smallest, (0, 0)), smallest);
 }
 
 #[test]
@@ -259,37 +261,37 @@ fn the_statistics_of_a_session_tell_of_so_many_writers() {
     const WRITERS_PER_PRODUCER: u16 = 0x7fff;
     let mut world = World::new();
     let consumer = world.consumer();
-    let mut large = config(&["d"]);
-    large.buffers[0].size_kb = Some(8 * 1024);
-    world.enable(consumer, &large);
+    // One buffer alone counts no more of them.
+    let mut two = config(&["first", "second"]);
+    two.buffers[0].size_kb = Some(4 * 1024);
+    two.buffers.push(two.buffers[0].clone());
+    two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
+    world.enable(consumer, &two);
     let told = |world: &mut World| world.service.trace_stats(consumer).unwrap().writer_stats.len();
-    // One packet of no bytes, which is sent along.
-    let chunk = |writer: u16| {
-        let header = [&[0; 4][..], &writer.to_le_bytes(), &[1, 0], &[0]].concat();
-        commit_data_request::ChunksToMove {
-            target_buffer: Some(1),
-            data: Some(header),
+    // Each has a packet of no bytes, which is sent along.
+    let all = |target: u16| {
+        let chunk = |writer: u16| commit_data_request::ChunksToMove {
+            target_buffer: Some(target.into()),
+            data: Some([&[0; 4][..], &writer.to_le_bytes(), &[1, 0, 0]].concat()),
+            ..Default::default()
+        };
+        CommitDataRequest {
+            chunks_to_move: (1..=WRITERS_PER_PRODUCER).map(chunk).collect(),
             ..Default::default()
         }
     };
-    let all = CommitDataRequest {
-        chunks_to_move: (1..=WRITERS_PER_PRODUCER).map(chunk).collect(),
-        ..Default::default()
-    };
-    let mut expected = Vec::new();
-    let mut seen = Vec::new();
-    for count in 1..=3 {
+    let mut join = |source: &str| {
         let producer = world.producer("p");
-        world.offer(producer, "d");
-        assert_eq!(world.target(producer), 1);
+        world.offer(producer, source);
+        let request = all(world.target(producer));
         let now = world.now;
-        world.service.commit(producer, &all, &now);
+        world.service.commit(producer, &request, &now);
         world.run();
-        seen.push(told(&mut world));
-        expected.push((count * usize::from(WRITERS_PER_PRODUCER)).min(limits::MAX_WRITERS_IN_STATS));
-    }
-    assert_eq!(seen, expected);
-    assert_eq!(seen[2], limits::MAX_WRITERS_IN_STATS);
+        told(&mut world)
+    };
+    let each = usize::from(WRITERS_PER_PRODUCER);
+    assert_eq!(["first", "first"].map(&mut join), [each, 2 * each]);
+    assert_eq!(join("second"), limits::MAX_WRITERS_IN_STATS);
 }
 
 #[test]
