@@ -116,6 +116,17 @@ mod tests {
     }
 
     #[test]
+    fn however_many_descriptors_there_are_connections_are_bounded() {
+        let mut admission = Admission::for_descriptors(usize::MAX);
+        for uid in [1, 2] {
+            let taken = (0..).take_while(|_| admission.enter(uid).is_ok()).count();
+            assert_eq!(taken, limits::MAX_CONNECTIONS_PER_UID);
+        }
+        assert_eq!(admission.connected.total(), limits::MAX_CONNECTIONS);
+        assert!(admission.is_full());
+    }
+
+    #[test]
     fn the_log_is_told_once_until_half_of_the_connections_are_gone() {
         let mut admission = Admission::for_descriptors(256);
         while admission.enter(7).is_ok() {}

@@ -13,7 +13,10 @@ use ferretto_service::{
     Machine, MachineId, MemorySharing, Original, OtherMachine, ProducerCommand, ProducerId, Scraping,
     SmbOrigin, StateScope, SystemFacts, limits,
 };
-use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
+use ferretto_smb::{
+    ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
+    WriterId,
+};
 
 use crate::scraping::scraped;
 use crate::world::{World, config, packet, slow_clock, texts};
@@ -351,6 +354,56 @@ fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
     assert_eq!(written(&mut world), 3 * limits::MAX_SMB_SIZE / PAGE + 10);
 }
 
+#[test]
+fn a_flush_looks_at_so_many_pages_of_a_user() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    // The memory of all, or it would be a gigabyte. Its pages are full of what a writer left whom nobody has registered: there is
+    // nothing to be taken.
+    let page_size = PageSize::new(limits::MIN_SMB_PAGE_SIZE).unwrap();
+    let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
+    let writes = Arc::new(ProducerSmb::new(memory.clone(), page_size).unwrap());
+    let of_stranger = |chunk| NewChunk {
+        writer: WriterId(2),
+        chunk: ChunkId(chunk),
+        first: FirstPacket::Whole,
+    };
+    let pages = (0..).map_while(|chunk| writes.take_chunk(PageLayout::Div1, of_stranger(chunk)));
+    let pages = pages.map(WriteChunk::complete).count();
+    assert_eq!(pages, limits::MAX_SMB_SIZE / limits::MIN_SMB_PAGE_SIZE);
+    let join = |world: &mut World, uid: u32| {
+        let producer = world.producer_of(uid, "p", Scraping::Enabled);
+        world.offer(producer, "d");
+        let target = world.target(producer);
+        world.service.register_trace_writer(producer, 1, target.into());
+        let smb = ServiceSmb::new(memory.clone(), page_size).unwrap();
+        world
+            .service
+            .attach_shared_memory(producer, smb, SmbOrigin::Service);
+        producer
+    };
+    let mut producers: Vec<ProducerId> = (0..limits::MAX_PAGES_SCRAPED_PER_UID / pages)
+        .map(|_| join(&mut world, 7))
+        .collect();
+    producers.push(join(&mut world, 8));
+    let told = |world: &mut World, producers: &[ProducerId]| {
+        let now = world.now;
+        world.service.flush(consumer, 1, 0, 0, &now);
+        world.run();
+        for producer in producers {
+            world.acknowledge_flushes(*producer);
+        }
+        let lines = world.log.iter();
+        lines
+            .filter(|line| line.contains("uid 7") && line.contains("filled more than"))
+            .count()
+    };
+    assert_eq!(told(&mut world, &producers), 0);
+    producers.push(join(&mut world, 7));
+    assert_eq!(told(&mut world, &producers), 1);
+}
+
 fn cloning(id: u64) -> CloneRequest {
     CloneRequest {
         original: Original::Id(id),
@@ -403,6 +456,9 @@ fn the_clones_of_one_user_leave_memory_for_those_of_others() {
         (10, 3),
         "each takes a little more than 3000 bytes"
     );
+    // A machine that does not say how much it has has little.
+    assert_eq!(limits::clone_memory(None), limits::DEFAULT_CLONE_MEMORY);
+    assert_eq!(limits::DEFAULT_CLONE_MEMORY, 1 << 30);
 }
 
 #[test]
