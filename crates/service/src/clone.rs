@@ -55,7 +55,7 @@ pub enum CloneFilter {
 pub enum CloneFile {
     /// There was none.
     None,
-    /// The driver has it. [`Output::CopyFile`] and later outputs say what to write into it.
+    /// The driver has it. [`Output::CopyFile`](crate::Output::CopyFile) and later outputs say what to write into it.
     Passed,
     /// The driver cannot write into it, for this reason.
     Unusable(String),

@@ -241,7 +241,7 @@ pub struct ReadBatch<'a> {
     /// Whether there is more to read.
     pub has_more: bool,
     /// The session, if its packets were filtered: how long that took is to be reported with
-    /// [`Service::filtering_took`].
+    /// [`Service::filtering_took`](crate::Service::filtering_took).
     pub filtered: Option<SessionId>,
     /// To be compressed like this on its way into the file, with [`Compressor::compress_into`]; otherwise it goes there as
     /// it is.
