@@ -7,7 +7,7 @@ use ferretto_ipc::frame::{FrameDecoder, HEADER, MAX_FRAME};
 use ferretto_ipc::outgoing::OutgoingQueue;
 use ferretto_wire::Reader;
 
-pub use ferretto_service::trace_buffer::fuzz::Input;
+pub use ferretto_service::fuzz_input::Input;
 
 /// A stream of bytes and how it arrives: a count of sizes (three bits), the sizes less one, then the stream. The sizes
 /// are used in turn; without any it arrives in one piece.

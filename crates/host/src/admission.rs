@@ -1,8 +1,8 @@
 //! How many clients the host takes, in all and of each user.
 //!
-//! Called by the host for every connection that begins or ends. What runs out first are descriptors: every connection costs
-//! one, and may come to cost some more. So there are never more connections than there are descriptors for, with some left for
-//! trace files, for the memory of producers and for whatever else the host opens; and no user has more than a part of them.
+//! The host calls this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost
+//! more. So the number of connections is bounded by the number of descriptors, less some for trace files, for the memory of producers and for
+//! whatever else the host opens. One user gets at most a part of them.
 
 use ferretto_service::ledger::Ledger;
 use ferretto_service::limits;
@@ -113,6 +113,17 @@ mod tests {
         assert!(admission.is_full());
         let descriptors = (taken + others) * limits::DESCRIPTORS_PER_CONNECTION;
         assert!(descriptors + limits::RESERVED_DESCRIPTORS <= 1024);
+    }
+
+    #[test]
+    fn however_many_descriptors_there_are_connections_are_bounded() {
+        let mut admission = Admission::for_descriptors(usize::MAX);
+        for uid in [1, 2] {
+            let taken = (0..).take_while(|_| admission.enter(uid).is_ok()).count();
+            assert_eq!(taken, limits::MAX_CONNECTIONS_PER_UID);
+        }
+        assert_eq!(admission.connected.total(), limits::MAX_CONNECTIONS);
+        assert!(admission.is_full());
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Answers whose size others decide, made to fit the frames that clients accept.
+//! Makes answers fit the frames that clients accept, where others determine the size of the answer.
 //!
-//! Called where such an answer becomes replies. What can be split is split; what cannot is shortened, least important first.
-//! `QueryServiceState` and `ReadBuffers` are split where they are made.
+//! The ports call this when such an answer becomes replies. An answer is split if it can be split, and shortened otherwise, least important
+//! parts first. `QueryServiceState` and `ReadBuffers` are split where they are made.
 
 use ferretto_ipc::frame::MAX_PAYLOAD;
 use ferretto_proto::messages::observable_events::DataSourceInstanceStateChange;

@@ -1,4 +1,4 @@
-//! One accepted connection: its socket, its end of the protocol, and what it is to the service.
+//! One accepted connection: its socket, its end of the protocol, and its role for the service.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! Trace files that sessions stream into (`write_into_file`), each with a thread that compresses and writes.
 //!
-//! A disk that is slow, a pipe whose reader is, or a config that wants the trace as small as can be holds up its own
-//! session and nobody else's. The event loop hands over one batch at a time and gets it back, with what became of it,
-//! when it is written; so a file costs the memory of one batch and what it is compressed to, however slow it is, and
-//! nothing when all that was due is written.
+//! A slow disk, a pipe with a slow reader, or a config that asks for strong compression holds up its own session and no other. The event loop
+//! hands over one batch at a time, and gets it back with the result once it is written. So a file costs the memory of one batch and of its
+//! compressed form, however slow the file is, and nothing when no data is due.
 
 use std::fs::File;
 use std::io;

@@ -1,8 +1,8 @@
-//! The host: sockets, files and clocks around one [`Service`]. Called by programs, in their loops.
+//! The host: sockets, files and clocks around one [`Service`]. Programs call it in their loops.
 //!
-//! A turn reads from each connection that has something to say, within that connection's budget, then carries out
-//! what the service wants done, then moves trace data towards consumers and files as far as they take it. Nothing here waits for a peer,
-//! and when there is no time for all of them, they take turns ([`crate::turns`]).
+//! A turn reads from each connection that has sent something, within that connection's budget. Then it carries out the service's outputs, and
+//! moves trace data to consumers and files as far as they take it. Nothing here waits for a peer. When time is short, connections take turns
+//! ([`crate::turns`]).
 
 mod settling;
 

@@ -1,7 +1,7 @@
-//! Who a service is, and what it knows of the machine: what the `SystemInfo` packet says of it.
+//! The identity of a service and the facts about its machine, for the `SystemInfo` packet.
 //!
-//! Called by programs, for [`Host::new`](crate::Host::new). Straight from the C library: the crate for system calls has all of this as well,
-//! and takes twice as long to compile with it.
+//! Programs call this for [`Host::new`](crate::Host::new). It asks the C library directly: the crate for system calls offers all of this too, but
+//! takes twice as long to compile with it.
 #![allow(unsafe_code)]
 
 use ferretto_service::{Identity, MachineId, SystemFacts};

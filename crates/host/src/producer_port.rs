@@ -1,5 +1,5 @@
-//! The producer port: turns calls of producers into inputs of the service, and its commands into replies of their
-//! `GetAsyncCommand` call, which stays open for that.
+//! The producer port: turns calls of producers into inputs of the service, and its commands into replies of their `GetAsyncCommand` call,
+//! which stays open for that.
 
 use std::borrow::Cow;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! What a host asks of the program that it runs in. Implemented by the daemon and by the SDK.
+//! The interface between a host and the program that it runs in. The daemon and the SDK implement it.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Random numbers, for the ports: ids of traces, and whether a trigger that fires at random does.
+//! Random numbers for the ports: ids of traces, and the draw for triggers that fire at random.
 
 use ferretto_ipc::time::{self, Clock};
 use rustix::rand::{GetRandomFlags, getrandom};

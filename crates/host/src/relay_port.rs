@@ -1,8 +1,7 @@
-//! The relay port: turns calls of relays of other machines into inputs of the service; and who the peers are that come through
-//! them.
+//! The relay port: turns calls of relays of other machines into inputs of the service, and knows the peers that come through a relay.
 //!
-//! Called by the host for connections of sockets that relays may use. A relay calls here for itself, once or several times. The
-//! producers that it forwards use the producer port like all others, but for what it declares of them before.
+//! The host calls this for connections of sockets that relays may use. A relay calls here for itself, once or several times. The producers that it
+//! forwards use the producer port like all others, after the relay has declared them.
 
 use ferretto_ipc::Stream;
 use ferretto_ipc::host::{PeerIdentity, Reply, Request};

@@ -1,9 +1,8 @@
 //! Texts that are not UTF-8, in what producers say of themselves.
 //!
-//! The protocol's schema calls them strings, upstream's C++ never looks: the name of a process, which a producer may give for its
-//! own, is any bytes to the kernel. Our messages take UTF-8 only, and so do the consumers that get these texts passed on. So the
-//! producer port, when a request does not decode, has [`decode`] try once more: what is not UTF-8 in the texts
-//! is replaced as a terminal would show it. Other damage stays.
+//! The protocol's schema calls them strings, but upstream's C++ never checks. The kernel allows any bytes in the name of a process, and a producer may
+//! pass that name on. Our messages take only UTF-8, and so do the consumers that receive these texts. So when a request does not decode, the producer
+//! port has [`decode`] try once more, with the invalid bytes replaced as a terminal would show them. Other damage stays.
 
 use std::borrow::Cow;
 

@@ -1,9 +1,8 @@
-//! One trace file that a session streams into (`write_into_file`): opening it, and writing whole packets into whatever
-//! its descriptor leads to.
+//! One trace file that a session streams into (`write_into_file`): opening it, and writing whole packets into whatever its descriptor leads to.
 //!
-//! Used by the thread of the file (`files.rs`). A write into anything but a regular file may last for ever, for a pipe
-//! that nobody reads; it ends with an error when it is [cancelled](CancelWrites). What a full disk took of a packet is
-//! taken back, so that the file can be read up to there.
+//! The thread of the file uses this (`files.rs`). A write into anything but a regular file may last for ever, for example into a pipe without a
+//! reader. It ends with an error when it is [cancelled](CancelWrites). If a full disk took only a part of a packet, that part is removed, so that the
+//! file can be read to its end.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, PipeReader, PipeWriter, Seek, SeekFrom, Write};

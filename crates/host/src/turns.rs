@@ -1,9 +1,9 @@
-//! Whose turn it is when not all can be served at once: a user with a thousand connections is no more important than one with a single
-//! one, nor is a process.
+//! The order of connections when there is no time for all of them: a user with a thousand connections is no more important than a user with
+//! one, and the same holds for processes.
 //!
-//! Used by the host, for rounds that follow one which took too long: to serve connections, and to close them. The first connection of every user comes first, then the second of
-//! each, and so on; among those of one user likewise the processes take turns. Whoever was not served for longest comes first: among
-//! users, among the processes of one, and among the connections of one process.
+//! The host uses this for rounds after one that took too long, both to serve connections and to close them. The first connection of every user
+//! comes first, then the second of each, and so on. Among the connections of one user, the processes take turns in the same way. Within each
+//! level, the one that was not served for longest comes first.
 
 use std::collections::HashMap;
 use std::time::Duration;

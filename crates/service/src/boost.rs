@@ -1,16 +1,9 @@
-//! `priority_boost`: the service runs at a higher scheduling priority while sessions that ask for it are there.
-//!
-//! Several sessions may ask; the highest counts. The driver carries it out ([`Output::SetPriority`]) and says if it
-//! could not: then the session that asked ends, for the trace would not be what was wanted.
+//! `priority_boost`: the scheduling priorities that a config can ask for.
 
 use ferretto_proto::messages::PriorityBoostConfig;
 use ferretto_proto::messages::priority_boost_config::BoostPolicy;
 
-use crate::clock::Now;
-use crate::ids::SessionId;
 use crate::limits;
-use crate::output::Output;
-use crate::service::Service;
 
 /// A scheduling policy and priority; the order is by which outruns which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,48 +40,5 @@ impl PriorityBoost {
                 Err("priority_boost: set policy to POLICY_SCHED_OTHER or POLICY_SCHED_FIFO".into())
             }
         }
-    }
-}
-
-impl Service {
-    /// Has the driver run the service at the highest priority that any session asks for, if that is another than
-    /// before. `on_behalf_of` is the session that has just begun, if that is why.
-    pub(crate) fn adjust_boost(&mut self, on_behalf_of: Option<SessionId>) {
-        let highest = self.sessions.live().filter_map(|session| session.boost).max();
-        if highest != self.boost {
-            self.boost = highest;
-            self.common.outbox.push(Output::SetPriority {
-                boost: highest,
-                on_behalf_of,
-            });
-        }
-    }
-
-    /// What [`SetPriority`](Output::SetPriority) asked for could not be done, for this reason; the priority is what it was
-    /// before.
-    pub fn priority_not_set(
-        &mut self,
-        boost: Option<PriorityBoost>,
-        on_behalf_of: Option<SessionId>,
-        error: &str,
-        now: &Now,
-    ) {
-        let line = format!("cannot change the priority of the service: {error}");
-        self.common.outbox.warn(line.clone());
-        match on_behalf_of.and_then(|session| self.sessions.get_mut(session)) {
-            Some(session) => {
-                session.boost = None;
-                let id = session.id;
-                self.abort_session(id, line, now);
-            }
-            // It was in the shadow of a higher one so far. The session goes on without.
-            None => {
-                let others = self.sessions.iter_mut();
-                others
-                    .filter(|session| session.boost.is_some() && session.boost == boost)
-                    .for_each(|session| session.boost = None);
-            }
-        }
-        self.adjust_boost(None);
     }
 }

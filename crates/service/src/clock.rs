@@ -1,11 +1,9 @@
-//! The time as the service is told it.
+//! The time, as the driver tells it to the service.
 //!
-//! The service never reads a clock: whoever drives it (host, simulator) reads all of them once
-//! per turn and passes the reading along with each input. So a whole system replays from recorded inputs.
+//! The service never reads a clock. Its driver (host, simulator) reads all clocks once per turn and passes the reading along with each input.
+//! So recorded inputs replay a whole system.
 
 use std::time::Duration;
-
-use crate::timers::Clock;
 
 /// One reading of every clock that traces refer to, taken together, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +22,15 @@ pub struct Now {
     pub monotonic_raw: u64,
     /// The processor's time-stamp counter in ticks, where there is one. Not in nanoseconds: to clocks it seems to drift.
     pub tsc: Option<u64>,
+}
+
+/// The clocks that deadlines can be on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// Stands still while the machine sleeps.
+    Monotonic,
+    /// Goes on meanwhile.
+    Boot,
 }
 
 /// Numbers of `BuiltinClock` in the schema.

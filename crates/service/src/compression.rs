@@ -1,13 +1,12 @@
 //! Compression of packets on their way out of the service.
 //!
-//! The packets of a batch, framed as in a trace file, are compressed together and become the content of one packet
-//! (`compressed_packets`, `zstd_compressed_packets`); readers put the packets inside in its place. Each batch is
-//! compressed on its own, so a trace that is cut short can be read up to there.
+//! The packets of a batch, framed as in a trace file, are compressed together and become the content of one packet (`compressed_packets`,
+//! `zstd_compressed_packets`). Readers put the packets inside in its place. Each batch is compressed on its own, so a trace that was cut short
+//! can be read up to the cut.
 //!
-//! Which codec a session uses is settled by its config ([`Codec`]). What a consumer reads is compressed by the service
-//! itself, in batches that are small enough for its only thread ([`COMPRESSED_BATCH`](crate::limits::COMPRESSED_BATCH)). What goes into a file is
-//! compressed by whoever writes the file, with a [`Compressor`]: it has a thread for that, and there the batches are
-//! larger and every level may take its time.
+//! The config chooses the codec ([`Codec`]). The service itself compresses the packets that a consumer reads, in batches that are small enough
+//! for its only thread ([`COMPRESSED_BATCH`](crate::limits::COMPRESSED_BATCH)). The driver compresses the packets for a file with a
+//! [`Compressor`]: it has a thread for that, so its batches are larger and every level may take its time.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -59,7 +58,7 @@ impl Codec {
         }
     }
 
-    /// The field that holds what it made.
+    /// The field that holds the compressed packets.
     fn field(self) -> u32 {
         match self {
             Codec::Deflate => TracePacket::COMPRESSED_PACKETS,

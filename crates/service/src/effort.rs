@@ -1,10 +1,9 @@
-//! How much of the thread's time something has taken whose cost nobody can tell beforehand: matching regular expressions of configs on
-//! what producers wrote.
+//! The processor time of work whose cost nobody knows beforehand: matching regular expressions of configs against what producers wrote.
 //!
-//! Whoever does such work says so in units, each of which takes some picoseconds at worst ([`Effort::spend`]), and asks now and then
-//! whether it is enough ([`Effort::taken`]). The clock is an input, as all of them: the driver lends one of processor time
-//! ([`crate::Service::set_processor_clock`]), for on a busy machine other clocks go on while nothing is done. Without one, nothing takes
-//! any time.
+//! The code that does such work announces it in units, each of which takes some picoseconds at worst ([`Effort::spend`]), and asks from time to
+//! time how long the work has taken ([`Effort::taken`]). The driver lends a clock of processor time
+//! ([`crate::Service::set_processor_clock`]), because other clocks advance on a busy machine while the thread does nothing. Without a clock, work
+//! takes no time.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,14 +1,13 @@
-//! Regular expressions of configs: how long they may be, what they may take, and what is wrong with them in one line.
+//! Regular expressions of configs: their limits, their cost, and their errors as one line.
 //!
-//! Used by whatever compiles those (`wanted`, `triggers`, `trace_filter`); who asked for the expression says which it is. They
-//! take the crate `regex` (feature `regex`), which compiles for longer than all the rest of the service: without it a config with an
-//! expression is refused.
+//! `wanted`, `triggers` and `trace_filter` compile expressions with this module and add to an error which expression it is. The crate `regex`
+//! (feature `regex`) takes longer to compile than all the rest of the service. Without that feature, configs with expressions are refused.
 //!
-//! A config is judged in one go, and all clients wait. So every expression is compiled once, on bytes and with ASCII's classes, which
-//! takes a twentieth of the time that those of Unicode do; all of one kind share lengths and memory. Upstream's classes are
-//! ASCII's too, with `std::regex` as with RE2.
+//! All clients wait while a config is checked. So each expression is compiled once, on bytes and with the classes of ASCII, which takes a
+//! twentieth of the time that Unicode classes take. All expressions of one kind share a limit on length and memory. Upstream's classes are ASCII
+//! too, with `std::regex` and with RE2.
 //!
-//! Matching takes time linear in what is matched, times, at worst, the size of the automaton: what that comes to is bounded as well, see
+//! In the worst case, matching takes time proportional to the length of the text times the size of the automaton. That product is bounded too, see
 //! [`Expression::work`].
 
 #[cfg(not(feature = "regex"))]
@@ -25,7 +24,7 @@ use crate::effort::Effort;
 use crate::limits;
 use crate::ordered::OrderedMap;
 
-/// An expression, and what it costs to match.
+/// An expression, and the cost of matching it.
 #[derive(Debug)]
 pub(crate) struct Expression {
     pub(crate) regex: Regex,
@@ -213,8 +212,9 @@ mod tests {
     fn a_name_that_takes_too_long_is_not_matched() {
         let effort = Effort::default();
         let dear = build("(?:[ab]*a[ab]{4000})?.*", 1 << 20).unwrap();
-        assert!(dear.matches_name("abc", &effort));
-        assert!(!dear.matches_name(&"ab".repeat(2048), &effort));
+        let most = (limits::MAX_NAME_WORK / dear.weight) as usize;
+        assert!(dear.matches_name(&"x".repeat(most), &effort));
+        assert!(!dear.matches_name(&"x".repeat(most + 1), &effort));
         let cheap = build("(a|b)*", 1 << 20).unwrap();
         assert!(cheap.matches_name(&"ab".repeat(2048), &effort));
     }

@@ -1,6 +1,6 @@
-//! The numbers by which the service and its peers name things, each its own type so that a writer is
-//! never passed where a producer is meant. Used by every module of the crate; they carry no invariants
-//! beyond their width, which is the width of the field on the wire. Those that clients name too are `proto`'s and `smb`'s.
+//! The numbers by which the service and its peers name things. Each has its own type, so that a writer is never passed where a producer is
+//! meant. Every module of the crate uses them. They carry no invariants beyond their width, which is the width of the field on the wire. The ids that
+//! clients use as well come from `proto` and `smb`.
 
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,7 +1,7 @@
-//! How much of something each owner has: connections, bytes, data sources of a user or a process.
+//! How much of a limited resource each owner has: the connections, bytes or data sources of a user or a process.
 //!
-//! Whoever hands out something that runs out keeps a [`Ledger`] of it: it takes before it hands out, and gives back when that ends. The
-//! limits are in [`limits`](crate::limits). Owners that have nothing take no memory.
+//! Code that hands out such a resource keeps a [`Ledger`] of it. It takes from the ledger before it hands out, and gives back at the end. The limits
+//! are in [`limits`](crate::limits). An owner that has nothing takes no memory.
 
 use crate::ordered::OrderedMap;
 
@@ -13,7 +13,7 @@ pub struct Ledger<K> {
 }
 
 impl<K: Ord> Ledger<K> {
-    /// Nobody has anything.
+    /// A ledger in which no owner has anything.
     pub const fn new() -> Self {
         Ledger {
             amounts: OrderedMap::new(),
@@ -58,7 +58,7 @@ impl<K: Ord> Ledger<K> {
         }
     }
 
-    /// Whether nobody has anything.
+    /// Whether no owner has anything.
     pub fn is_empty(&self) -> bool {
         self.amounts.is_empty()
     }

@@ -1,26 +1,19 @@
 //! The tracing service as a state machine without I/O, clock or threads.
 //!
-//! [`Service`] takes what happened and when, as method calls with ids and plain values, and says what to do next:
-//! [`Service::poll`] hands out messages and file operations, [`Service::next_deadline`] when to call
-//! [`Service::handle_timeout`]. Trace data is pulled with [`Service::read_buffers`] and [`Service::read_for_file`].
-//! The host (`ferretto-host`) and a simulator drive it.
+//! [`Service`] takes inputs as method calls with ids and plain values, and says what to do next: [`Service::poll`] hands out messages and file
+//! operations, [`Service::next_deadline`] tells when to call [`Service::handle_timeout`]. [`Service::read_buffers`] and
+//! [`Service::read_for_file`] hand out trace data. The host (`ferretto-host`) and a simulator drive it.
 #![forbid(unsafe_code)]
 
-mod admission;
 mod boost;
 mod clock;
 mod clone;
-mod commit;
-mod common;
 pub mod compression;
-mod concurrent;
-mod config;
-mod consumer;
-mod discarded;
 mod effort;
-mod enable;
-mod ending;
 mod expression;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz_input;
 mod identity;
 mod ids;
 pub mod ledger;
@@ -30,18 +23,12 @@ pub mod ordered;
 mod outbox;
 mod output;
 pub mod packet_validator;
-mod packets;
-mod producer;
 mod producers;
 #[cfg_attr(feature = "protovm", path = "protovm/mod.rs")]
 #[cfg_attr(not(feature = "protovm"), path = "protovm/absent.rs")]
 pub mod protovm;
-mod query;
-mod readback;
-mod scrape;
 mod service;
 mod session;
-mod sessions;
 mod timers;
 pub mod trace_buffer;
 pub mod trace_filter;
@@ -54,7 +41,6 @@ pub use clone::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, Original,
 };
 pub use effort::ProcessorClock;
-pub use enable::{ConfigInput, OutputFile};
 pub use identity::{DescriptorEncoding, ExtensionDescriptor, Identity, SystemFacts};
 pub use ids::{
     BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, RelayId,
@@ -63,7 +49,9 @@ pub use ids::{
 pub use machines::{Machine, OtherMachine};
 pub use output::{FlushOutcome, LogLevel, Output, ProducerCommand};
 pub use producers::{Credentials, Introduction, MemorySharing, Scraping, SmbOrigin};
-pub use query::{StateQuery, StateScope};
-pub use readback::ReadBatch;
 pub use service::Service;
+pub use service::enable::ConfigInput;
+pub use service::query::{StateQuery, StateScope};
+pub use session::config::OutputFile;
+pub use session::readout::ReadBatch;
 pub use wanted::ProducerFilter;

@@ -1,9 +1,9 @@
-//! Maps and sets in the order of their keys, for what there are few of: sessions, buffers, consumers, names.
+//! Maps and sets in the order of their keys, for small numbers of things: sessions, buffers, consumers, names.
 //!
-//! For the service and for whoever drives it. They look and behave like the standard library's B-trees, and are vectors: removing
-//! moves what is behind. For hundreds of entries that is as fast. The reason is another one: a B-tree is compiled anew for each type of entry, 10,000 lines of the
-//! compiler's each time, and the two dozen of them were half of what whoever embeds the service waited for. What a
-//! hostile client can make thousands of is not kept here: the instances of a session are in a B-tree, what needs no order in hash tables.
+//! The service and its drivers use them. They look and behave like the standard library's B-trees, but are vectors: a removal moves all later
+//! entries. For hundreds of entries that is as fast. They exist for the sake of build time: the compiler generates 10,000 lines for each type of
+//! entry in a B-tree, and two dozen of these took half of the build time of a program that embeds the service. Things that a hostile client can
+//! create by the thousand are not kept here: the instances of a session are in a B-tree, and unordered things are in hash tables.
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -1,8 +1,7 @@
 //! What the service wants done, in order, until [`Service::poll`](crate::Service::poll) hands it out.
 //!
-//! Everything that the service says to clients and to its driver goes through here. So one place keeps the rules: an output names
-//! only clients that are connected (those for a producer are taken back when it goes), and a consumer hears of events before it hears what
-//! came after them.
+//! Everything that the service says to clients and to its driver goes through here, so the rules are kept in one place. An output names only
+//! clients that are connected; when a producer disconnects, its outputs are taken back. A consumer hears of events before it hears of anything later.
 
 use std::collections::VecDeque;
 
@@ -35,14 +34,14 @@ impl Outbox {
         self.observers.insert(consumer, Observer::default());
     }
 
-    /// Takes back what was meant for a consumer that is gone.
+    /// A consumer disconnected: its outputs are taken back.
     pub(crate) fn consumer_gone(&mut self, consumer: ConsumerId) {
         self.observers.remove(&consumer);
         self.due.remove(&consumer);
         self.outputs.retain(|output| output.consumer() != Some(consumer));
     }
 
-    /// Takes back what was meant for a producer that is gone.
+    /// A producer disconnected: its outputs are taken back.
     pub(crate) fn producer_gone(&mut self, producer: ProducerId) {
         self.outputs.retain(|output| output.producer() != Some(producer));
     }
@@ -118,7 +117,7 @@ impl Outbox {
         Some(Output::Observed { consumer, events })
     }
 
-    /// Takes out what is to be done next.
+    /// Removes and returns the next output.
     pub(crate) fn pop(&mut self) -> Option<Output> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
@@ -191,5 +190,20 @@ mod tests {
             names(&mut outbox),
             ["Observed", "FlushDone", "FileDue", "Observed"]
         );
+    }
+
+    #[test]
+    fn each_consumer_hears_of_the_kinds_of_events_that_it_observes() {
+        let mut outbox = Outbox::default();
+        let kinds = [Type::TYPE_ALL_DATA_SOURCES_STARTED, Type::TYPE_CLONE_TRIGGER_HIT];
+        for (id, kind) in (1..).zip(kinds) {
+            outbox.consumer_connected(ConsumerId(id));
+            outbox.observe(ConsumerId(id), kind as u32);
+        }
+        for kind in kinds {
+            let told = [1, 2].map(|id| outbox.events_for(ConsumerId(id), kind).is_some());
+            assert_eq!(told, kinds.map(|observed| observed == kind));
+        }
+        assert_eq!(names(&mut outbox), ["Observed", "Observed"]);
     }
 }

@@ -1,6 +1,6 @@
-//! What the service wants done: the messages and file operations that [`Service::poll`](crate::Service::poll) hands
-//! to whoever drives it. They are to be carried out in the order in which they come, and name only clients that are
-//! connected: what was meant for one that went away is taken back.
+//! What the service wants done: the messages and file operations that [`Service::poll`](crate::Service::poll) hands to its driver.
+//!
+//! The driver carries them out in order. They name only clients that are connected: the service takes back outputs for a client that disconnects.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ pub enum ProducerCommand {
         /// Bytes in a page.
         page_size: usize,
     },
-    /// Tell the producer, with whom no memory can be shared, to make its own, with pages of this size.
+    /// Tell the producer to make its own memory, with pages of this size, because no memory can be shared with it.
     EmulateSharedMemory {
         /// Bytes in a page.
         page_size: usize,
@@ -155,7 +155,7 @@ pub enum ProducerCommand {
         /// Who asked and why: `FlushFlags` of the schema.
         flags: u64,
     },
-    /// Forget what was interned or sent as a difference.
+    /// Forget interned data and the bases of differences.
     ClearIncrementalState {
         /// Which.
         instances: Vec<DataSourceInstanceId>,

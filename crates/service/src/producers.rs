@@ -1,7 +1,7 @@
-//! The producers that are connected: who they are, what they offer, and what they have of the service's memory.
+//! The connected producers: their identity, their data sources, and their share of the service's memory.
 //!
-//! `producer` has what they do. Everything here comes from processes that may be hostile: ids are looked up, and sizes are checked
-//! against what a producer, and what all producers of its owner, may have.
+//! `producer` has their inputs. Everything here comes from processes that may be hostile, so ids are looked up, and sizes are checked against the
+//! limits of each producer and of all producers of its owner.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -29,8 +29,8 @@ pub struct Credentials {
     pub pid: Option<i32>,
 }
 
-/// Whose budgets a producer uses up: its user's, if the kernel vouches for that. Those who come over a network share one, whatever users
-/// they say they are: nobody is to use up what is another's.
+/// The owner of the budgets that a producer uses: its user, if the kernel vouches for that. All producers from a network share one owner,
+/// whichever users they claim to be, so that they cannot use up the budgets of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     /// A user of this machine.
@@ -312,8 +312,8 @@ impl Producers {
         }
     }
 
-    /// Whether the service deals with no such producer: when it is locked down, with those of its own user only. Users of other
-    /// machines are others, whatever their numbers.
+    /// Whether the service refuses such a producer: in lockdown it accepts only producers of its own user. Users of other machines are
+    /// different users, whatever their numbers.
     pub(crate) fn is_locked_out(
         &self,
         credentials: &Credentials,
@@ -329,7 +329,7 @@ impl Producers {
         self.lockdown && !is_own
     }
 
-    /// What a producer of this owner gets of the memory that it would: no more than the usual if those of its owner have much already.
+    /// How much of the memory that it wants a producer of this owner gets: at most the default size if the owner's producers have much already.
     pub(crate) fn affordable(&self, owner: Owner, size: usize, ram_bytes: Option<u64>) -> usize {
         let limit = limits::shared_memory_per_uid(ram_bytes);
         if self.shared_memory.has_room(&owner, size, limit) {
@@ -611,59 +611,4 @@ pub(crate) fn smb_sizes(size: usize, page_size: usize) -> (usize, usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn behind_the_last_id_of_a_producer_comes_the_first_that_is_not_in_use() {
-        let mut producers = Producers::default();
-        let mut connect = |last| {
-            producers.last = ProducerId(last);
-            producers.add(Producer::new(
-                Credentials { uid: 1, pid: None },
-                Introduction::default(),
-            ))
-        };
-        assert_eq!(connect(0), Some(ProducerId(1)));
-        assert_eq!(
-            connect(limits::MAX_PRODUCER_ID - 1),
-            Some(ProducerId(limits::MAX_PRODUCER_ID))
-        );
-        assert_eq!(connect(limits::MAX_PRODUCER_ID), Some(ProducerId(2)));
-    }
-
-    const KB: usize = 1024;
-
-    #[test]
-    fn no_wish_gives_the_default() {
-        assert_eq!(smb_sizes(0, 0), (256 * KB, 4 * KB));
-    }
-
-    #[test]
-    fn wishes_within_the_limits_are_granted() {
-        assert_eq!(smb_sizes(1024 * KB, 32 * KB), (1024 * KB, 32 * KB));
-        assert_eq!(smb_sizes(4 * KB, 4 * KB), (4 * KB, 4 * KB));
-    }
-
-    #[test]
-    fn too_much_is_cut_to_the_limits() {
-        assert_eq!(smb_sizes(4096 * KB * KB, 4096 * KB), (32 * KB * KB, 32 * KB));
-    }
-
-    #[test]
-    fn impossible_combinations_give_the_default() {
-        for (size, page) in [
-            (18 * KB, 0),
-            (32 * KB, 2 * KB),
-            (20 * KB, 8 * KB),
-            (0, 28 * KB),
-            (4 * KB, 8 * KB),
-        ] {
-            assert_eq!(
-                smb_sizes(size, page),
-                (256 * KB, 4 * KB),
-                "size {size} page {page}"
-            );
-        }
-    }
-}
+mod tests;

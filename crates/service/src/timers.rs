@@ -1,12 +1,11 @@
-//! The service's deadlines: an ordered set of what is to happen when.
+//! The service's deadlines, in order.
 //!
-//! Each timer belongs to a session. When the session ends, or the flush that the timer is for, the timer is removed: the set stays as small
-//! as what is going on.
+//! Each timer belongs to a session. When the session ends, or the flush that the timer is for, the timer is removed, so the set stays small.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::clock::Now;
+use crate::clock::{Clock, Now};
 use crate::ids::{FlushRequestId, SessionId};
 
 /// What a deadline of a session is for.
@@ -38,16 +37,7 @@ pub(crate) enum Timer {
     FileAbandoned,
 }
 
-/// Which clock a deadline is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clock {
-    /// Stands still while the machine sleeps.
-    Monotonic,
-    /// Goes on meanwhile.
-    Boot,
-}
-
-/// A deadline, and what orders those that are equal.
+/// A deadline, and a number that orders equal ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,
@@ -162,5 +152,22 @@ mod tests {
         assert_eq!(timers.pop_due(&at(9, 20)), Some((asleep, Timer::Duration)));
         assert_eq!(timers.pop_due(&at(9, 99)), None);
         assert_eq!(timers.pop_due(&at(10, 99)), Some((awake, Timer::Duration)));
+    }
+
+    #[test]
+    fn what_a_session_waits_for_is_swept_out_of_both_clocks() {
+        let mut timers = Timers::default();
+        let (a, b, c) = (SessionId(1), SessionId(2), SessionId(3));
+        for session in [a, b, c] {
+            for clock in [Clock::Monotonic, Clock::Boot] {
+                timers.set_on(clock, session, 10, Timer::Duration);
+                timers.set_on(clock, session, 20, Timer::Snapshot);
+            }
+        }
+        timers.forget(a, Timer::Duration);
+        timers.forget_session(b);
+        let left = std::iter::from_fn(|| timers.pop_due(&at(30, 30)));
+        let of_each_clock = [(c, Timer::Duration), (a, Timer::Snapshot), (c, Timer::Snapshot)];
+        assert!(left.eq(of_each_clock.repeat(2)));
     }
 }

@@ -1,8 +1,7 @@
-//! What a session wants of producers: the data sources of its config by name, each with its buffer and with the filter that
-//! says whose it may be.
+//! The data sources that a session wants: by name, each with its buffer and with the filter that picks producers.
 //!
-//! Made with the session, and anew when its filters change. A producer's registration looks up the name that it registers and
-//! meets the sources that bear it: no others are looked at, and no regular expression is compiled again.
+//! It is made with the session, and anew when the filters change. When a producer registers a data source, only the entries of that name are
+//! compared, and no regular expression is compiled again.
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use ferretto_service::protovm::{Outcome, ProtoVm};
 use ferretto_wire::{Reader, Writer};
 
 #[allow(unreachable_pub)] // In its own crate it is reached.
-#[path = "../../../service/src/trace_buffer/fuzz/input.rs"]
+#[path = "../../../service/src/fuzz_input.rs"]
 mod input;
 #[path = "../../../service/src/protovm/fuzz/programs.rs"]
 mod programs;

@@ -1,6 +1,6 @@
-//! The end of a turn: what waits is sent, what is over is closed, and the reactor is told what to watch for.
+//! The end of a turn: pending replies are sent, finished connections are closed, and the reactor learns what to watch.
 //!
-//! Called by the host. However many connections are to be closed, that takes no more than a round's time in each turn.
+//! The host calls this. However many connections are to be closed, closing takes no more than a round's time in each turn.
 
 use ferretto_ipc::reactor::Token;
 use ferretto_ipc::time::{self, Clock};

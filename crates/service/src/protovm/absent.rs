@@ -1,5 +1,4 @@
-//! What stands for ProtoVM where the feature `protovm` is not built in: there are never any programs, since configs that want
-//! them are refused.
+//! The stand-in for ProtoVM in builds without the feature `protovm`. There are never any programs, because configs that want them are refused.
 
 use std::fmt;
 

@@ -1,8 +1,7 @@
-//! What a program may still use: memory for its state, and work. Every part of the machine that allocates or loops asks here
-//! first.
+//! The budget of a program: memory for its state, and work. Every part of the machine that allocates or loops asks here first.
 //!
-//! Memory is counted as upstream counts it, so that a limit means the same: so much per node, and the bytes of strings and
-//! of messages that were not taken apart. What nodes really take is about that or less (see [`super::map`]).
+//! Memory is counted as upstream counts it, so that a limit means the same: a fixed amount per node, and the bytes of strings and of messages that
+//! were not taken apart. Nodes really take about that much or less (see [`super::map`]).
 
 use super::machine::Reason;
 use crate::limits;

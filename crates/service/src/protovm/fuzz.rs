@@ -10,7 +10,7 @@ use ferretto_wire::Writer;
 
 use super::naive::{End, Naive};
 use super::{Outcome, ProtoVm};
-use crate::trace_buffer::fuzz::Input;
+use crate::fuzz_input::Input;
 
 /// What became of the packets of a run.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
-//! The programs of one trace buffer, and whose packets go through which.
+//! The programs of one trace buffer, and the packets that go through each.
 //!
-//! Called by the trace buffer with each packet that is overwritten unread ([`ProtoVms::apply`]), by the service when a data
-//! source is set up ([`ProtoVms::set_up`]), and by read-back.
+//! The trace buffer calls this with each packet that is overwritten unread ([`ProtoVms::apply`]), the service when a data source is set up
+//! ([`ProtoVms::set_up`]), and read-back.
 //!
-//! Producers that offer a data source with the same program share an instance; of each other program there is one more. A
-//! packet goes to the instances that know its producer, in the order in which they were made, until one merges it.
+//! Producers that offer a data source with the same program share an instance. Each different program has an instance of its own. A packet goes to
+//! the instances that know its producer, in the order in which they were made, until one merges it.
 
 use std::fmt;
 

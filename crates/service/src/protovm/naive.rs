@@ -1,7 +1,7 @@
-//! The same machine, made for being plain: a table of paths and what is there, cursors that are paths, and the program run
-//! as it is encoded. Called by the interpreter of arbitrary bytes, to be compared with the real one.
+//! The same machine in its plainest form: a table of paths and values, cursors that are paths, and the program run as it is encoded. The
+//! interpreter of arbitrary bytes compares it with the real one.
 //!
-//! It has no limits to memory; after [`STEPS`] it gives up.
+//! It has no limits to memory, and gives up after [`STEPS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

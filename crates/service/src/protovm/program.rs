@@ -1,7 +1,7 @@
-//! Programs as the machine runs them: what a `VmProgram` says, with its paths cut into steps and its defaults filled in.
+//! Programs as the machine runs them: a `VmProgram` with its paths cut into steps and its defaults filled in.
 //!
-//! Made once, when a data source is set up. What a program does wrong it does wrong only when that is reached, as upstream
-//! has it: such instructions and steps are kept, as the reason for which the machine will abort.
+//! They are made once, when a data source is set up. As in upstream's machine, a faulty instruction matters only when it is reached. So it is kept, as
+//! the reason for which the machine will abort.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
-//! Data sources that a trace names because some of their data may be missing: those that were slow to start or to flush, those that went
-//! away while the session recorded, and those that no producer offered.
+//! Data sources that a trace names because some of their data may be missing: those that were slow to start or to flush, those that ended
+//! while the session recorded, and those that no producer offered.
 //!
-//! `lifecycle`, `flush`, `producer` and `clone` note them as it happens. `packets` writes them with the other events of the session. Each
-//! user has a limit of its own for the notes that wait for the next read-back, so one user's producers cannot push out another's.
+//! `lifecycle`, `flush`, `producer` and `clone` note them as it happens. `packets` writes them with the other events of the session. The notes that
+//! wait for the next read-back have a limit for each user, so one user's producers cannot push out another's.
 
 use super::{Instance, InstanceState, Session, State};
 use crate::clock::Now;
@@ -116,7 +116,7 @@ impl Absences {
         std::mem::take(&mut self.noted)
     }
 
-    /// What a clone takes over: its trace begins anew, so that only what is in these notes is told already.
+    /// The notes for a clone. Its trace begins anew, so it has told only what is in these notes.
     pub(super) fn for_clone(&self) -> Absences {
         let slow = self.noted.iter();
         let slow = slow.filter(|note| note.kind == AbsenceKind::SlowToStart);
@@ -128,8 +128,8 @@ impl Absences {
 }
 
 impl Session {
-    /// The data sources that a recording session would lack if it ended now: those that have not acknowledged the start, and those that no
-    /// producer offered. Nothing if the session does not record.
+    /// The data sources that a recording session would lack if it ended now: those that did not acknowledge the start, and those that no
+    /// producer offered. Empty if the session does not record.
     pub(crate) fn absences_at_the_end(&self, producers: &Producers, now: &Now) -> Vec<Absence> {
         if self.state != State::Started {
             return Vec::new();

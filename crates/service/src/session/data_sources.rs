@@ -1,5 +1,5 @@
-//! Setting up the data sources of a session on the producers that offer them: when it is configured, when a data source is registered
-//! later, and when its config changes.
+//! Setting up the data sources of a session on producers: when the session is configured, when a data source is registered later, and when the
+//! config changes.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use ferretto_wire::Writer;
 use super::instances::NoRoom;
 use super::{Instance, InstanceState, Session, State};
 use crate::clock::Now;
-use crate::common::Common;
-use crate::config::{adopted_filters, exchange_filters, only_filters_differ, resolve_targets};
 use crate::effort::{Effort, ProcessorClock};
 use crate::ids::{BufferId, DataSourceInstanceId, ProducerId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::ProducerCommand;
 use crate::producers::{Offer, Owner, RegistrationId};
+use crate::session::common::Common;
+use crate::session::config::{adopted_filters, exchange_filters, only_filters_differ, resolve_targets};
 use crate::trace_buffer::TraceBuffer;
 use crate::wanted::{Wanted, WantedSource};
 
@@ -351,7 +351,8 @@ fn set_up_protovm(
     }
 }
 
-/// How much may still be done to find out whom a config wants: it can want a name thousands of times, and thousands of producers offer it.
+/// The work that may still be done to find the producers that a config wants. A config can want one name thousands of times, and thousands of
+/// producers can offer it.
 struct Attention {
     /// Offers of data sources that may be held against it.
     offers: usize,

@@ -1,16 +1,16 @@
-//! The file that a session streams into: when data is due for it, and what follows when data has arrived there.
+//! The file that a session streams into: when data is due for it, and what follows when the data has arrived.
 //!
-//! [`FileSink`] is the machine; the driver does the writing. It reads a batch, writes it however long that takes, and reports; then the
-//! machine says what comes next.
+//! [`FileSink`] is the machine. The driver does the writing: it reads a batch, writes it however long that takes, and reports. The machine then
+//! says what comes next.
 
 use std::time::Duration;
 
 use super::flush::flags;
 use super::{FlushPurpose, FlushStrategy, Session, State, Stop};
 use crate::clock::Now;
-use crate::common::{Common, Effect};
 use crate::limits;
 use crate::output::Output;
+use crate::session::common::{Common, Effect};
 use crate::timers::Timer;
 
 /// The output file of a session, as far as the service is concerned with it.
@@ -246,7 +246,7 @@ impl Session {
         }
     }
 
-    /// The session has no file any more: whoever waited for it goes on.
+    /// The session has no file any more: whatever waited for the file continues.
     fn file_over(&mut self, common: &mut Common) {
         match self.state {
             State::Disabled => self.announce_disabled(common),
@@ -258,8 +258,8 @@ impl Session {
         }
     }
 
-    /// Nobody waits for the file any more. If nothing has become of it for a while either, it is given up: a pipe that nobody reads must
-    /// not keep a session, and its memory, for ever.
+    /// The consumer is gone, and only the file keeps the session. If the file has taken no data for a while, it is given up: a pipe without a
+    /// reader must not keep a session and its memory for ever.
     pub(super) fn give_up_idle_file(&mut self, common: &mut Common, now: &Now) {
         let Some(file) = &self.file else { return };
         let deadline = file.deadline();

@@ -1,8 +1,7 @@
-//! Flushes: producers are asked to commit what they hold, and acknowledge; what is left in their shared memory is
-//! then scraped.
+//! Flushes: producers are asked to commit what they hold, and acknowledge. The service then scrapes what is left in their shared memory.
 //!
-//! [`Flushes`] is the machine: which flushes wait, for whom, and how they ended. The session sends the commands, and goes on with what
-//! a flush was wanted for.
+//! [`Flushes`] is the machine: it knows the pending flushes, the producers that each waits for, and how flushes ended. The session sends the
+//! commands, and continues with the work that a flush was for.
 
 use std::time::Duration;
 
@@ -12,12 +11,12 @@ use super::absences::{Absence, AbsenceKind};
 use super::{Drain, Instance, LifecycleEvent, Session, State, Stop};
 use crate::clock::Now;
 use crate::clone::BufferGroup;
-use crate::common::{Common, Effect};
 use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::output::{FlushOutcome, Output, ProducerCommand};
 use crate::producers::Producer;
+use crate::session::common::{Common, Effect};
 use crate::timers::Timer;
 
 /// `FlushFlags` of the schema: what a clone is for (bits 8 to 11), who asked (bits 4 to 7) and why (bits 0 to 3).
@@ -32,13 +31,13 @@ pub(crate) mod flags {
     pub(crate) const TRACE_CLONE: u64 = INITIATOR_TRACED | REASON_TRACE_CLONE;
     pub(crate) const TRACE_CLONE_FOR_BUGREPORT: u64 = TRACE_CLONE | CLONE_TARGET_BUGREPORT;
 
-    /// Whether this is the last flush before the data is read, whoever asked for it.
+    /// Whether this is the last flush before the data is read.
     pub(super) fn is_last(flags: u64) -> bool {
         matches!(flags & 0xf, REASON_TRACE_STOP | REASON_TRACE_CLONE)
     }
 }
 
-/// Why a flush was asked for, and so what follows it.
+/// The reason for a flush, which determines what follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushPurpose {
     /// A consumer wants an answer.
@@ -70,7 +69,7 @@ struct PendingFlush {
     flags: u64,
 }
 
-/// The flushes of a session: those that wait, and how many there were.
+/// The flushes of a session: the pending ones, and counts of all.
 #[derive(Debug)]
 pub(crate) struct Flushes {
     pending: OrderedMap<FlushRequestId, PendingFlush>,
@@ -161,8 +160,8 @@ enum Scrape {
 }
 
 impl Session {
-    /// The session is over: last flush, then stop. One that was stopped before is freed now if nobody holds it: for whoever
-    /// detached from it this is the time at which it ends by itself.
+    /// The session's time is over: last flush, then stop. A session that was stopped earlier is freed now if no consumer is attached: its
+    /// consumer detached and expects it to end by itself at this time.
     pub(crate) fn flush_and_stop(&mut self, common: &mut Common, now: &Now) {
         if self.state == State::Started {
             self.flush(None, FlushPurpose::Final, flags::TRACE_STOP, common, now);
@@ -221,7 +220,7 @@ impl Session {
             .instances
             .grouped(|instance| !instance.no_flush && picks(instance));
         for instance in self.instances.values().filter(|instance| picks(instance)) {
-            // What it did not return nobody else can scrape: it does so when flushed, if not for any data source.
+            // Only this producer can scrape its own memory. It does so when flushed, even without a data source to flush.
             if common
                 .producers
                 .get(instance.producer)
@@ -339,7 +338,7 @@ impl Session {
         }
     }
 
-    /// The session is over: whoever waits for its flushes waits in vain.
+    /// The session is over, so its pending flushes will not end: the clients that wait for them are told.
     pub(crate) fn abandon_flushes(&mut self, common: &mut Common) {
         for flush in std::mem::take(&mut self.flushes.pending).into_values() {
             match flush.purpose {

@@ -1,8 +1,8 @@
-//! The instances of data sources that a session has: by id, by producer, and how many are in each state.
+//! The data source instances of a session: by id, by producer, and how many are in each state.
 //!
-//! Kept by the session. One hostile producer can make thousands of them, so nothing here, and nothing that a producer does, looks
-//! through all of a session's: whether all have started is a matter of counting, and who goes away finds its own. What does have to
-//! look at all of them is bounded by what each user's producers may have ([`Instances::admit`]).
+//! One hostile producer can make thousands of them. So no input from a producer looks through all instances of a session: counters tell whether all
+//! have started, and a producer that disconnects finds its own. Work that does look at all instances is bounded by the limits for each user's
+//! producers ([`Instances::admit`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -187,5 +187,100 @@ impl Instances {
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &Instance> {
         self.by_id.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STATES: [InstanceState; 5] = [
+        InstanceState::Configured,
+        InstanceState::Starting,
+        InstanceState::Started,
+        InstanceState::Stopping,
+        InstanceState::Stopped,
+    ];
+
+    /// What happens to the instances.
+    #[derive(Clone, Debug)]
+    enum Event {
+        Insert { producer: u32, size: usize },
+        Enter(u64, usize),
+        Remove(u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            2 => (1..20u32, 0..100usize).prop_map(|(producer, size)| Event::Insert { producer, size }),
+            1 => (1..40u64, 0..STATES.len()).prop_map(|(id, state)| Event::Enter(id, state)),
+            1 => (1..40u64).prop_map(Event::Remove),
+        ]
+    }
+
+    fn instance(producer: u32, size: usize) -> Instance {
+        Instance {
+            producer: ProducerId(producer),
+            owner: Owner::User(producer % 3),
+            size,
+            registration: RegistrationId::NONE,
+            source: 0,
+            name: String::new(),
+            config: Arc::new([]),
+            state: InstanceState::Configured,
+            will_notify_on_start: false,
+            will_notify_on_stop: false,
+            handles_incremental_state_clear: false,
+            no_flush: false,
+            buffer: BufferId(1),
+        }
+    }
+
+    #[test]
+    fn an_owner_has_so_many_bytes_and_not_one_more() {
+        let mut instances = Instances::default();
+        instances.insert(DataSourceInstanceId(1), instance(3, 10));
+        let left = limits::MAX_INSTANCE_BYTES_PER_UID - 10;
+        let is_full = |size| instances.is_full(Owner::User(0), size);
+        assert!(!is_full(left) && is_full(left + 1));
+        assert!(instances.is_first_refusal(Owner::User(0)) && !instances.is_first_refusal(Owner::User(0)));
+        instances.remove(DataSourceInstanceId(1));
+        assert!(
+            instances.is_first_refusal(Owner::User(0)),
+            "nothing is kept of it"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_counted_is_what_there_is(events in proptest::collection::vec(event(), 0..60)) {
+            let mut instances = Instances::default();
+            let mut last = 0;
+            for event in events {
+                match event {
+                    Event::Insert { producer, size } => {
+                        last += 1;
+                        instances.insert(DataSourceInstanceId(last), instance(producer, size));
+                    }
+                    Event::Enter(id, state) => instances.set_state(DataSourceInstanceId(id), STATES[state]),
+                    Event::Remove(id) => instances.remove(DataSourceInstanceId(id)),
+                }
+                for owner in [0, 1, 2].map(Owner::User) {
+                    let own = || instances.values().filter(|instance| instance.owner == owner);
+                    prop_assert_eq!(instances.of_owners.of(&owner), own().count());
+                    let bytes = own().map(|instance| instance.size).sum::<usize>();
+                    prop_assert_eq!(instances.bytes_of_owners.of(&owner), bytes);
+                }
+                let in_state = |state| instances.values().filter(|instance| instance.state == state).count();
+                prop_assert_eq!(instances.count, STATES.map(in_state));
+                let mut in_order: Vec<_> = instances.by_id.iter().collect();
+                in_order.sort_by_key(|(id, instance)| (instance.producer, **id));
+                let in_order: Vec<_> = in_order.into_iter().map(|(id, _)| *id).collect();
+                prop_assert_eq!(instances.ids(), in_order);
+                prop_assert!(instances.by_producer.values().all(|ids| !ids.is_empty()));
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The life of a session after it was configured: start, acknowledgements, stop, end.
+//! The life of a session after its set-up: start, acknowledgements, stop, end.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::absences::{Absence, AbsenceKind, Absent};
 use super::stop::Stopping;
 use super::{Drain, FlushStrategy, InstanceState, LifecycleEvent, Session, State, Stop};
 use crate::clock::Now;
-use crate::common::{Common, Effect};
 use crate::ids::DataSourceInstanceId;
 use crate::limits;
 use crate::output::{Output, ProducerCommand};
+use crate::session::common::{Common, Effect};
 use crate::timers::Timer;
 use crate::triggers::beginning;
 
@@ -70,7 +70,7 @@ impl Session {
             self.start_instance(instance, common, now);
         }
         self.notify_all_started(common, now);
-        // While nobody is attached, nobody is told that all have started, so it would seem that none has.
+        // Without a consumer, the notice that all have started is not given, so the timeout would report all of them as slow.
         if self.consumer.is_some() {
             let deadline = now.after(limits::ALL_STARTED_TIMEOUT);
             common.timers.set(self.id, deadline, Timer::AllStartedTimeout);

@@ -1,20 +1,29 @@
-//! A tracing session: a state machine that records from its start to its stop, and holds what it recorded until that is read.
+//! A tracing session: a state machine that records from its start to its stop, and holds the data until it is read.
 //!
-//! It owns its trace buffers, and is made of smaller machines: the instances of its data sources, its flushes, its file, what its trace is
-//! still to tell. `Service` finds the session that an input is for, and calls it with the [`Common`] things. What happens to it is in
-//! `data_sources` (set-up), `lifecycle` (start, stop, end), `flush`, `file`, and `reading`; what it does with triggers, clones and shared
-//! memory is in the modules of those.
+//! A session owns its trace buffers. It is made of smaller machines: the instances of its data sources, its flushes, its file, and the notes that
+//! its trace has yet to tell. `Service` finds the session for an input and calls it with what all sessions share ([`Common`]). The methods are in
+//! `data_sources` (set-up), `lifecycle` (start, stop, end), `flush`, `file` and `reading`. The modules `triggers`, `clone`, `scrape` and `concurrent` add
+//! theirs.
 
 pub(crate) mod absences;
+pub(crate) mod cloning;
+pub(crate) mod common;
+pub(crate) mod concurrent;
+pub(crate) mod config;
 mod data_sources;
 mod file;
 pub(crate) mod flush;
 mod instances;
 mod lifecycle;
+pub(crate) mod machines;
 mod notes;
+pub(crate) mod packets;
 mod reading;
+pub(crate) mod readout;
+pub(crate) mod scrape;
 mod sequence_ids;
 mod stop;
+mod triggers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +32,12 @@ use ferretto_proto::messages::{TraceConfig, trace_config};
 use ferretto_wire::Writer;
 
 use crate::boost::PriorityBoost;
+use crate::clock::Clock;
 use crate::clock::Now;
-use crate::common::{Common, Effect};
 use crate::compression::{Codec, Compressor};
 use crate::ids::{BufferId, ConsumerId, ProducerId, SessionId};
 use crate::limits;
-use crate::timers::Clock;
+use crate::session::common::{Common, Effect};
 use crate::trace_buffer::TraceBuffer;
 use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;
@@ -63,7 +72,7 @@ pub(crate) struct Beginning {
 
 pub(crate) struct Session {
     pub(crate) id: SessionId,
-    /// The session that recorded what it holds: itself, or of which it is a clone.
+    /// The session that recorded the data: this one, or the original of this clone.
     pub(crate) recorded_by: SessionId,
     /// None while detached.
     pub(crate) consumer: Option<ConsumerId>,
@@ -74,7 +83,7 @@ pub(crate) struct Session {
     pub(crate) name: Arc<str>,
 
     pub(crate) config: TraceConfig,
-    /// The config as the consumer sent it, with what was changed since, which goes into the trace.
+    /// The config for the trace: as the consumer sent it, with later changes.
     pub(crate) config_bytes: Arc<[u8]>,
     /// `data_sources[i].config` as the consumer sent it, which goes to producers.
     data_source_configs: Vec<Vec<u8>>,
@@ -94,14 +103,14 @@ pub(crate) struct Session {
     pub(crate) triggers: Triggers,
     /// At what priority the service is to run while the session is there.
     pub(crate) boost: Option<PriorityBoost>,
-    /// The session ended while nobody was attached: whoever attaches is still to be told.
+    /// The session ended while no consumer was attached. The next one that attaches is told.
     pub(crate) end_untold: bool,
     /// Error to be reported with `TracingDisabled` once the file is complete.
     pub(crate) disabled_error: Option<String>,
     /// Nobody wants it any more: it goes as soon as its file is complete.
     pub(crate) is_freed: bool,
 
-    /// The ids by which producers know its buffers, in the order of the config. A clone's buffers have none.
+    /// The ids by which producers know its buffers, in the order of the config.
     pub(crate) buffer_ids: Vec<BufferId>,
     /// In the order of the config.
     pub(crate) buffers: Vec<TraceBuffer>,
@@ -173,8 +182,8 @@ impl Session {
         }
     }
 
-    /// A clone: it takes over what is still to be written into a trace, and nothing that runs. The two number writers
-    /// alike, because the file of a clone begins with packets of the original.
+    /// A clone: it takes over what its trace has yet to tell, and nothing that runs. Both number writers alike, because the file of a
+    /// clone begins with packets of the original.
     pub(crate) fn clone_of(original: &mut Session, beginning: Beginning) -> Session {
         Session {
             state: State::ClonedReadOnly,

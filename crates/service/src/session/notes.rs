@@ -1,18 +1,18 @@
-//! What a session's trace is still to tell of the session itself: clocks, what happened, data sources that are missing, other sessions.
+//! What the trace has yet to tell of its session: clocks, events, missing data sources, other sessions.
 //!
-//! The session notes it as it happens, `packets` writes it at the next read-back. Each kind has a limit, for a trace may not be read for
-//! days.
+//! The session notes it as it happens, and `packets` writes it at the next read-back. Each kind has a limit, because days may pass between two
+//! read-backs.
 
 use std::collections::VecDeque;
 
 use ferretto_proto::write::TracingServiceEvent;
 
 use super::absences::Absences;
+use super::machines::MachinesTold;
 use crate::clock::Now;
 use crate::clone::CloneTrigger;
-use crate::concurrent::OtherSessions;
 use crate::limits;
-use crate::machines::MachinesTold;
+use crate::session::concurrent::OtherSessions;
 
 /// Kinds of events in the life of a session that are written into its trace; the values are field numbers of
 /// `TracingServiceEvent`.

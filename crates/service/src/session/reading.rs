@@ -1,21 +1,23 @@
-//! Reading a session back: a batch of what its buffers hold, with the packets of the service around it, and its statistics.
+//! Reading a session back: the packets of its buffers, the service's packets around them, and the statistics.
 //!
-//! `readback` has the doors, and the batch itself.
+//! `readback` has the inputs and the batch itself.
 
 use std::iter;
 
 use ferretto_proto::messages::{Message, TraceStats, trace_stats};
 use ferretto_proto::write;
 
+use super::machines::Machines;
 use super::{BatchEnd, LifecycleEvent, Session};
 use crate::clock::Now;
-use crate::common::Common;
 use crate::limits;
-use crate::machines::Machines;
 use crate::packet_validator::PacketValidator;
-use crate::packets::{service_header, write_leading_packets, write_lifecycle_events, write_trusted_fields};
 use crate::protovm::ProtoVms;
-use crate::readback::{Budget, Framing, Readout};
+use crate::session::common::Common;
+use crate::session::packets::{
+    service_header, write_leading_packets, write_lifecycle_events, write_trusted_fields,
+};
+use crate::session::readout::{Budget, Framing, Readout};
 use crate::trace_buffer::{BufferStats, PayloadHistogram, TraceBuffer};
 use crate::trace_filter::Origin;
 
@@ -201,5 +203,38 @@ fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
         abi_violations: Some(stats.abi_violations),
         trace_writer_packet_loss: Some(stats.trace_writer_packet_loss),
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferretto_proto::messages::TraceConfig;
+
+    use crate::clock::Now;
+    use crate::ids::{ProducerId, WriterId};
+    use crate::service::Service;
+
+    #[test]
+    fn the_ids_of_many_writers_that_are_gone_are_forgotten_once_all_is_read() {
+        let mut service = Service::new(crate::Identity::default());
+        let now = Now::default();
+        let consumer = service.connect_consumer(1);
+        let config = TraceConfig::default();
+        let bytes = Vec::new().into();
+        let input = crate::ConfigInput { config, bytes };
+        let file = crate::OutputFile::None;
+        let session = service.enable_tracing(consumer, input, &file, 1, &now).unwrap();
+        let writer = |producer| (ProducerId(producer), WriterId(1));
+        let id_of = |service: &mut Service, (producer, writer)| {
+            let session = service.sessions.get_mut(session).unwrap();
+            session.sequence_ids.of(producer, writer)
+        };
+        let first = id_of(&mut service, writer(1));
+        for producer in 2..=1 << 16 {
+            id_of(&mut service, writer(producer));
+        }
+        assert_eq!(id_of(&mut service, writer(1)), first);
+        service.read_buffers(consumer, usize::MAX, &now).unwrap();
+        assert!(id_of(&mut service, writer(1)) > 1 << 16);
     }
 }

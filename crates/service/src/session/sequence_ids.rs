@@ -1,8 +1,7 @@
 //! The ids under which writers appear in a session's trace (`trusted_packet_sequence_id`).
 //!
-//! Kept by the session, asked by read-back for each packet and by the statistics for each writer. A writer has one id for as long as anything
-//! of it may still be told. Those of whom nothing is left are forgotten after a read-back, for a session may last for weeks, and producers
-//! come and go.
+//! Read-back asks for the id of each packet's writer, the statistics for each writer's. A writer keeps its id as long as anything of it may still be
+//! told. The ids of other writers are forgotten after a read-back, because a session may last for weeks while producers come and go.
 
 use std::collections::HashMap;
 
@@ -21,7 +20,7 @@ pub(crate) struct SequenceIds {
     /// The one asked for last: packets come out of the buffer many of a sequence in a row.
     asked_last: Option<((ProducerId, WriterId), u32)>,
     last: u32,
-    /// From how many on it is worth while to look for those that nobody needs.
+    /// The number of ids from which on it is worth while to look for unneeded ones.
     full_at: usize,
 }
 

@@ -1,6 +1,6 @@
 //! The states of a session, and the order in which it goes through them.
 //!
-//! Pure data: `lifecycle` does what the transitions ask for.
+//! This is pure data. `lifecycle` carries out the transitions.
 
 /// Where a session is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) enum Stop {
 pub(super) enum Stopping {
     /// All instances are told.
     Begin(Stop),
-    /// They were told; nobody waits for their acknowledgements any more.
+    /// They were told earlier. The session does not wait for their acknowledgements any more.
     CutShort,
 }
 

@@ -1,11 +1,11 @@
 //! Chunks that are overwritten unread.
 //!
-//! Called by the write path for a chunk that is about to leave its sequence. As for upstream, to overwrite is to read by force: what
-//! is lost, why, and where reading goes on is as if the packets had been read and thrown away, but that nothing waits for what is
-//! not there yet. The end of a packet that begins in the chunk goes with it. Only the fragments on which that depends are looked at.
+//! The write path calls this for a chunk that is about to leave its sequence. As in upstream's buffer, overwriting is reading by force: the losses, their
+//! reasons and the place where reading continues are the same as if the packets had been read and thrown away, except that nothing waits for missing
+//! data. If a packet begins in the chunk, its end goes too. Only the fragments that matter for this are looked at.
 //!
-//! If the buffer has programs that merge what is overwritten (see [`crate::protovm`]), they are given the packets. They only look: all
-//! else is the same with and without.
+//! If the buffer has programs that merge overwritten packets (see [`crate::protovm`]), they get the packets. Programs only look: everything else is the
+//! same with and without them.
 
 use super::fragment::{self, Part, Token};
 use super::read::{Lookahead, Reassembly};

@@ -1,12 +1,10 @@
-//! Arbitrary bytes as operations on a trace buffer: whatever producers send, the buffer keeps its invariants and never
-//! panics. Called by the tests of this folder with random bytes and by the target `trace_buffer` in `fuzz/` at the root
-//! of the repository with those that reach new code; not part of the crate otherwise.
+//! Arbitrary bytes as operations on a trace buffer: whatever producers send, the buffer keeps its invariants and never panics. The tests of this
+//! folder call this with random bytes, and the target `trace_buffer` in `fuzz/` at the root of the repository with bytes that reach new code. It is
+//! not part of the crate otherwise.
 
 use super::*;
 
-mod input;
-
-pub use input::Input;
+use crate::fuzz_input::Input;
 
 /// Interprets `data` as operations on a small buffer.
 ///

@@ -1,5 +1,5 @@
-//! What the modules of the trace buffer promise each other, as assertions. Called between operations by the tests and by
-//! the interpreter that fuzzers drive; not part of the crate otherwise.
+//! The promises between the modules of the trace buffer, as assertions. The tests and the interpreter that fuzzers drive call them between
+//! operations. They are not part of the crate otherwise.
 
 use super::record::Record;
 use super::sequence::distance;

@@ -1,11 +1,11 @@
-//! The trace filter: which fields leave the service, and what is hidden in strings.
+//! The trace filter: the fields that leave the service, and the parts of strings that are hidden.
 //!
-//! A config says so with bytecode, which lists for each message the fields that may stay, and with rules for strings. The
-//! filter is made when the session begins ([`TraceFilter::new`]) and applied at read-back to every packet, the service's
-//! own among them but for the statistics. It never changes and can be shared, by a clone of the session for example.
+//! A config has bytecode, which lists for each message the fields that may stay, and rules for strings. The filter is made when the session begins
+//! ([`TraceFilter::new`]) and applied at read-back to every packet, including the service's own except for the statistics. It never changes and can be
+//! shared, for example by a clone of the session.
 //!
-//! A packet of which nothing may stay becomes an empty packet. One that cannot be filtered, because it holds what is no
-//! message, becomes an empty packet too and is counted as an error: rather nothing leaves than too much.
+//! A packet of which nothing may stay becomes an empty packet. So does a packet that cannot be filtered because its bytes are no message; it is
+//! also counted as an error. It is better that nothing leaves than too much.
 
 mod bytecode;
 mod config;

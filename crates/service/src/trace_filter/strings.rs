@@ -1,12 +1,12 @@
-//! Rules for strings: what in them is to be hidden, and how that is found.
+//! Rules for strings: the parts to hide, and how they are found.
 //!
-//! A chain of rules is tried in order on each string that the bytecode marks, until one applies. Most policies exist in two
-//! forms: on any string, and on what Android's atrace writes (`B|pid|payload`), where the payload's beginning is compared
-//! before the pattern is tried. Hiding keeps the length: what the pattern's groups matched is overwritten.
+//! The rules of a chain are tried in order on each string that the bytecode marks, until one applies. Most policies exist in two forms: for any string,
+//! and for strings of Android's atrace (`B|pid|payload`), where the beginning of the payload is compared before the pattern is tried. Hiding keeps
+//! the length: the text that the pattern's groups matched is overwritten.
 //!
-//! Called by the message filter; strings are bytes, whatever their encoding. Patterns take time linear in the string, if not little of it;
-//! only searching it repeatedly does not, and is bounded by [`MAX_FILTER_SEARCH_BYTES`](limits::MAX_FILTER_SEARCH_BYTES). What a packet
-//! may take in all is bounded by [`MAX_FILTER_TIME_PER_PACKET`](limits::MAX_FILTER_TIME_PER_PACKET).
+//! The message filter calls this. Strings are bytes, whatever their encoding. A pattern takes time linear in the string. Repeated searches do
+//! not, so [`MAX_FILTER_SEARCH_BYTES`](limits::MAX_FILTER_SEARCH_BYTES) bounds them. The total for a packet is bounded by
+//! [`MAX_FILTER_TIME_PER_PACKET`](limits::MAX_FILTER_TIME_PER_PACKET).
 
 use std::fmt;
 use std::time::Duration;

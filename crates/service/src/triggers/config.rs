@@ -1,6 +1,6 @@
-//! What a config says of triggers, checked: which there are, who may activate them, and what they do.
+//! The triggers of a config, checked: their names, the producers that may activate them, and their effect.
 //!
-//! Called by `enable` before a session exists.
+//! `enable` calls this before a session exists.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! How often each trigger was activated within the last 24 hours, for `max_per_24_h`.
 //!
-//! Kept across sessions, since a limit holds for all that wait for the trigger together. Memory is bounded: activations
-//! within one minute are counted as one burst, which is forgotten 24 hours after its last; and of too many names the one
-//! that was silent for longest is forgotten.
+//! The counts outlive sessions, because a limit holds for all sessions that wait for the trigger together. Memory is bounded. All activations within one
+//! minute count as one burst, which is forgotten 24 hours after its last activation. If there are too many names, the one that was silent for longest
+//! is forgotten.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The triggers of one session: what it waits for and what has come.
+//! The triggers of one session: those that it waits for, and those that were activated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Hit {
 
 /// The triggers of a session.
 ///
-/// A clone of the session takes over, with [`Triggers::for_clone`], what has come so far, and waits for nothing itself.
+/// A clone of the session takes over the triggers that came so far ([`Triggers::for_clone`]), and waits for none itself.
 #[derive(Debug, Default)]
 pub(crate) struct Triggers {
     config: TriggerConfig,

@@ -177,12 +177,14 @@ fn what_took_part_once_or_was_refused_was_offered() {
         }
     }
     let consumer = world.consumer();
-    let mut wanted = config(&["d", "d", "refused"]);
+    let mut wanted = config(&["d", "d", "refused", "late"]);
     wanted.data_sources[0].producer_name_filter = vec!["somebody else".into()];
     for source in &mut wanted.data_sources[1..] {
         source.config.get_or_insert_default().legacy_config = Some("x".repeat(SIZE));
     }
     world.enable(consumer, &wanted);
+    let late = world.producer_of(7, "crowd", Scraping::Disabled);
+    world.offer(late, "late");
     assert!(
         world.log.iter().any(|line| line.contains("uid 7")),
         "{:?}",

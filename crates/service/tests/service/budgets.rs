@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
+use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{
     CommitDataRequest, Message, ProtoVmConfig, TraceConfig, TracingServiceState, trace_config, trace_packet,
 };
@@ -12,7 +13,10 @@ use ferretto_service::{
     Machine, MachineId, MemorySharing, Original, OtherMachine, ProducerCommand, ProducerId, Scraping,
     SmbOrigin, StateScope, SystemFacts, limits,
 };
-use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
+use ferretto_smb::{
+    ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
+    WriterId,
+};
 
 use crate::scraping::scraped;
 use crate::world::{World, config, packet, slow_clock, texts};
@@ -155,10 +159,23 @@ fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
             .count()
     };
     assert_eq!(told(&world), 1);
+    // Nobody knows what the others would have been.
+    let lacked = |world: &mut World, consumer| {
+        world.service.disable_tracing(consumer, &now);
+        let packets = world.read(consumer);
+        packets.iter().any(|packet| match &packet.data {
+            Some(trace_packet::Data::ServiceEvent(event)) => {
+                matches!(event.event_type, Some(EventType::DataSourcesNotOffered(_)))
+            }
+            _ => false,
+        })
+    };
+    assert!(!lacked(&mut world, consumer));
     world.service.unregister_data_source(producers[0], "d", &now);
     let consumer = world.consumer();
     world.enable(consumer, &filtered);
     assert_eq!(told(&world), 1);
+    assert!(lacked(&mut world, consumer));
 }
 
 #[test]
@@ -234,7 +251,9 @@ fn the_shared_memory_of_a_user_is_bounded_and_all_get_some() {
         refusal.contains("the producers of uid 7 would have more than"),
         "{refusal}"
     );
-    assert_eq!(check(&world, limits::DEFAULT_SMB_SIZE), Ok(()));
+    for small in [4 * KB, limits::DEFAULT_SMB_SIZE] {
+        assert_eq!(check(&world, small), Ok(()));
+    }
     assert_eq!(granted(&mut world, 8).1, limits::MAX_SMB_SIZE, "another user");
     world.lose_producer(late);
     world.lose_producer(producers[0]);
@@ -322,12 +341,67 @@ fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
     let scraped = written(&mut world) - 10;
     assert!((most..most + 2).contains(&scraped), "{scraped} of {most}");
     let told = |line: &&String| line.contains("the producers of uid 7 have left more than");
-    assert_eq!(world.log.iter().filter(told).count(), 1);
+    world.service.flush(consumer, 2, 0, 0, &now);
+    world.run();
+    for producer in producers.iter().chain([&other]) {
+        world.acknowledge_flushes(*producer);
+    }
+    assert_eq!(world.log.iter().filter(told).count(), 1, "once");
     // What somebody leaves behind is there all the same.
     producers
         .iter()
         .for_each(|producer| world.lose_producer(*producer));
     assert_eq!(written(&mut world), 3 * limits::MAX_SMB_SIZE / PAGE + 10);
+}
+
+#[test]
+fn a_flush_looks_at_so_many_pages_of_a_user() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    // The memory of all, or it would be a gigabyte. Its pages are full of what a writer left whom nobody has registered: there is
+    // nothing to be taken.
+    let page_size = PageSize::new(limits::MIN_SMB_PAGE_SIZE).unwrap();
+    let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
+    let writes = Arc::new(ProducerSmb::new(memory.clone(), page_size).unwrap());
+    let of_stranger = |chunk| NewChunk {
+        writer: WriterId(2),
+        chunk: ChunkId(chunk),
+        first: FirstPacket::Whole,
+    };
+    let pages = (0..).map_while(|chunk| writes.take_chunk(PageLayout::Div1, of_stranger(chunk)));
+    let pages = pages.map(WriteChunk::complete).count();
+    assert_eq!(pages, limits::MAX_SMB_SIZE / limits::MIN_SMB_PAGE_SIZE);
+    let join = |world: &mut World, uid: u32| {
+        let producer = world.producer_of(uid, "p", Scraping::Enabled);
+        world.offer(producer, "d");
+        let target = world.target(producer);
+        world.service.register_trace_writer(producer, 1, target.into());
+        let smb = ServiceSmb::new(memory.clone(), page_size).unwrap();
+        world
+            .service
+            .attach_shared_memory(producer, smb, SmbOrigin::Service);
+        producer
+    };
+    let mut producers: Vec<ProducerId> = (0..limits::MAX_PAGES_SCRAPED_PER_UID / pages)
+        .map(|_| join(&mut world, 7))
+        .collect();
+    producers.push(join(&mut world, 8));
+    let told = |world: &mut World, producers: &[ProducerId]| {
+        let now = world.now;
+        world.service.flush(consumer, 1, 0, 0, &now);
+        world.run();
+        for producer in producers {
+            world.acknowledge_flushes(*producer);
+        }
+        let lines = world.log.iter();
+        lines
+            .filter(|line| line.contains("uid 7") && line.contains("filled more than"))
+            .count()
+    };
+    assert_eq!(told(&mut world, &producers), 0);
+    producers.push(join(&mut world, 7));
+    assert_eq!(told(&mut world, &producers), 1);
 }
 
 fn cloning(id: u64) -> CloneRequest {
@@ -382,6 +456,9 @@ fn the_clones_of_one_user_leave_memory_for_those_of_others() {
         (10, 3),
         "each takes a little more than 3000 bytes"
     );
+    // A machine that does not say how much it has has little.
+    assert_eq!(limits::clone_memory(None), limits::DEFAULT_CLONE_MEMORY);
+    assert_eq!(limits::DEFAULT_CLONE_MEMORY, 1 << 30);
 }
 
 #[test]
@@ -412,16 +489,21 @@ fn statistics_tell_of_so_many_writers() {
     let producer = world.producer("p");
     world.offer(producer, "d");
     let consumer = world.consumer();
-    world.enable(consumer, &config(&["d"]));
-    let target = world.target(producer);
-    for writer in 1..=20 {
-        world.commit(producer, writer, target, &[&packet("x")]);
+    let mut two = config(&["d", "d"]);
+    two.buffers.push(two.buffers[0].clone());
+    two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
+    world.enable(consumer, &two);
+    for (_, source) in world.instances(producer) {
+        let target = source.target_buffer.unwrap() as u16;
+        for writer in 1..=10 {
+            world.commit(producer, writer, target, &[&packet("x")]);
+        }
     }
     let mut told = |most| {
         let stats = world.service.trace_stats_up_to(consumer, most).unwrap();
         stats.writer_stats.len()
     };
-    assert_eq!([0, 7, 20, 1000].map(&mut told), [0, 7, 20, 20]);
+    assert_eq!([0, 7, 13, 20, 1000].map(&mut told), [0, 7, 13, 20, 20]);
 }
 
 #[test]
@@ -473,6 +555,38 @@ fn flushes_that_complete_together_all_scrape_what_was_there() {
     world.run();
     assert_eq!(world.consumers[&consumer].flushes.len(), 10);
     assert_eq!(texts(&world.read(consumer)), ["unregistered"]);
+}
+
+#[test]
+fn flushes_that_complete_together_are_served_by_one_scrape() {
+    for acknowledged in [true, false] {
+        let mut world = World::new();
+        let producer = world.producer_with("p", Scraping::Enabled);
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        let mut discarding = config(&["d"]);
+        discarding.buffers[0].size_kb = Some(4);
+        discarding.buffers[0].fill_policy = Some(trace_config::buffer_config::FillPolicy::DISCARD);
+        world.enable(consumer, &discarding);
+        let target = world.target(producer);
+        world.service.register_trace_writer(producer, 1, target.into());
+        let large = packet(&"x".repeat(3000));
+        world.commit(producer, 1, target, &[&large]);
+        let _ = world.write(producer, 1, target, &[&large]);
+        let now = world.now;
+        for token in 0..5 {
+            world.service.flush(consumer, token, 100, 0, &now);
+        }
+        world.run();
+        if acknowledged {
+            world.acknowledge_flushes(producer);
+        }
+        world.advance(100);
+        assert_eq!(world.consumers[&consumer].flushes.len(), 5);
+        // The buffer counts each time that it has no room for the chunk.
+        let stats = world.service.trace_stats(consumer).unwrap();
+        assert_eq!(stats.buffer_stats[0].chunks_discarded, Some(1));
+    }
 }
 
 /// A name that takes so much work to be matched with [`LONG`] that the clock is looked at each time.

@@ -54,6 +54,8 @@ fn filters_that_change_bring_in_who_passes_and_nothing_else() {
         [1, 1, 1],
         "a session gets no further data sources"
     );
+    let surplus = |line: &&String| line.contains("differs in more than producer filters");
+    assert_eq!(world.log.iter().filter(surplus).count(), 1);
 
     // Nobody is sent away, and nobody set up again.
     filtered.data_sources[0].producer_name_filter = vec!["nobody".into()];

@@ -178,16 +178,32 @@ fn a_flush_is_answered_whenever_it_is_asked_for() {
 }
 
 #[test]
-fn a_flush_that_the_end_cuts_short_is_not_called_failed() {
+fn a_flush_after_the_end_fails_if_the_last_one_did() {
     let (mut world, _, consumer) = recording(&config(&["d"]));
+    begin_ending(&mut world);
+    world.advance(5000);
+    assert_eq!(world.consumers[&consumer].disabled, [None]);
     let now = world.now;
     world.service.flush(consumer, 1, 0, 0, &now);
-    begin_ending(&mut world);
-    end(&mut world);
-    assert!(
-        world.consumers[&consumer].flushes.is_empty(),
-        "its connection ends"
-    );
+    world.run();
+    assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Failed)]);
+}
+
+#[test]
+fn a_flush_that_the_end_cuts_short_is_not_called_failed() {
+    for is_announced in [true, false] {
+        let (mut world, _, consumer) = recording(&config(&["d"]));
+        let now = world.now;
+        world.service.flush(consumer, 1, 0, 0, &now);
+        if is_announced {
+            begin_ending(&mut world);
+        }
+        end(&mut world);
+        assert!(
+            world.consumers[&consumer].flushes.is_empty(),
+            "its connection ends"
+        );
+    }
 }
 
 #[test]

@@ -196,33 +196,40 @@ fn data_sources_that_are_slow_to_start_are_named_after_twenty_seconds() {
 
 #[test]
 fn a_session_that_starts_while_nobody_is_attached_tells_of_no_slow_start() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
-    let triggered = TraceConfig {
-        trigger_config: TriggerConfig {
-            trigger_mode: Some(TriggerMode::START_TRACING),
-            trigger_timeout_ms: Some(100_000),
-            triggers: vec![Trigger {
-                name: Some("t".into()),
-                stop_delay_ms: Some(100_000),
-                ..Default::default()
-            }],
+    for will_notify_on_start in [None, Some(true)] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        let descriptor = DataSourceDescriptor {
+            name: Some("d".into()),
+            will_notify_on_start,
             ..Default::default()
-        }
-        .into(),
-        ..config(&["d"])
-    };
-    world.enable(consumer, &triggered);
-    world.service.detach(consumer, "key").unwrap();
-    world.activate(producer, &["t"]);
-    world.service.attach(consumer, "key").unwrap();
-    world.advance(30_000);
-    let told = service_events(&world.read(consumer));
-    let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
-    // Nor that all have started, for there was nobody to hear it.
-    assert_eq!(names, ["tracing started", "read"]);
+        };
+        world.register(producer, &descriptor);
+        let consumer = world.consumer();
+        let triggered = TraceConfig {
+            trigger_config: TriggerConfig {
+                trigger_mode: Some(TriggerMode::START_TRACING),
+                trigger_timeout_ms: Some(100_000),
+                triggers: vec![Trigger {
+                    name: Some("t".into()),
+                    stop_delay_ms: Some(100_000),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }
+            .into(),
+            ..config(&["d"])
+        };
+        world.enable(consumer, &triggered);
+        world.service.detach(consumer, "key").unwrap();
+        world.activate(producer, &["t"]);
+        world.service.attach(consumer, "key").unwrap();
+        world.advance(30_000);
+        let told = service_events(&world.read(consumer));
+        let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
+        // Nor that all have started, for there was nobody to hear it.
+        assert_eq!(names, ["tracing started", "read"]);
+    }
 }
 
 #[test]

@@ -99,6 +99,31 @@ fn a_file_at_its_limit_ends_the_session_and_holds_whole_packets_only() {
 }
 
 #[test]
+fn no_more_than_one_packet_is_taken_in_vain_for_a_file_that_is_full() {
+    const PACKETS: usize = 10;
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let limited = TraceConfig {
+        max_file_size_bytes: Some(2000),
+        ..into_file(&["d"])
+    };
+    let session = world.enable(consumer, &limited);
+    let target = world.target(producer);
+    let text = "x".repeat(300);
+    for _ in 0..PACKETS {
+        world.commit(producer, 1, target, &[&packet(&text)]);
+    }
+    world.advance(200);
+    assert_eq!(world.closed_files, [session]);
+    let in_file = texts(&parse(&world.files[&session])).len();
+    assert!(in_file > 0);
+    let left = texts(&world.read(consumer)).len();
+    assert_eq!(in_file + 1 + left, PACKETS);
+}
+
+#[test]
 fn a_full_disk_ends_the_session_with_a_reason() {
     let mut world = World::new();
     let producer = world.producer("p");
@@ -392,29 +417,34 @@ fn what_comes_in_while_a_batch_is_being_written_follows_it() {
 
 #[test]
 fn the_consumer_is_told_of_the_end_once_the_file_is_closed_and_of_what_went_wrong_with_that() {
-    let mut world = World::new();
-    let consumer = world.consumer();
-    let session = world.enable(consumer, &into_file(&[]));
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    assert!(matches!(world.service.poll(), Some(Output::FileDue(_))));
-    let written = world.service.read_for_file(session, 1 << 20, &now).unwrap().len() as u64;
-    world.service.file_written(session, Ok(written), &now);
-    assert!(matches!(world.service.poll(), Some(Output::CloseFile(_))));
-    assert!(world.service.poll().is_none(), "nothing is told yet");
-    assert!(
-        world.service.read_for_file(session, 1 << 20, &now).is_none(),
-        "nor is anything more written"
-    );
-    world
-        .service
-        .file_closed(session, Err("input/output error".into()), &now);
-    world.run();
-    let told = &world.consumers[&consumer].disabled;
-    assert!(
-        matches!(&told[..], [Some(error)] if error.contains("input/output error")),
-        "{told:?}"
-    );
+    for earlier in [None, Some("no such device")] {
+        let mut world = World::new();
+        let consumer = world.consumer();
+        let session = world.enable(consumer, &into_file(&[]));
+        let now = world.now;
+        world.service.disable_tracing(consumer, &now);
+        assert!(matches!(world.service.poll(), Some(Output::FileDue(_))));
+        let written = world.service.read_for_file(session, 1 << 20, &now).unwrap().len() as u64;
+        world.service.file_written(session, Ok(written), &now);
+        assert!(matches!(world.service.poll(), Some(Output::CloseFile(_))));
+        assert!(world.service.poll().is_none(), "nothing is told yet");
+        assert!(
+            world.service.read_for_file(session, 1 << 20, &now).is_none(),
+            "nor is anything more written"
+        );
+        if let Some(error) = earlier {
+            world.service.file_sync_failed(session, error);
+        }
+        world
+            .service
+            .file_closed(session, Err("input/output error".into()), &now);
+        world.run();
+        let told = &world.consumers[&consumer].disabled;
+        assert!(
+            matches!(&told[..], [Some(error)] if error.contains(earlier.unwrap_or("input/output error"))),
+            "the first: {told:?}"
+        );
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ fn a_flush_fails_when_a_producer_is_silent_for_too_long() {
     assert!(world.consumers[&consumer].flushes.is_empty());
     world.advance(1);
     assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Failed)]);
+    let told = |line: &String| line.contains("1 producers did not flush in time");
+    assert!(world.log.iter().any(told), "{:?}", world.log);
 }
 
 #[test]
@@ -107,6 +109,26 @@ fn a_producer_that_dies_holds_up_no_flush() {
     world.service.disconnect_producer(producer, &now);
     world.run();
     assert_eq!(world.consumers[&consumer].flushes.len(), 1);
+}
+
+#[test]
+fn a_session_that_has_stopped_is_not_flushed_however_well_it_was_before() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    let timed = TraceConfig {
+        duration_ms: Some(10),
+        ..config(&["d"])
+    };
+    world.enable(consumer, &timed);
+    world.advance(10);
+    world.acknowledge_flushes(producer);
+    assert_eq!(world.consumers[&consumer].disabled, [None]);
+    let now = world.now;
+    world.service.flush(consumer, 1, 0, 0, &now);
+    world.run();
+    assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Failed)]);
 }
 
 #[test]

@@ -169,6 +169,40 @@ fn all_data_sources_started_is_told_once_and_after_the_last_acknowledgement() {
 }
 
 #[test]
+fn who_attaches_is_told_that_all_have_started_meanwhile() {
+    let kinds = observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED as u32;
+    for observes_before in [false, true] {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        let slow = DataSourceDescriptor {
+            name: Some("slow".into()),
+            will_notify_on_start: Some(true),
+            ..Default::default()
+        };
+        world.register(producer, &slow);
+        let (consumer, now) = (world.consumer(), world.now);
+        if observes_before {
+            world.service.observe_events(consumer, kinds, &now);
+        }
+        world.enable(consumer, &config(&["slow", "quick"]));
+        world.service.detach(consumer, "key").unwrap();
+        let instance = world.instances(producer)[0].0;
+        world.service.data_source_started(producer, instance.0, &now);
+        world.service.attach(consumer, "key").unwrap();
+        world.run();
+        assert_eq!(world.consumers[&consumer].all_started, 0);
+        // When it asks, or when the next one starts.
+        if observes_before {
+            world.offer(producer, "quick");
+        } else {
+            world.service.observe_events(consumer, kinds, &now);
+        }
+        world.run();
+        assert_eq!(world.consumers[&consumer].all_started, 1);
+    }
+}
+
+#[test]
 fn instance_states_are_observed() {
     use observable_events::DataSourceInstanceState as Is;
     let mut world = World::new();
@@ -250,6 +284,8 @@ fn a_stop_waits_for_acknowledgements_and_no_longer_than_the_timeout() {
             world.advance(1);
         }
         assert_eq!(world.consumers[&consumer].disabled, [None]);
+        let told = |line: &String| line.contains("1 data sources did not acknowledge the stop in time");
+        assert_eq!(world.log.iter().any(told), !acknowledged, "{:?}", world.log);
         let now = world.now;
         world.service.free_buffers(consumer, &now);
         world.run();

@@ -1,5 +1,6 @@
 //! Limits of the service, each at its value and past it. Those of configs that are simply refused are in `refusals`,
-//! those of guardrails and boosts in `configs`, those of events in `events`.
+//! those of guardrails and boosts in `admission`, those of events in `events`, those
+//! of all clients of a user in `budgets`.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
@@ -65,6 +66,8 @@ fn shared_memory_is_granted_up_to_its_limits() {
         default
     );
     assert_eq!(shared_memory((18 * KB, 0), (0, 0)), default);
+    let smallest = (512 * KB, limits::MIN_SMB_PAGE_SIZE);
+    assert_eq!(shared_memory(smallest, (0, 0)), smallest);
 }
 
 #[test]
@@ -231,6 +234,64 @@ fn so_many_clock_snapshots_wait_for_a_read_back() {
     assert_eq!(snapshots(most - 1), most - 1);
     assert_eq!(snapshots(most), most);
     assert_eq!(snapshots(most + 5), most);
+}
+
+#[test]
+fn clocks_are_read_every_ten_seconds_unless_the_config_says() {
+    let mut world = World::new();
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&[]));
+    world.read(consumer);
+    let seconds = 50;
+    for _ in 0..seconds {
+        // Snapshots that tell nothing new would be left out.
+        world.now.realtime += 1_000_000_000;
+        world.advance(1000);
+    }
+    let packets = world.read(consumer);
+    let of_clocks = packets
+        .iter()
+        .filter(|packet| matches!(packet.data, Some(Data::ClockSnapshot(_))));
+    let interval = limits::DEFAULT_SNAPSHOT_INTERVAL.as_secs();
+    assert_eq!((of_clocks.count() as u64, interval), (seconds / interval, 10));
+}
+
+#[test]
+fn the_statistics_of_a_session_tell_of_so_many_writers() {
+    const WRITERS_PER_PRODUCER: u16 = 0x7fff;
+    let mut world = World::new();
+    let consumer = world.consumer();
+    // One buffer alone counts no more of them.
+    let mut two = config(&["first", "second"]);
+    two.buffers[0].size_kb = Some(4 * 1024);
+    two.buffers.push(two.buffers[0].clone());
+    two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
+    world.enable(consumer, &two);
+    let told = |world: &mut World| world.service.trace_stats(consumer).unwrap().writer_stats.len();
+    // Each has a packet of no bytes, which is sent along.
+    let all = |target: u16| {
+        let chunk = |writer: u16| commit_data_request::ChunksToMove {
+            target_buffer: Some(target.into()),
+            data: Some([&[0; 4][..], &writer.to_le_bytes(), &[1, 0, 0]].concat()),
+            ..Default::default()
+        };
+        CommitDataRequest {
+            chunks_to_move: (1..=WRITERS_PER_PRODUCER).map(chunk).collect(),
+            ..Default::default()
+        }
+    };
+    let mut join = |source: &str| {
+        let producer = world.producer("p");
+        world.offer(producer, source);
+        let request = all(world.target(producer));
+        let now = world.now;
+        world.service.commit(producer, &request, &now);
+        world.run();
+        told(&mut world)
+    };
+    let each = usize::from(WRITERS_PER_PRODUCER);
+    assert_eq!(["first", "first"].map(&mut join), [each, 2 * each]);
+    assert_eq!(join("second"), limits::MAX_WRITERS_IN_STATS);
 }
 
 #[test]

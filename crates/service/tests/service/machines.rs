@@ -486,17 +486,20 @@ fn a_relay_that_is_gone_is_told_of_in_traces_that_began_before() {
     let after = recording(&mut world, &of_all_machines());
     let packets = world.read(after);
     assert_eq!((synced(&packets).len(), described(&packets).len()), (0, 1));
-    // A clone holds what the original recorded, whenever it is made.
-    let cloner = world.consumer();
-    let request = CloneRequest {
-        original: Original::Id(session.0),
-        purpose: ClonePurpose::Snapshot,
-        filter: CloneFilter::Applied,
-        trigger: None,
-        file: CloneFile::None,
-    };
-    world.try_clone(cloner, request).unwrap();
-    for consumer in [cloner, before] {
+    // A clone holds what the original recorded, whenever it is made and of whichever clone.
+    let cloners = [world.consumer(), world.consumer()];
+    let mut original = session;
+    for cloner in cloners {
+        let request = CloneRequest {
+            original: Original::Id(original.0),
+            purpose: ClonePurpose::Snapshot,
+            filter: CloneFilter::Applied,
+            trigger: None,
+            file: CloneFile::None,
+        };
+        original = world.try_clone(cloner, request).unwrap();
+    }
+    for consumer in [cloners[0], cloners[1], before] {
         let packets = world.read(consumer);
         assert_eq!((synced(&packets).len(), described(&packets).len()), (1, 2));
     }

@@ -12,6 +12,7 @@ mod configs;
 mod data;
 mod data_source_configs;
 mod data_sources;
+mod documented_limits;
 mod ending;
 mod events;
 mod files;

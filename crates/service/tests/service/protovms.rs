@@ -616,6 +616,9 @@ fn what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begin
     world.advance(5000);
     let packets = world.read(consumer);
     world.run();
+    // The log is not told again.
+    world.read(consumer);
+    world.run();
     assert!(patches(&packets).contains(&"scraped".to_owned()));
     let merged = &instances(&packets)[0][2];
     let merged = merged.state.as_option().and_then(event);

@@ -139,6 +139,29 @@ fn a_writer_that_goes_on_while_it_is_scraped_has_each_packet_read_once_and_whole
 }
 
 #[test]
+fn what_a_lost_producer_leaves_goes_to_a_session_that_is_over_if_the_producer_may_be_scraped() {
+    for (scraping, expected) in [(Scraping::Enabled, &["1", "2"][..]), (Scraping::Disabled, &[])] {
+        let mut world = World::new();
+        let producer = world.producer_with("p", scraping);
+        world.offer(producer, "d");
+        let [over, recording] = [world.consumer(), world.consumer()];
+        for consumer in [over, recording] {
+            world.enable(consumer, &config(&["d"]));
+        }
+        let target = world.target(producer);
+        world.service.register_trace_writer(producer, 1, target.into());
+        let (chunk, ..) = world.write_open(producer, 1, &[&packet("1"), &packet("2")]);
+        let now = world.now;
+        world.service.disable_tracing(over, &now);
+        world.run();
+        chunk.complete();
+        world.lose_producer(producer);
+        assert_eq!(texts(&world.read(over)), expected);
+        assert!(texts(&world.read(recording)).is_empty());
+    }
+}
+
+#[test]
 fn what_a_producer_leaves_behind_is_kept_when_it_is_lost() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);

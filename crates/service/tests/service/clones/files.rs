@@ -351,6 +351,8 @@ fn a_clone_is_not_made_if_what_was_on_its_way_to_the_file_does_not_fit() {
         [failed],
         "nothing more is written into it"
     );
+    let state = scene.world.state(scene.owner, StateScope::Sessions);
+    assert_eq!(state.num_sessions, Some(1));
     scene.cloner = scene.world.consumer();
     scene.clone_as(with_file(scene.session));
     assert_eq!(scene.texts(scene.cloner).last().unwrap(), "later");

@@ -476,17 +476,15 @@ fn a_bug_report_gets_the_running_session_with_the_highest_score() {
             ..config(&["d"])
         };
         world.enable(consumer, &config);
-        let target = world.instances(producer).last().unwrap().1.target_buffer;
-        let text = format!("score {score}, deferred {deferred}");
-        world.commit(
-            producer,
-            score as u16 + 1,
-            target.unwrap() as u16,
-            &[&packet(&text)],
-        );
+        let instances = world.instances(producer);
+        let target = instances.last().unwrap().1.target_buffer.unwrap() as u16;
+        let number = instances.len();
+        let text = format!("session {number}");
+        world.commit(producer, number as u16, target, &[&packet(&text)]);
     };
     enable(0, false);
     enable(3, false);
+    enable(7, false);
     enable(7, false);
     enable(9, true);
     let wanted = CloneRequest {
@@ -505,7 +503,7 @@ fn a_bug_report_gets_the_running_session_with_the_highest_score() {
         });
     assert_eq!(last_flush, Some(0x113));
     world.acknowledge_flushes(producer);
-    assert_eq!(texts(&world.read(cloner)), ["score 7, deferred false"]);
+    assert_eq!(texts(&world.read(cloner)), ["session 3"], "the first of these");
 }
 
 #[test]

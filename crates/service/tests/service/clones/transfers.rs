@@ -1,5 +1,7 @@
 //! Buffers that are handed over with a clone (`transfer_on_clone`), or emptied before (`clear_before_clone`).
 
+use ferretto_service::{Introduction, MemorySharing, Scraping};
+
 use super::*;
 
 /// Two producers, each with a buffer of its own; that of the second is handed over when the session is cloned.
@@ -173,6 +175,24 @@ fn a_producer_flushes_only_what_writes_into_the_buffers_in_question() {
         })
         .collect();
     assert_eq!(flushed, instances);
+}
+
+#[test]
+fn a_producer_that_scrapes_itself_is_flushed_once_for_the_buffer_that_it_writes_into() {
+    let mut scene = TransferScene::new(false);
+    let remote = scene.world.introduce(
+        1000,
+        Introduction {
+            name: "remote".into(),
+            scraping: Scraping::Enabled,
+            sharing: MemorySharing::Impossible,
+            ..Default::default()
+        },
+    );
+    scene.world.offer(remote, "a");
+    let cloner = scene.world.consumer();
+    scene.world.try_clone(cloner, request(scene.session)).unwrap();
+    assert_eq!(scene.world.count(remote, flushes), 1);
 }
 
 #[test]

@@ -154,3 +154,29 @@ fn a_long_name_of_a_producer_is_cut() {
     let lengths: Vec<usize> = names.map(|name| name.len()).collect();
     assert_eq!(lengths, [limits::MAX_TRIGGER_PRODUCER_NAME]);
 }
+
+#[test]
+fn the_clocks_of_the_start_come_before_those_of_any_trigger() {
+    let (mut world, producer, consumer) = world();
+    let deferred = TraceConfig {
+        deferred_start: Some(true),
+        ..triggered(TriggerMode::STOP_TRACING, DAY, &[trigger("t", DAY)])
+    };
+    world.enable(consumer, &deferred);
+    world.activate(producer, &["t"]);
+    world.advance(100);
+    let now = world.now;
+    world.service.start_deferred(consumer, &now);
+    world.run();
+    let packets = world.read(consumer);
+    let clocks = packets.iter().filter_map(|packet| match &packet.data {
+        Some(trace_packet::Data::ClockSnapshot(snapshot)) => Some(&snapshot.clocks),
+        _ => None,
+    });
+    let earliest = clocks
+        .flatten()
+        .filter_map(|clock| clock.timestamp)
+        .filter(|at| *at > 0)
+        .min();
+    assert_eq!(earliest, Some(now.monotonic));
+}

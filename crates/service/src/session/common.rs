@@ -1,12 +1,11 @@
-//! What the sessions of a service have in common: the clients, the outputs, the timers.
+//! What the sessions of a service share: the clients, the outputs, the timers.
 //!
-//! [`Service`](crate::Service) owns it beside the sessions and lends it to the one to which something happens. A session reaches nothing
-//! else: what concerns other sessions it leaves as an [`Effect`], and the service sees to that next.
+//! [`Service`](crate::Service) owns it beside the sessions and lends it to the session that an input concerns. That session reaches nothing
+//! else. If others have to know, it leaves an [`Effect`], and the service handles that next.
 
 use std::collections::VecDeque;
 
 use crate::clone::BufferGroup;
-use crate::concurrent::Change;
 use crate::effort::{Effort, ProcessorClock};
 use crate::identity::Identity;
 use crate::ids::{DataSourceInstanceId, FlushRequestId, SessionId};
@@ -15,6 +14,7 @@ use crate::outbox::Outbox;
 use crate::output::FlushOutcome;
 use crate::producers::Producers;
 use crate::session::BatchEnd;
+use crate::session::concurrent::Change;
 use crate::timers::Timers;
 
 /// See the module's documentation.
@@ -37,7 +37,7 @@ pub(crate) struct Common {
     last_flush: u64,
 }
 
-/// What follows for others from what happened to a session.
+/// A consequence for others of what happened to a session.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A session's state changed. Sessions that record such changes are told.

@@ -1,6 +1,6 @@
-//! What a config says, and whether that makes sense: checks and values that concern the config alone.
+//! What a config says by itself: its checks, and values derived from it.
 //!
-//! `enable` refuses a config with these before anything of a session exists. `admission` has the checks beside other sessions, and the
+//! `enable` refuses a config with these before anything of a session exists. `admission` checks a config against the other sessions and the
 //! guardrails.
 
 use std::time::Duration;
@@ -8,12 +8,24 @@ use std::time::Duration;
 use ferretto_proto::messages::{Message, TraceConfig, trace_config};
 use ferretto_wire::{Reader, Value, Writer};
 
-use crate::enable::OutputFile;
 use crate::limits;
 use crate::ordered::OrderedMap;
 use crate::session::{AfterWrite, FileSink, FlushStrategy, millis_or};
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
 use crate::trace_filter::{SessionFilter, TraceFilter};
+
+/// What the driver has for a config with `write_into_file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputFile {
+    /// The consumer passed no descriptor.
+    None,
+    /// The consumer passed a descriptor.
+    Passed,
+    /// The driver made the file that `output_path` names.
+    Created,
+    /// The driver could not make it, or cannot write into it, for this reason.
+    Unusable(String),
+}
 
 /// The filter that the config asks for.
 pub(crate) fn trace_filter(config: &TraceConfig) -> Result<Option<Box<SessionFilter>>, String> {
@@ -258,7 +270,7 @@ pub(crate) fn adopted_filters(config: &TraceConfig, new: &TraceConfig) -> Vec<Pr
     adopted.collect()
 }
 
-/// Puts these filters in the place of those that the data sources have.
+/// Swaps these filters with those of the data sources.
 pub(crate) fn exchange_filters(config: &mut TraceConfig, filters: &mut [ProducerFilters]) {
     for (source, (names, expressions)) in config.data_sources.iter_mut().zip(filters) {
         std::mem::swap(&mut source.producer_name_filter, names);

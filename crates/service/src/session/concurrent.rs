@@ -1,8 +1,8 @@
-//! What sessions know of each other: with `enable_concurrent_session_events` a trace tells which other sessions there
-//! were, and when they started and ended.
+//! Events about other sessions: with `enable_concurrent_session_events` a trace tells which other sessions existed, and when they started
+//! and ended.
 //!
-//! Every change of a session's state goes through [`Session::enter`], which leaves it to be told; of a new clone they are told at once. Changes wait in the sessions that want to
-//! know until they are read.
+//! [`Session::enter`] changes the state of a session and leaves an effect, by which the interested sessions learn of it. They learn of a new clone at
+//! once. Each of them keeps the changes until its trace is read.
 
 use std::sync::Arc;
 
@@ -11,17 +11,16 @@ use ferretto_proto::write;
 
 use crate::ids::SessionId;
 use crate::limits;
-use crate::packets::{Author, service_header};
-use crate::readback::Readout;
+use crate::session::packets::{Author, service_header};
+use crate::session::readout::Readout;
 use crate::session::{Session, State};
-use crate::sessions::Sessions;
 
 /// Another session was found in a state, or came into it.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     /// Nanoseconds of boot time.
     at: u64,
-    session: SessionId,
+    pub(crate) session: SessionId,
     state: State,
     uid: u32,
     data_sources: u32,
@@ -37,7 +36,7 @@ pub(crate) struct OtherSessions {
 }
 
 impl OtherSessions {
-    fn push(&mut self, change: Change) {
+    pub(crate) fn push(&mut self, change: Change) {
         let name_bytes = self.name_bytes + change.name.len();
         if self.changes.len() < limits::MAX_CONCURRENT_SESSION_EVENTS
             && name_bytes <= limits::MAX_CONCURRENT_SESSION_NAME_BYTES
@@ -61,8 +60,8 @@ impl Session {
         }
     }
 
-    /// Whether it is to be told of changes of this other session. The trace of a session that has ended is what it is.
-    fn listens_to(&self, other: SessionId) -> bool {
+    /// Whether it is told of changes of this other session. The trace of a session that has ended does not change any more.
+    pub(crate) fn listens_to(&self, other: SessionId) -> bool {
         self.id != other && self.records_others() && self.state != State::Disabled && !self.is_clone()
     }
 
@@ -80,16 +79,7 @@ impl Session {
     }
 }
 
-impl Sessions {
-    /// A session came into another state: those that want to know are told.
-    pub(crate) fn tell_of(&mut self, change: &Change) {
-        for other in self.iter_mut().filter(|other| other.listens_to(change.session)) {
-            other.notes.other_sessions.push(change.clone());
-        }
-    }
-}
-
-/// Writes what is known of other sessions since the last read-back, in the order in which it happened.
+/// Writes the changes of other sessions since the last read-back, in order of time.
 pub(crate) fn write_other_sessions(session: &mut Session, author: Author, out: &mut Readout) {
     let mut changes = std::mem::take(&mut session.notes.other_sessions).changes;
     changes.sort_by_key(|change| change.at);

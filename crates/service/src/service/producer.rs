@@ -1,6 +1,6 @@
-//! What producers do: they connect, offer data sources, bring shared memory, register writers, acknowledge, and go away.
+//! Inputs from producers: they connect, offer data sources, bring shared memory, register writers, acknowledge, and disconnect.
 //!
-//! Their commits are in `commit`, their triggers in `triggers`. Everything here comes from a process that may be hostile.
+//! `commit` has their commits, `triggers` their triggers. Every input comes from a process that may be hostile.
 
 use ferretto_proto::opaque::essence;
 use ferretto_smb::ServiceSmb;
@@ -71,7 +71,7 @@ impl Service {
         }
     }
 
-    /// A producer is gone: what it left in shared memory is saved, its data sources end.
+    /// A producer disconnected: the data in its shared memory is saved, and its data sources end.
     pub fn disconnect_producer(&mut self, producer: ProducerId, now: &Now) {
         self.rescue(producer);
         self.strike_off(producer, FlushRequestId(u64::MAX), now);

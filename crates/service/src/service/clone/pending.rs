@@ -1,34 +1,14 @@
-//! A clone while it is made: what it is still waiting for, and the buffers that it has so far.
+//! An unfinished clone: what it is waiting for, and the buffers that it has so far.
 //!
-//! First the producers of each group of buffers are flushed. If the original streams into a file, that file is then copied and the buffers
-//! are written behind it.
+//! First the producers of each group of buffers are flushed. If the original streams into a file, that file is then copied, and the buffers are
+//! written behind it.
 
-use ferretto_proto::messages::trace_config::BufferConfig;
-
-use super::{CloneRequest, ClonedContent};
 use crate::clock::Now;
+use crate::clone::{CloneRequest, ClonedContent};
 use crate::ids::{ConsumerId, SessionId};
 use crate::output::FlushOutcome;
 use crate::session::{BatchEnd, FileSink};
 use crate::trace_buffer::TraceBuffer;
-
-/// Buffers that are flushed and copied together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BufferGroup {
-    /// Those of which the clone gets copies.
-    Copied,
-    /// Those with `transfer_on_clone`.
-    Transferred,
-}
-
-impl BufferGroup {
-    pub(super) fn of(config: &BufferConfig) -> BufferGroup {
-        match config.transfer_on_clone {
-            Some(true) => BufferGroup::Transferred,
-            _ => BufferGroup::Copied,
-        }
-    }
-}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -117,7 +97,7 @@ impl PendingClone {
         };
     }
 
-    /// A batch arrived in the file of this session. Whether the clone fails with it: what it waited for did not arrive whole.
+    /// A batch arrived in the file of this session. Returns whether the clone fails, because the batch that it waited for did not arrive whole.
     pub(super) fn batch_arrived(&mut self, original: SessionId, end: BatchEnd) -> bool {
         if self.original != original || self.stage != Stage::AwaitingBatch {
             return false;
@@ -131,8 +111,8 @@ impl PendingClone {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{CloneFile, CloneFilter, ClonePurpose, Original};
     use super::*;
+    use crate::clone::{CloneFile, CloneFilter, ClonePurpose, Original};
     use crate::session::AfterWrite;
 
     const ORIGINAL: SessionId = SessionId(1);

@@ -1,7 +1,7 @@
-//! The end of the service: its sessions are flushed and stopped, and their consumers can still read them.
+//! The end of the service: it flushes and stops its sessions, and their consumers can still read them.
 //!
-//! A driver that is told to end calls [`Service::begin_ending`] first. It goes on serving as before until nobody reads any more or its time
-//! is up, and then calls [`Service::end_all_sessions`].
+//! A driver that is told to end calls [`Service::begin_ending`] first. It continues to serve until nobody reads any more or its time is up, and
+//! then calls [`Service::end_all_sessions`].
 
 use crate::clock::Now;
 use crate::service::Service;
@@ -9,7 +9,7 @@ use crate::session::{LifecycleEvent, State, Stop};
 
 impl Service {
     /// The service is going to end. No session begins any more, and running sessions are flushed and stopped. Consumers are told, and can read
-    /// their buffers until [`Service::end_all_sessions`]. The traces of sessions that nobody had stopped tell so.
+    /// their buffers until [`Service::end_all_sessions`]. The traces of sessions that were still recording tell that the service ended.
     pub fn begin_ending(&mut self, now: &Now) {
         self.common.is_ending = true;
         for id in self.sessions.ids() {
@@ -22,7 +22,7 @@ impl Service {
                     State::Started => session.notes.note(LifecycleEvent::ServiceEnded, now),
                     _ => {}
                 }
-                // Those that do not run and that nobody can read are freed.
+                // Sessions that do not run and have no consumer are freed.
                 session.flush_and_stop(common, now);
             });
         }

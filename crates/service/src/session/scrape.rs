@@ -1,36 +1,34 @@
-//! Scraping: the service copies packets that writers have finished but not committed out of shared memory.
+//! Scraping: the service copies packets that writers finished but did not commit out of shared memory.
 //!
-//! `flush` and `lifecycle` scrape the producers that allow it. `producer` scrapes every producer that goes away, because it will not
-//! commit anything any more.
+//! A session scrapes all producers that allow it when a flush ends and when it stops. A producer that disconnects is scraped in any case, because it
+//! will not commit anything any more.
 
 use std::ops::ControlFlow;
 
 use ferretto_smb::Completeness;
 
-use crate::common::Common;
 use crate::ids::{BufferId, ProducerId, WriterId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
-use crate::producers::{Owner, Producer, Scraping, writer_id};
-use crate::service::Service;
+use crate::producers::{Owner, Producer, writer_id};
 use crate::session::Session;
-use crate::sessions::Sessions;
+use crate::session::common::Common;
 use crate::trace_buffer::{ChunkState, TraceBuffer};
 
 /// What scraping may still take.
 #[derive(Clone, Copy, Debug)]
-struct ScrapeBudget {
+pub(crate) struct ScrapeBudget {
     /// To be copied.
     bytes: usize,
     /// To be looked at.
     pages: usize,
-    /// Of programs, to merge what is overwritten.
+    /// Work of programs that merge overwritten packets.
     protovm_work: u64,
 }
 
 impl ScrapeBudget {
     /// For the producers of one owner.
-    fn of_owner() -> ScrapeBudget {
+    pub(crate) fn of_owner() -> ScrapeBudget {
         ScrapeBudget {
             bytes: limits::MAX_SCRAPED_PER_UID,
             pages: limits::MAX_PAGES_SCRAPED_PER_UID,
@@ -39,7 +37,7 @@ impl ScrapeBudget {
     }
 
     /// For a producer that goes away: its leftovers are taken now or never, however much they are.
-    fn of_the_last_time() -> ScrapeBudget {
+    pub(crate) fn of_the_last_time() -> ScrapeBudget {
         ScrapeBudget {
             bytes: usize::MAX,
             pages: usize::MAX,
@@ -50,7 +48,7 @@ impl ScrapeBudget {
 
 /// Chunks whose writer is not registered.
 #[derive(Debug)]
-enum Strangers {
+pub(crate) enum Strangers {
     /// They are left alone, since the registration may still come.
     Stay,
     /// The producer writes into one buffer only, so they go there.
@@ -61,7 +59,7 @@ enum Strangers {
 
 impl Strangers {
     /// What to do with them when a producer goes away that writes into these buffers of sessions that record.
-    fn of_one_that_writes_into(targets: &OrderedSet<BufferId>) -> Strangers {
+    pub(crate) fn of_one_that_writes_into(targets: &OrderedSet<BufferId>) -> Strangers {
         match (targets.first(), targets.len()) {
             (None, _) => Strangers::Stay,
             (Some(only), 1) => Strangers::MeantFor(*only),
@@ -84,7 +82,7 @@ impl Strangers {
 }
 
 /// Whose buffers are scraped for.
-trait Targets {
+pub(crate) trait Targets {
     /// The buffer that producers know by this id, if it is among them.
     fn buffer_mut(&mut self, id: BufferId) -> Option<&mut TraceBuffer>;
 }
@@ -92,12 +90,6 @@ trait Targets {
 impl Targets for Session {
     fn buffer_mut(&mut self, id: BufferId) -> Option<&mut TraceBuffer> {
         Session::buffer_mut(self, id)
-    }
-}
-
-impl Targets for Sessions {
-    fn buffer_mut(&mut self, id: BufferId) -> Option<&mut TraceBuffer> {
-        Sessions::buffer_mut(self, id)
     }
 }
 
@@ -138,73 +130,19 @@ impl Session {
     }
 }
 
-impl Service {
-    /// Saves the data that a producer leaves in shared memory when it goes away, even if it did not want flushes to scrape it: no commit of
-    /// it will come any more. If it did not, only sessions that still record get its data. Leftovers for sessions that are over mean nothing.
-    ///
-    /// A process that was killed right after its first packets may have left chunks of writers that it had not yet registered. They go to the
-    /// buffer that it writes into for the sessions that still record. If there are several, they are counted as discarded in each of these
-    /// sessions, since nobody can tell which of them lacks the data.
-    pub(crate) fn rescue(&mut self, id: ProducerId) {
-        let Some(producer) = self.common.producers.get(id) else {
-            return;
-        };
-        let recording = self.sessions.iter().filter(|session| session.records(id));
-        let buffers: Vec<BufferId> = match producer.scraping {
-            Scraping::Enabled => self
-                .sessions
-                .iter()
-                .flat_map(|session| &session.buffer_ids)
-                .copied()
-                .collect(),
-            Scraping::Disabled => recording
-                .clone()
-                .flat_map(|session| &session.buffer_ids)
-                .copied()
-                .collect(),
-        };
-        let own = recording.flat_map(|session| session.instances.of_producer(id));
-        let targets: OrderedSet<BufferId> = own.map(|(_, instance)| instance.buffer).collect();
-        let mut strangers = Strangers::of_one_that_writes_into(&targets);
-        let mut scraping = ScrapedProducer {
-            id,
-            producer,
-            buffers: &buffers,
-            strangers: &mut strangers,
-        };
-        let mut left = ScrapeBudget::of_the_last_time();
-        let _ = scraping.scrape(&mut self.sessions, &mut left, &mut self.common.chunk);
-        if let Strangers::Lost(chunks) = strangers {
-            for session in self.sessions.iter_mut().filter(|session| session.records(id)) {
-                session.losses.chunks_discarded += chunks;
-            }
-        }
-        for buffer in &producer.allowed_buffers {
-            if let Some(buffer) = self.sessions.buffer_mut(*buffer) {
-                buffer.producer_gone(id);
-            }
-        }
-        if let Some(producer) = self.common.producers.get_mut(id) {
-            // The flushes and stops that its end completes find nothing of it any more: it would be counted and charged again.
-            producer.smb = None;
-            producer.writers.clear();
-        }
-    }
-}
-
 /// A producer whose memory is scraped.
-struct ScrapedProducer<'a> {
-    id: ProducerId,
-    producer: &'a Producer,
+pub(crate) struct ScrapedProducer<'a> {
+    pub(crate) id: ProducerId,
+    pub(crate) producer: &'a Producer,
     /// Chunks are taken that are meant for these.
-    buffers: &'a [BufferId],
-    strangers: &'a mut Strangers,
+    pub(crate) buffers: &'a [BufferId],
+    pub(crate) strangers: &'a mut Strangers,
 }
 
 impl ScrapedProducer<'_> {
     /// Copies the packets that the producer's writers have finished but not committed. Breaks if there is more than `left` allows.
     /// `chunk` is scratch space.
-    fn scrape(
+    pub(crate) fn scrape(
         &mut self,
         targets: &mut impl Targets,
         left: &mut ScrapeBudget,

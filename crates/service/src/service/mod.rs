@@ -1,28 +1,44 @@
-//! The service itself: who is connected, which sessions there are, and what follows for one from what happens to another.
+//! The service itself: it finds the session that an input concerns, and handles what follows for others.
 //!
-//! Every input is a method named after what happened, with the time. None of them blocks, and none does anything to
-//! the outside: what has to be done is queued for [`Service::poll`]. After any input the driver polls until it gets
-//! `None`, and calls [`Service::handle_timeout`] at [`Service::next_deadline`].
+//! Every input is a method named after an event, with the time. No method blocks or acts on the outside: outputs are queued for
+//! [`Service::poll`]. After any input the driver polls until it gets `None`, and calls [`Service::handle_timeout`] at
+//! [`Service::next_deadline`].
 //!
-//! The service finds the session that an input concerns and hands the input over ([`Service::on_session`]). A session reaches no other: what
-//! concerns others it leaves as an [`Effect`], and the service sees to that before it returns.
+//! [`Service::on_session`] hands an input to its session. A session reaches no other session. It leaves an [`Effect`] instead, which the service
+//! handles before it returns.
 
-use crate::admission::GuardedStarts;
+mod admission;
+mod boost;
+mod clone;
+mod commit;
+mod consumer;
+mod discarded;
+pub(crate) mod enable;
+mod ending;
+mod machines;
+mod producer;
+pub(crate) mod query;
+mod readback;
+mod rescue;
+mod sessions;
+mod triggers;
+
+use self::clone::PendingClone;
 use crate::boost::PriorityBoost;
+use crate::clock::Clock;
 use crate::clock::Now;
-use crate::clone::PendingClone;
-use crate::common::{Common, Effect};
-use crate::consumer::Consumer;
 use crate::effort::ProcessorClock;
 use crate::identity::Identity;
 use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
-use crate::machines::Machines;
 use crate::ordered::OrderedMap;
 use crate::output::{LogLevel, Output};
-use crate::readback::Readout;
+use crate::service::admission::GuardedStarts;
+use crate::service::consumer::Consumer;
+use crate::service::sessions::Sessions;
+use crate::session::common::{Common, Effect};
+use crate::session::machines::Machines;
+use crate::session::readout::Readout;
 use crate::session::{Session, State};
-use crate::sessions::Sessions;
-use crate::timers::Clock;
 use crate::trace_buffer::TraceBuffer;
 
 /// The tracing service.
@@ -35,18 +51,18 @@ pub struct Service {
     /// Clones that are not complete yet, by the ids they will have as sessions.
     pub(crate) clones: OrderedMap<SessionId, PendingClone>,
     pub(crate) machines: Machines,
-    pub(crate) triggers: crate::triggers::Registry,
+    pub(crate) triggers: triggers::Registry,
     pub(crate) guarded_starts: GuardedStarts,
     /// What the driver was last asked to run the service at.
     pub(crate) boost: Option<PriorityBoost>,
     /// Reused by commits.
-    pub(crate) moves: crate::commit::Moves,
+    pub(crate) moves: commit::Moves,
     /// Reused by read-backs.
     pub(crate) readout: Readout,
 }
 
 impl Service {
-    /// A service with nobody connected.
+    /// A service without clients.
     pub fn new(identity: Identity) -> Service {
         Service {
             common: Common::new(identity),
@@ -55,16 +71,16 @@ impl Service {
             last_consumer: ConsumerId(0),
             clones: OrderedMap::new(),
             machines: Machines::default(),
-            triggers: crate::triggers::Registry::default(),
+            triggers: triggers::Registry::default(),
             guarded_starts: GuardedStarts::default(),
             boost: None,
-            moves: crate::commit::Moves::default(),
+            moves: commit::Moves::default(),
             readout: Readout::default(),
         }
     }
 
     /// Local time is so many minutes ahead of UTC. That changes with the seasons and when the machine travels, while the service goes
-    /// on; a trace tells what was last told here before it was first read.
+    /// on. A trace has the last value from before it was first read.
     pub fn local_time_offset(&mut self, minutes: Option<i32>) {
         self.common.identity.system.timezone_offset_minutes = minutes;
     }
@@ -117,7 +133,7 @@ impl Service {
         }
     }
 
-    /// Something happens to a session, if it is there; what follows from that for others has happened too when this returns.
+    /// Hands an input to a session, if it exists, and handles what follows for others before it returns.
     pub(crate) fn on_session(
         &mut self,
         id: SessionId,
@@ -130,7 +146,7 @@ impl Service {
         }
     }
 
-    /// Sees to what follows for others from what happened to sessions.
+    /// Handles the effects that sessions left.
     pub(crate) fn settle(&mut self, now: &Now) {
         while let Some(effect) = self.common.effects.pop_front() {
             match effect {
@@ -178,7 +194,7 @@ impl Service {
         self.adjust_boost(None);
     }
 
-    /// Bytes of trace buffers, for whoever watches over memory.
+    /// Bytes of all trace buffers, for watchdogs of memory.
     pub fn buffer_bytes(&self) -> u64 {
         self.sessions.buffers().map(TraceBuffer::size).sum()
     }
@@ -243,8 +259,9 @@ mod tests {
         assert_eq!(kept(&service), (2, 1));
         service.unregister_data_source(producer, "d", &now);
         assert_eq!(kept(&service), (1, 1));
-        // Ids of buffers go round: whoever could still write into this one could write into another's.
+        // Ids of buffers are used again, so a producer that may still write into this one could write into another session's.
         service.disconnect_consumer(consumer, &now);
         assert_eq!(kept(&service), (0, 0));
+        assert_eq!(service.sessions.census().buffers, 0);
     }
 }

@@ -1,23 +1,15 @@
-//! Read-back: from trace buffers to the consumer or the file.
-//!
-//! The driver pulls, a bounded batch at a time, as its socket or file can take it. A batch names what the packets are
-//! made of: stretches of the trace buffers, which are not copied, and stretches of the service's own bytes (framing,
-//! its own packets, the fields it adds to others'). The driver hands them to one vectored write. If the session is
-//! compressed, a consumer gets the packets of a batch as one; for a file the driver makes it, on the thread that writes.
+//! A batch of packets that were read back, while it is put together and ready to be written.
 
 use std::iter;
 use std::ops::{Deref, Range};
-use std::time::Duration;
 
 use ferretto_proto::write::Trace;
 use ferretto_wire::Writer;
 
-use crate::clock::Now;
+use super::{BatchEnd, Session};
 use crate::compression::{CompressError, Compressor, FileCompression};
-use crate::ids::{ConsumerId, SessionId};
+use crate::ids::SessionId;
 use crate::limits;
-use crate::service::Service;
-use crate::session::{BatchEnd, Session, Surroundings};
 use crate::trace_buffer::{Span, TraceBuffer};
 use crate::trace_filter::{Origin, SessionFilter};
 
@@ -86,7 +78,7 @@ impl Readout {
         self.bytes
     }
 
-    /// Bytes that were read for it, those that are not in it too.
+    /// Bytes that were read for it, including bytes that did not get into it.
     pub(crate) fn read(&self) -> u64 {
         (self.bytes + self.cut) as u64
     }
@@ -249,7 +241,7 @@ pub struct ReadBatch<'a> {
     /// Whether there is more to read.
     pub has_more: bool,
     /// The session, if its packets were filtered: how long that took is to be reported with
-    /// [`Service::filtering_took`].
+    /// [`Service::filtering_took`](crate::Service::filtering_took).
     pub filtered: Option<SessionId>,
     /// To be compressed like this on its way into the file, with [`Compressor::compress_into`]; otherwise it goes there as
     /// it is.
@@ -301,111 +293,12 @@ pub(crate) struct Budget {
     pub(crate) file: u64,
 }
 
-impl Service {
-    /// The consumer reads its session: about `budget` bytes, less of them or none where packets are invalid or filtered.
-    /// `None` if it has no session to be read. If the session is compressed a batch is smaller than that.
-    pub fn read_buffers(&mut self, consumer: ConsumerId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
-        let id = self.session_of(consumer)?;
-        let (session, readout, mut around) = self.reading(id, now)?;
-        if session.file.is_some() {
-            around
-                .common
-                .outbox
-                .warn("a consumer asked to read a session that streams into a file");
-            return None;
-        }
-        let budget = Budget {
-            batch: session
-                .codec
-                .map_or(budget, |_| budget.min(limits::COMPRESSED_BATCH)),
-            file: u64::MAX,
-        };
-        let end = session.read(Framing::Bare, &budget, &mut around, readout);
-        if let Err(error) = compress_batch(session, readout, end) {
-            around
-                .common
-                .outbox
-                .warn(format!("{error}; they go out as they are"));
-        }
-        Some(batch(session, readout, end, None))
-    }
-
-    /// The next bytes for the file of a session: about `budget` of them. To be written, however long that takes,
-    /// compressed if the batch says so, and then reported with [`Service::file_written`] or [`Service::file_full`]; before
-    /// that there are no others. `None` if nothing is due.
-    pub fn read_for_file(&mut self, id: SessionId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
-        let (session, readout, mut around) = self.reading(id, now)?;
-        let room = session.file.as_ref()?.room()?;
-        let compression = session.codec.map(|codec| FileCompression { codec, room });
-        let budget = Budget {
-            batch: budget,
-            // How much there is room for before it is compressed, nobody knows.
-            file: if compression.is_some() { u64::MAX } else { room },
-        };
-        let end = session.read(Framing::Trace, &budget, &mut around, readout);
-        session.file.as_mut()?.hand_out(end);
-        Some(batch(session, readout, end, compression))
-    }
-
-    /// A session that is to be read, and what that takes.
-    fn reading(
-        &mut self,
-        id: SessionId,
-        now: &Now,
-    ) -> Option<(&mut Session, &mut Readout, Surroundings<'_>)> {
-        let census = self.sessions.census();
-        let around = Surroundings {
-            common: &mut self.common,
-            machines: &self.machines,
-            census,
-            now: *now,
-        };
-        Some((self.sessions.get_mut(id)?, &mut self.readout, around))
-    }
-
-    /// There was room for a part of what [`Service::read_for_file`] gave: this many bytes were written, and no packet more
-    /// would fit.
-    pub fn file_full(&mut self, id: SessionId, bytes: u64, now: &Now) {
-        let session = self.sessions.get_mut(id);
-        if let Some(file) = session.and_then(|session| session.file.as_mut()) {
-            file.fill();
-        }
-        self.file_written(id, Ok(bytes), now);
-    }
-
-    /// What [`Service::read_for_file`] gave was written: this many bytes, or the write failed for this reason.
-    pub fn file_written(&mut self, id: SessionId, result: Result<u64, String>, now: &Now) {
-        self.on_session(id, now, |session, common| {
-            session.file_written(result, common, now)
-        });
-    }
-
-    /// What [`CloseFile`](crate::Output::CloseFile) asked for is done, or failed for this reason: whoever waited for
-    /// the file goes on.
-    pub fn file_closed(&mut self, id: SessionId, result: Result<(), String>, now: &Now) {
-        self.on_session(id, now, |session, common| session.file_closed(result, common));
-    }
-
-    /// What [`SyncFile`](crate::Output::SyncFile) asked for failed for this reason. The session goes on, and its consumer is
-    /// told when it ends: of what did not reach the disk the kernel tells once only, so that closing the file may succeed.
-    pub fn file_sync_failed(&mut self, id: SessionId, error: &str) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.file_sync_failed(error, &mut self.common);
-        }
-    }
-
-    /// Putting together a batch of [`filtered`](ReadBatch::filtered) packets took this long: reading, filtering and
-    /// framing them. The service has no clock; what it is told goes into the statistics of the session.
-    pub fn filtering_took(&mut self, id: SessionId, time: Duration) {
-        let session = self.sessions.get_mut(id);
-        if let Some(filter) = session.and_then(|session| session.filter.as_mut()) {
-            filter.took(time);
-        }
-    }
-}
-
 /// Makes one packet of a batch for a consumer, if its session is compressed.
-fn compress_batch(session: &mut Session, readout: &mut Readout, end: BatchEnd) -> Result<(), CompressError> {
+pub(crate) fn compress_batch(
+    session: &mut Session,
+    readout: &mut Readout,
+    end: BatchEnd,
+) -> Result<(), CompressError> {
     let Some(codec) = session.codec else { return Ok(()) };
     let batch = ReadBatch {
         readout: Contents::Kept(readout),
@@ -434,7 +327,7 @@ fn compress_batch(session: &mut Session, readout: &mut Readout, end: BatchEnd) -
 }
 
 /// The batch that was put together.
-fn batch<'a>(
+pub(crate) fn batch<'a>(
     session: &'a Session,
     readout: &'a mut Readout,
     end: BatchEnd,

@@ -1,20 +1,20 @@
-//! The packets that the service itself writes into every trace: clocks, config, system info, life of the session, and the fields it adds
-//! to the packets of producers. Statistics are in `session/reading`.
+//! The packets that the service itself writes into every trace: clocks, config, system info, life of the session; and the fields that it adds
+//! to the packets of producers. `session/reading` writes the statistics.
 
 use ferretto_proto::messages::BuiltinClock;
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
+use super::machines::Machines;
 use crate::clock::{Now, clock_id};
 use crate::clone::CloneTrigger;
-use crate::concurrent::write_other_sessions;
 use crate::identity::{DescriptorEncoding, ExtensionDescriptor, Identity};
 use crate::ids::MachineId;
 use crate::limits;
-use crate::machines::Machines;
 use crate::protovm::{self, ProtoVms};
-use crate::readback::Readout;
 use crate::session::absences::{AbsenceKind, Absent};
+use crate::session::concurrent::write_other_sessions;
+use crate::session::readout::Readout;
 use crate::session::{LifecycleEvent, SERVICE_SEQUENCE_ID, Session};
 use crate::trace_buffer::{LossReasons, SequenceInfo, TraceBuffer};
 

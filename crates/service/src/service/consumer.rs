@@ -8,10 +8,10 @@ use std::time::Duration;
 use ferretto_proto::messages::observable_events;
 
 use crate::clock::Now;
-use crate::enable::ConfigInput;
 use crate::ids::{ConsumerId, SessionId};
 use crate::output::{FlushOutcome, Output};
 use crate::service::Service;
+use crate::service::enable::ConfigInput;
 use crate::session::{FlushPurpose, Session, Stop};
 
 /// A consumer that is connected.

@@ -1,7 +1,7 @@
-//! Whether a session may begin beside those there are: exclusive sessions, semaphores, names, limits and guardrails.
+//! Whether a session may begin beside the existing ones: exclusive sessions, semaphores, names, limits and guardrails.
 //!
-//! Called by `enable` before anything of a new session exists. A session that was given up and only completes its file
-//! stands in nobody's way, but such sessions are limited as well, for they hold memory.
+//! `enable` calls this before anything of a new session exists. A freed session that is only completing its file blocks nobody. The number of
+//! such sessions is limited too, because they hold memory.
 
 use std::time::Duration;
 

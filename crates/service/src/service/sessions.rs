@@ -1,9 +1,10 @@
-//! The sessions there are, and which of them a buffer or an instance belongs to.
+//! All sessions, and the session that each buffer or instance belongs to.
 //!
-//! Sessions own their buffers. Producers name buffers by ids of the whole service, which lead to their sessions here.
+//! Sessions own their buffers. Producers name a buffer by an id that is unique in the service, and this module finds the buffer by that id.
 
 use crate::ids::{BufferId, DataSourceInstanceId, ProducerId, SessionId};
 use crate::ordered::OrderedMap;
+use crate::session::concurrent::Change;
 use crate::session::{Census, Session, State};
 use crate::trace_buffer::TraceBuffer;
 
@@ -11,11 +12,9 @@ use crate::trace_buffer::TraceBuffer;
 #[derive(Default)]
 pub(crate) struct Sessions {
     by_id: OrderedMap<SessionId, Session>,
-    /// The session that each buffer belongs to, and its index there. Nobody writes into clones, so theirs have no ids.
+    /// The session that each buffer belongs to, and its index there.
     buffers: OrderedMap<BufferId, (SessionId, usize)>,
     buffer_ids: BufferIds,
-    /// Buffers of all sessions, those of clones too.
-    buffer_count: usize,
     last: SessionId,
 }
 
@@ -35,13 +34,11 @@ impl Sessions {
         for (index, buffer) in session.buffer_ids.iter().enumerate() {
             self.buffers.insert(*buffer, (session.id, index));
         }
-        self.buffer_count += session.buffers.len();
         self.by_id.insert(session.id, session);
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
         let removed = self.by_id.remove(&id)?;
-        self.buffer_count -= removed.buffers.len();
         for buffer in &removed.buffer_ids {
             self.buffers.remove(buffer);
         }
@@ -90,8 +87,8 @@ impl Sessions {
         self.iter().filter(|session| !session.is_freed)
     }
 
-    /// Those of them that are no clones: clones record nothing, have no name, and are limited by themselves, lest those of
-    /// one user keep all others from recording.
+    /// Those of them that are not clones. Clones record nothing, have no name, and have limits of their own, so that one user's
+    /// clones cannot keep others from recording.
     pub(crate) fn recordings(&self) -> impl DoubleEndedIterator<Item = &Session> + Clone {
         self.live().filter(|session| !session.is_clone())
     }
@@ -112,6 +109,13 @@ impl Sessions {
         Some(sessions.find(of_producer)?.id)
     }
 
+    /// A session's state changed: the sessions that record such changes are told.
+    pub(crate) fn tell_of(&mut self, change: &Change) {
+        for other in self.iter_mut().filter(|other| other.listens_to(change.session)) {
+            other.notes.other_sessions.push(change.clone());
+        }
+    }
+
     pub(crate) fn has_buffer(&self, id: BufferId) -> bool {
         self.buffers.contains_key(&id)
     }
@@ -130,7 +134,7 @@ impl Sessions {
     pub(crate) fn census(&self) -> Census {
         Census {
             sessions: self.len(),
-            buffers: self.buffer_count,
+            buffers: self.buffers.len(),
         }
     }
 
@@ -190,7 +194,8 @@ mod tests {
     #[test]
     fn ids_of_buffers_go_round_those_that_are_in_use() {
         let mut sessions = Sessions::default();
-        assert!(!sessions.had_buffer(BufferId(5)));
+        assert_eq!(sessions.allocate_buffer_ids(1), Ok(vec![BufferId(1)]));
+        assert!(sessions.had_buffer(BufferId(1)) && !sessions.had_buffer(BufferId(2)));
         sessions.buffers.insert(BufferId(5), (SessionId(1), 0));
         for _ in 0..3 * usize::from(u16::MAX) / 1000 {
             let ids = sessions.allocate_buffer_ids(1000).expect("enough are free");

@@ -1,7 +1,7 @@
-//! Commits: chunks that a producer finished, patches of chunks that it committed before, and the flush that it acknowledges.
+//! Commits: chunks that a producer finished, patches for chunks that it committed earlier, and the flush that it acknowledges.
 //!
-//! They are nearly all that a busy service hears. So the request is read where it lies, without a message being made of it: most name
-//! one chunk, in a dozen bytes. What is no request does nothing at all, as if it had been decoded first.
+//! A busy service receives hardly anything else. Most requests name one chunk in a dozen bytes, so the service reads a request in place instead
+//! of decoding it into a message. A malformed request has no effect at all, as if it had been decoded first.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use ferretto_smb::ChunkHeader;
 use ferretto_wire::{Field, Reader};
 
 use crate::clock::Now;
-use crate::discarded::Discarded;
 use crate::ids::{BufferId, ChunkId, FlushRequestId, ProducerId};
 use crate::limits;
 use crate::producers::{MemorySharing, Placed, writer_id};
 use crate::service::Service;
+use crate::service::discarded::Discarded;
 use crate::trace_buffer::{ChunkState, MorePatches, Patch};
 
 /// Chunks for which there is room from one request to the next.

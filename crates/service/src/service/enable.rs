@@ -1,20 +1,19 @@
 //! From a config to a session: every check that a config must pass, then its buffers and data source instances.
 //!
-//! A config is refused with a reason before anything exists, so there is nothing to undo. What this service does not
-//! do yet is refused as well: a trace without what was asked for is a wrong one.
+//! The service refuses a config before anything of the session exists, so it never has to undo anything. It also refuses what it does not
+//! support, because the trace would not be the one that was asked for.
 
 use std::sync::Arc;
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
 
-use crate::admission;
+use super::{Service, admission};
 use crate::boost::PriorityBoost;
 use crate::clock::Now;
 use crate::compression;
-use crate::config;
 use crate::ids::{ConsumerId, SessionId};
 use crate::output::LogLevel;
-use crate::service::Service;
+use crate::session::config::{self, OutputFile};
 use crate::session::{Beginning, Session, State};
 use crate::triggers::{TriggerConfig, Triggers};
 use crate::wanted::Wanted;
@@ -26,19 +25,6 @@ pub struct ConfigInput {
     pub config: TraceConfig,
     /// The bytes it was decoded from.
     pub bytes: Arc<[u8]>,
-}
-
-/// What the driver has for a config with `write_into_file`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OutputFile {
-    /// The consumer passed no descriptor.
-    None,
-    /// The consumer passed a descriptor.
-    Passed,
-    /// The driver made the file that `output_path` names.
-    Created,
-    /// The driver could not make it, or cannot write into it, for this reason.
-    Unusable(String),
 }
 
 impl Service {

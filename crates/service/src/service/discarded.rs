@@ -1,19 +1,19 @@
 //! Chunks and patches that reach no buffer, and the sessions that lose them.
 //!
 //! `commit` collects them while it holds the buffers, and then counts them for sessions. A chunk for a session's buffer is a loss of that
-//! session. A chunk for a session that is over is nobody's loss. A chunk for a buffer that never existed may have been meant for any
-//! session that records its producer, so it counts in each of them. The same goes for patches.
+//! session. A chunk for a buffer that no longer exists is nobody's loss. A chunk for a buffer that never existed may have been meant for any
+//! session that records its producer, so it counts in each of them. The same holds for patches.
 
 use crate::ids::{BufferId, ProducerId};
 use crate::ordered::OrderedMap;
 use crate::producers::Producer;
 use crate::service::Service;
-use crate::sessions::Sessions;
+use crate::service::sessions::Sessions;
 
 /// The chunks and patches that one producer sent in vain.
 #[derive(Debug, Default)]
 pub(crate) struct Discarded {
-    /// By the buffer that they were for. Requests can name any number of buffers, so only those that are there are here.
+    /// By the buffer that they were for. A request can name any number of buffers, so only existing ones are in this map.
     pub(crate) for_buffers: OrderedMap<BufferId, Counts>,
     /// Nobody knows for which.
     pub(crate) astray: Counts,
@@ -26,7 +26,7 @@ pub(crate) struct Counts {
 }
 
 impl Discarded {
-    /// The counts for what `sender` meant for the buffer `target`; none if nobody misses it.
+    /// The counts for chunks that `sender` meant for the buffer `target`. `None` if no session misses them.
     pub(crate) fn counts(
         &mut self,
         target: BufferId,
@@ -37,7 +37,7 @@ impl Discarded {
             true if sender.allowed_buffers.contains(&target) => {
                 Some(self.for_buffers.get_or_insert_with(target, Counts::default))
             }
-            // Usual for what was on its way when its session ended.
+            // This is usual for chunks that were on their way when their session ended.
             false if sessions.had_buffer(target) => None,
             _ => Some(&mut self.astray),
         }

@@ -1,4 +1,4 @@
-//! What consumers can ask: state of the service, statistics of a session, capabilities.
+//! Questions of consumers: the state of the service, the statistics of a session, the service's capabilities.
 
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceStats, TracingServiceCapabilities, TracingServiceState,
@@ -41,7 +41,7 @@ impl StateQuery {
     }
 }
 
-/// What of the state is to be told next: what comes behind these.
+/// The part of the state that is next: the one behind these.
 #[derive(Clone, Debug)]
 enum NextPart {
     Service,
@@ -115,7 +115,7 @@ impl Service {
         .encode_to_vec()
     }
 
-    /// Others' sessions are nobody's business but root's.
+    /// Consumers see their own user's sessions, and root sees all.
     fn is_visible(&self, session: &Session, consumer: ConsumerId) -> bool {
         let uid = self.consumers.get(&consumer).map(|consumer| consumer.uid);
         uid.is_some_and(|uid| uid == 0 || uid == session.uid)
