@@ -12,7 +12,7 @@ use super::journal::Journal;
 use super::story::{self, Outcome};
 
 /// How many there are at a time.
-pub(crate) const THREADS: u64 = 64;
+const THREADS: u64 = 64;
 
 /// The threads, and the one that replaces those that have ended.
 pub(crate) struct Crowd {
@@ -36,6 +36,12 @@ impl Crowd {
     }
 }
 
+/// As many, or as `FERRETTO_SDK_STRESS_THREADS` says: in a sanitized program so many would leave the service no time.
+fn threads() -> u64 {
+    let variable = std::env::var("FERRETTO_SDK_STRESS_THREADS").ok();
+    variable.map_or(THREADS, |threads| threads.parse().expect("a number"))
+}
+
 fn supervise(seed: u64, first: u64, folder: &Path, over: &Arc<AtomicBool>) -> u64 {
     let (ended, has_ended) = channel();
     let mut streams = first..;
@@ -56,7 +62,7 @@ fn supervise(seed: u64, first: u64, folder: &Path, over: &Arc<AtomicBool>) -> u6
             })
             .unwrap()
     };
-    let mut threads: Vec<_> = (0..THREADS).map(&mut spawn).collect();
+    let mut threads: Vec<_> = (0..threads()).map(&mut spawn).collect();
     while !over.load(Ordering::Relaxed) {
         if let Ok(place) = has_ended.recv_timeout(Duration::from_millis(20)) {
             let next = spawn(place);
