@@ -134,11 +134,11 @@ pub trait DataSource: Send + Sync {
     /// descriptor says `will_notify_on_stop: false`. The slot is not used again before.
     fn stop(&self, slot: Slot, stopped: Acknowledge);
 
-    /// What is buffered is to be written out. The instance may not have been started, or be stopping. `flags` tell who asks and why: upstream's
+    /// Writes out the data that the instance has buffered. The instance may not have been started, or be stopping. `flags` are upstream's
     /// `FlushFlags` (`flush_flags.h`), 0 if unknown.
     fn flush(&self, slot: Slot, flags: u64, flushed: Acknowledge);
 
-    /// What later packets would refer to is to be repeated: the earlier ones may be gone.
+    /// Repeats everything that later packets refer to, because the earlier packets may be gone.
     fn clear_incremental_state(&self, slot: Slot);
 
     /// The instance records nothing, for this reason. The data source may write the reason into the trace; it is logged already.

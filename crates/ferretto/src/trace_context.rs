@@ -24,7 +24,7 @@
 //! async fn receive(header: &str) {
 //!     // A header that is wrong is as none: another trace begins.
 //!     let context = header.parse().unwrap_or_else(|_| TraceContext::start());
-//!     // What is called in there is of the same trace.
+//!     // Functions called here belong to the same trace.
 //!     serve(context).in_context(context).await;
 //! }
 //!

@@ -49,7 +49,7 @@ pub(super) enum Incident {
     CutOff { sent: u64, of: Option<u64> },
     /// The file ended in the middle, after `sent` bytes of `of`.
     Shrunk { sent: u64, of: u64 },
-    /// The trace could not be expanded to its end. What comes before was sent.
+    /// The trace could not be expanded to its end. The part before the fault was sent.
     Broken(String),
     /// Something could not be read: what, and why.
     Unreadable(&'static str, String),
@@ -81,7 +81,7 @@ enum About {
 }
 
 impl About {
-    /// What has become of an answer of which so much was sent. Nobody misses one without the trace.
+    /// The incident of an answer that failed after `sent` bytes. Answers without the trace fail silently if the browser hangs up.
     fn failed(self, how: Sent, sent: u64) -> Option<Incident> {
         match (how, self) {
             (Sent::HungUp, About::Trace(of)) => Some(Incident::CutOff { sent, of }),

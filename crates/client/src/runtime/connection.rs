@@ -1,7 +1,7 @@
 //! One of the services that this producer records for: when to connect to it, again and again if need be, and the state of the connection.
 //!
-//! Driven by [`super::Runtime`], which decides what becomes of data sources. A connection goes through *generations*: one is a connected
-//! socket with whatever was recorded for it before it was there, and ends when it is lost.
+//! Driven by [`super::Runtime`], which drives the data sources. A connection goes through *generations*. A generation begins with the first data
+//! recorded for a connection, which may be before the socket is connected, and ends when that socket is lost.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -78,7 +78,7 @@ impl Services<'_> {
                 ))
             })?;
         let endpoint = state.connect_consumer().map_err(Unavailable)?;
-        // What is there for consumers is there for producers.
+        // A service that accepts consumers accepts producers too.
         self.runtime.retry_soon(backend.connection());
         Ok(endpoint)
     }

@@ -158,7 +158,7 @@ impl RecordingOptions {
     }
 
     /// Adds anything else that a config can say: a [duration](TraceConfig::duration), a [largest size](TraceConfig::max_file_size) of the
-    /// file, [compression](TraceConfig::compress). What is said here takes the place of what is usual.
+    /// file, [compression](TraceConfig::compress). Settings made here replace the defaults.
     pub fn config(mut self, config: &TraceConfig) -> RecordingOptions {
         self.more = self.more.merge(config);
         self

@@ -11,7 +11,7 @@ fn judged(request: &str) -> Answer {
     judged_by(&policy(), request)
 }
 
-/// Likewise by another policy. What is no request is answered before it gets there.
+/// The answer of this policy to a request. The server answers a malformed one before any policy sees it.
 fn judged_by(policy: &Policy, request: &str) -> Answer {
     match Head::parse(request.as_bytes()) {
         Ok(Some(head)) => policy.answer(&head),
