@@ -106,7 +106,7 @@ fn as_configs_have_it(name: &str) -> String {
     }
 }
 
-/// Whether a command line may have this name. A `*` for all groups records nothing, so the groups must be named.
+/// Whether advice may suggest this name. A `*` for all groups records nothing, so the groups must be named.
 pub(crate) fn is_name(name: &str) -> bool {
     is_event_pattern(name) && name != "*"
 }

@@ -40,7 +40,7 @@ impl Length {
     /// Like [`of`](Length::of), while a command runs.
     pub(crate) fn with_command(config: &TraceConfig) -> Length {
         match Length::of(config) {
-            // It ends with the command, unless the command is there to activate a trigger.
+            // The recording ends with the command, unless it waits for triggers, which the command may activate.
             Length::UntilStopped if config.trigger_config.triggers.is_empty() => Length::OfCommand,
             length => length,
         }

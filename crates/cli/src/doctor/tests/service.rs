@@ -1,4 +1,4 @@
-//! Sockets, and who is behind them.
+//! Checks of sockets and the processes that own them.
 
 use ferretto_ipc::Address;
 use ferretto_ipc::address::AddressError;
@@ -16,7 +16,7 @@ fn a_running_service_is_introduced() {
     let expected =
         "1 producer with 4 data sources: linux.ftrace, linux.process_stats, linux.sys_stats, org.example";
     assert_eq!(found(&fake, "sources").what, expected);
-    // One over the network, or in another container.
+    // A service over the network, or in another container.
     let mut fake = Fake::healthy();
     let Answer::Service { listener, .. } = &mut fake.answer else {
         panic!("no service");
@@ -120,13 +120,13 @@ fn what_keeps_from_the_service_is_a_problem() {
         "{finding:?}"
     );
     assert_eq!(finding.mend, [format!("sudo chmod o+rw {CONSUMER}")]);
-    // A group was made for it.
+    // The socket has a group of its own.
     fake.own_by_group(CONSUMER, 500, 0o660);
     assert_eq!(
         found(&fake, "service").mend,
         ["sudo usermod -aG traced-consumer $USER"]
     );
-    // She is in it already, or it has no name.
+    // Maria is in the group already, or it has no name.
     for group in [24, 501] {
         fake.own_by_group(CONSUMER, group, 0o660);
         assert_eq!(
@@ -184,10 +184,10 @@ fn a_service_that_programs_do_not_find_is_a_note() {
         costs,
         &[&mend],
     );
-    // A file alone is no listener.
+    // A file without a listener.
     fake.own("/elsewhere", 0, 0o666);
     assert_note(&found(&fake, "producers"), "nobody listens", costs, &[&mend]);
-    // Unless the table is of another network namespace than the service.
+    // The table may be from another network namespace than the service's.
     let table = fake.read("/proc/net/unix").unwrap();
     fake.write("/proc/net/unix", "");
     assert_eq!(all(&fake, "producers"), []);

@@ -1,16 +1,16 @@
-//! Tracefs, ftrace, events, symbols, processes, counters.
+//! Checks of tracefs, ftrace, events, symbols, processes, and counters.
 
 use super::super::fake::TRACEFS;
 use super::*;
 
 const NO_KERNEL_EVENTS: &str = "no kernel events";
 
-/// Root's healthy machine, where recordings have their own service.
+/// Root's healthy machine without a running service; recordings start their own.
 fn alone() -> Fake {
     Fake::healthy().without_service()
 }
 
-/// The same for a user to whom root gave tracefs.
+/// The same machine, used by a user to whom root gave tracefs.
 fn maria_with_tracefs() -> Fake {
     let mut fake = alone();
     fake.user(1000, "0");
@@ -51,7 +51,7 @@ fn where_it_is_not_mounted_the_command_depends_on_who_would_mount_it() {
         &[mount],
     );
 
-    // The probes of a running service do not mount it.
+    // The probes of a running service do not mount tracefs.
     let mut fake = Fake::healthy();
     fake.answer = crate::doctor::fake::service(&["linux.process_stats"]);
     fake.remove(TRACEFS);
@@ -61,7 +61,7 @@ fn where_it_is_not_mounted_the_command_depends_on_who_would_mount_it() {
         NO_KERNEL_EVENTS,
         &[mount],
     );
-    // But may have found it in another container.
+    // They may use a tracefs in another container.
     let mut fake = Fake::healthy();
     fake.remove(TRACEFS);
     assert_ok(
@@ -259,7 +259,7 @@ fn a_recording_of_the_service_is_nobody_elses() {
     };
     state.num_sessions_started = Some(1);
     assert_ok(&found(&fake, "ftrace"), "in use by traced_probes (pid 101)");
-    // Somebody else reads as well, or has turned it off.
+    // Another process reads the buffer, or has turned ftrace off.
     fake.process(555, "cat");
     fake.open(555, 3, "/sys/kernel/tracing/trace_pipe");
     assert_note(
