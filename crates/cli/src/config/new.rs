@@ -14,7 +14,7 @@ use crate::figures::Word;
 use crate::private_file;
 use crate::stdout::{Column, Screen, Table, print};
 
-/// Stands in the configs for the name of their file.
+/// The placeholder for the config's own file name.
 const THIS_FILE: &str = "THIS_FILE";
 
 /// A starter config.

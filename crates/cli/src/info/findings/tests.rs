@@ -40,7 +40,7 @@ fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
     account(summary, end).findings
 }
 
-/// Those of `summary` with this cause: what, and the advice.
+/// Returns the findings with this cause: their descriptions and their advice.
 fn found(summary: &Summary, cause: &str) -> Vec<(String, String)> {
     findings(summary, &END)
         .into_iter()
@@ -49,7 +49,7 @@ fn found(summary: &Summary, cause: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A packet of a sequence that process 77, called `app`, writes.
+/// Observes a packet of a sequence of process 77, called `app`.
 fn observe(summary: &mut Summary, sequence: u32, dropped: u32, flags: u32) {
     let mut packet = Writer::new();
     write::TracePacket::new(&mut packet)
@@ -128,7 +128,7 @@ fn what_a_full_buffer_with_discard_is_advised_depends_on_whether_it_empties_agai
     assert!(advice(false, None).contains("fill_policy: RING_BUFFER"));
     assert!(advice(false, second).contains("fill_policy: RING_BUFFER"));
     for mode in [None, second] {
-        // Neither takes anything more once it was full, of any service.
+        // With DISCARD, a buffer in either mode takes no more data after it was full once, with any service.
         let once = advice(true, mode);
         assert!(once.starts_with("leave out fill_policy"), "{once}");
         assert_eq!(
