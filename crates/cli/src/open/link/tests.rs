@@ -14,7 +14,7 @@ fn a_plain_name_gives_the_address_that_upstreams_tools_say() {
     );
 }
 
-/// What the UI does with the argument, then the browser with the address that it fetches (URL standard, path state).
+/// Applies the UI's decoding of the argument, then the browser's handling of the address (URL standard, path state).
 fn path_that_is_fetched(argument: &str) -> String {
     let url = String::from_utf8(decoded(argument)).unwrap();
     let url = url
