@@ -351,6 +351,6 @@ fn tell(incident: &Incident, ui: &Ui) {
 
 /// Prints a line to stderr.
 fn say(text: impl Display) {
-    // Nobody is left to tell when stderr is closed.
+    // If stderr is closed, nobody can be told.
     let _ = writeln!(io::stderr(), "{NAME}: {text}");
 }

@@ -267,7 +267,7 @@ impl Drop for Console {
     }
 }
 
-/// Says what a process says that this one has started, from whatever thread.
+/// Prints a line from a process that this one has started. Any thread may call it.
 pub(crate) fn interject(text: &str) {
     // Indented lines continue a message.
     let name = if text.starts_with(' ') { "" } else { "ferretto: " };

@@ -1,4 +1,4 @@
-//! The words of a recording, from made-up statistics.
+//! The text of a recording, from made-up statistics.
 
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::trace_stats::BufferStats;
@@ -130,7 +130,7 @@ fn the_rate_is_that_of_the_last_seconds() {
     let mut rate = |second: u64, bytes| progress.rate(Duration::from_secs(second), bytes);
     assert_eq!(rate(0, 0), None);
     assert_eq!(rate(1, 1000), Some(1000));
-    // A flood, then nothing any more.
+    // After a flood of data nothing more is written.
     let rates: Vec<Option<u64>> = (2..=12).map(|second| rate(second, 11_000)).collect();
     assert_eq!(rates[0], Some(5500));
     assert_eq!(rates.last(), Some(&Some(0)));

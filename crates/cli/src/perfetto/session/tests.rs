@@ -1,4 +1,4 @@
-//! Whole recordings, told as what happens and what is done about it.
+//! Whole recordings: the events in order, and the expected calls.
 
 use super::Call::*;
 use super::*;
@@ -49,7 +49,7 @@ fn ending(session: &mut Session) -> Option<Ending> {
     })
 }
 
-/// A session that records since second 0.
+/// A session that has been recording since second 0.
 fn recording(parameters: Parameters) -> Session {
     let mut session = Session::new(parameters, Duration::ZERO);
     assert_eq!(steps(&mut session), [Step::Connect]);
