@@ -177,8 +177,7 @@ const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
     run: run_websocket_bridge_of_ferretto,
 };
 
-/// Applets that exist only as subcommands of `ferretto`, or that as subcommands differ from the program of the same name. In the order of the
-/// help.
+/// Applets that exist only as subcommands of `ferretto`, or that as subcommands differ from the program of the same name. In the order of the help.
 const WORDS: &[Applet] = &[
     RECORD,
     OPEN,
@@ -231,8 +230,8 @@ pub fn main_of(applet: Applet) -> ExitCode {
     ExitCode::from((applet.run)(std::env::args_os().skip(1).collect()))
 }
 
-/// Returns every spelling of every flag of a program, dashes included; `None` if there is no such program. A test compares the table of flags
-/// with it.
+/// Returns every spelling of every flag of a program, dashes included; `None` if there is no such program. A test compares the table of flags with
+/// it.
 pub fn flags_of(program: &str) -> Option<Vec<String>> {
     let applet = APPLETS
         .iter()

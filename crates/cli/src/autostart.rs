@@ -1,11 +1,10 @@
 //! Starts a private service with probes.
 //!
-//! `ferretto` does so when no service is listening. [`tracebox`](crate::tracebox) does so unless it is told of a socket on which a service
-//! listens, or `tracebox ctl` has started one. Service and probes run as children of this process, from the same binary. Their sockets are in a
-//! private folder, unless others should find them. The children are told to end when the recording is over, and end by themselves if this process
-//! dies. This process passes on what they log, because it knows what else is on the terminal. `tracebox ctl` starts them
-//! [in the background](start_in_background) instead, where they outlive this process.
-//! outlive it.
+//! `ferretto` does so when no service is listening. [`tracebox`](crate::tracebox) does so unless it is told of a socket on which a service listens,
+//! or `tracebox ctl` has started one. Service and probes run as children of this process, from the same binary. Their sockets are in a private
+//! folder, unless others should find them. The children are told to end when the recording is over, and end by themselves if this process dies. This
+//! process passes on what they log, because it knows what else is on the terminal. `tracebox ctl` starts them [in the
+//! background](start_in_background) instead, where they outlive this process.
 
 mod folder;
 
@@ -37,8 +36,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time that a child has to end. For the probes that includes restoring tracefs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the service at the usual socket, or at the one that `PERFETTO_CONSUMER_SOCK_NAME` names. If none listens there, starts one, with
-/// probes.
+/// Returns the service at the usual socket, or at the one that `PERFETTO_CONSUMER_SOCK_NAME` names. If none listens there, starts one, with probes.
 pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> {
     let usual = socket_names::consumer_address()?;
     match is_there(&usual) {
@@ -153,8 +151,8 @@ pub(crate) struct InBackground {
     pub(crate) pid: i32,
 }
 
-/// Starts service and probes in the background, at the usual sockets. Reports each one as soon as it is ready. If one does not start, those
-/// before it go on.
+/// Starts service and probes in the background, at the usual sockets. Reports each one as soon as it is ready. If one does not start, those before it
+/// go on.
 ///
 /// # Errors
 /// If one of them does not start, or `report` fails.

@@ -1,8 +1,7 @@
 //! `ferretto status`: reports the running tracing service, its clients and sessions, and the users of ftrace.
 //!
 //! [`applet`](crate::applet) calls it. It changes nothing and judges nothing; `ferretto doctor` does the latter. Exit codes are those of service
-//! managers (LSB, `systemctl status`): 0 if a service runs, 3 if none does, 4 if that is unknown; 1 for other failures, 2 for a wrong
-//! command line.
+//! managers (LSB, `systemctl status`): 0 if a service runs, 3 if none does, 4 if that is unknown; 1 for other failures, 2 for a wrong command line.
 
 use std::ffi::OsString;
 use std::fmt::Write;

@@ -1,15 +1,12 @@
 //! Reads trace files of any size and any content, packet by packet.
 //!
 //! `ferretto info`, `text` and `open` call it, and the recording does for its summary. A trace file is one encoded `perfetto.protos.Trace`: each
-//! packet
-//! is its field 1, length-delimited. Packets inside a compressed packet appear individually, between [`Piece::CompressedStart`] and
+//! packet is its field 1, length-delimited. Packets inside a compressed packet appear individually, between [`Piece::CompressedStart`] and
 //! [`Piece::CompressedEnd`]. Files that are compressed as a whole are expanded underneath ([`Input`]).
 //!
 //! Memory holds one packet at a time, of at most [`MAX_PACKET`]. Damage is reported with its offset, and reading resumes at the next packet that can
-//! be
-//! recognised, by fields that the service puts into every packet ([`is_packet`]). A file that ends inside a packet is not damaged: it is still being
-//! written, or its writer was killed.
-//! ([`is_packet`]). A file that ends inside a packet is still being written, or who wrote it was killed: that is no damage.
+//! be recognised, by fields that the service puts into every packet ([`is_packet`]). A file that ends inside a packet is not damaged: it is still
+//! being written, or its writer was killed.
 
 mod expand;
 mod foreign;

@@ -1,8 +1,7 @@
 //! Error messages about wrong flags.
 //!
 //! The applets call it with the errors of their parsers. A message begins with the words of `getopt_long`, which scripts and upstream's tests look
-//! for,
-//! and continues with advice.
+//! for, and continues with advice.
 
 use std::io::Write;
 

@@ -1,8 +1,8 @@
 //! Turns the service's counters into findings about lost data, and says how full the buffers are.
 //!
-//! [`Account`] calls it for its findings. The recording calls [`fill`] and [`bytes_written`] for its progress line. Fields have the meaning
-//! that upstream's `trace_stats.proto` gives them. Advice quotes the config's present value and a better one as a user would type them. There
-//! is advice only where it follows from the numbers.
+//! [`Account`] calls it for its findings. The recording calls [`fill`] and [`bytes_written`] for its progress line. Fields have the meaning that
+//! upstream's `trace_stats.proto` gives them. Advice quotes the config's present value and a better one as a user would type them. There is advice
+//! only where it follows from the numbers.
 
 use ferretto_probes::producer::PRODUCER_NAME as PROBES;
 use ferretto_proto::messages::trace_config::buffer_config::ExperimentalMode;

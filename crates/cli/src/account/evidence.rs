@@ -1,7 +1,7 @@
 //! Evidence of a trace's completeness, gathered from its packets.
 //!
-//! The recording and `info` hand over each packet. [`Evidence`] keeps the statistics of `linux.ftrace`, the service's notes about data sources
-//! that were late, disconnected or were never offered, and the kinds of packets that the trace has. Its size does not grow with the trace.
+//! The recording and `info` hand over each packet. [`Evidence`] keeps the statistics of `linux.ftrace`, the service's notes about data sources that
+//! were late, disconnected or were never offered, and the kinds of packets that the trace has. Its size does not grow with the trace.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The notes that `linux.ftrace` writes about itself: events that the kernel lost, events that the kernel does not have, and errors.
 //!
-//! [`Evidence`](super::evidence::Evidence) fills it from `FtraceStats`. The service's counters do not cover this, because events that the
-//! kernel's ring buffers dropped never reached the service.
+//! [`Evidence`](super::evidence::Evidence) fills it from `FtraceStats`. The service's counters do not cover this, because events that the kernel's
+//! ring buffers dropped never reached the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Compares a recording with its config: one finding for each cause of missing or lost data, with advice.
 //!
-//! The recording ([`perfetto`](crate::perfetto)) calls it for the progress line, the summary and the exit code. [`info`](crate::info) calls it
-//! for a trace file from any service. It uses the service's counters ([`counters`]), the marks and packets in the trace ([`evidence`]), and the
+//! The recording ([`perfetto`](crate::perfetto)) calls it for the progress line, the summary and the exit code. [`info`](crate::info) calls it for a
+//! trace file from any service. It uses the service's counters ([`counters`]), the marks and packets in the trace ([`evidence`]), and the
 //! notifications during the recording ([`watch`]). Without such information, the account reports neither a loss nor completeness.
 
 pub(crate) mod counters;

@@ -1,7 +1,7 @@
 //! Reports the fate of each data source in the config.
 //!
-//! [`Account`] calls it. The service's notifications during the recording take precedence over marks in the trace. Missing packets are the
-//! last resort: they prove something only if no buffer has holes and the config has no trace filter.
+//! [`Account`] calls it. The service's notifications during the recording take precedence over marks in the trace. Missing packets are the last
+//! resort: they prove something only if no buffer has holes and the config has no trace filter.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::figures::{Counted, Elapsed};
 /// Data sources that `ferretto` adds to those that the flags request; `perfetto` adds some of them.
 const OVERVIEW: [&str; 3] = [process_stats::NAME, sys_stats::NAME, system_info::NAME];
 
-/// Whether producers of a data source usually connect and disconnect during a recording. Applications that run for a while do, and their data
-/// is complete nevertheless.
+/// Whether producers of a data source usually connect and disconnect during a recording. Applications that run for a while do, and their data is
+/// complete nevertheless.
 pub(super) fn comes_and_goes(source: &str) -> bool {
     source == TRACK_EVENT
 }

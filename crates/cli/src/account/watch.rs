@@ -1,8 +1,8 @@
 //! Tracks the data sources of a session while it records.
 //!
-//! The recording fills it with the changes of instances that it observes. When [`Watch::changed`] asks for it, the recording queries the
-//! service's state and passes it to [`Watch::is_there`]. If an instance stops before the session was told to stop, and the state no longer has
-//! its producer, the producer disconnected. The check is necessary because services also report "stopped" for an instance that was only set up.
+//! The recording fills it with the changes of instances that it observes. When [`Watch::changed`] asks for it, the recording queries the service's
+//! state and passes it to [`Watch::is_there`]. If an instance stops before the session was told to stop, and the state no longer has its producer,
+//! the producer disconnected. The check is necessary because services also report "stopped" for an instance that was only set up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

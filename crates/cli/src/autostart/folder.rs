@@ -1,8 +1,8 @@
 //! The private folder in which a service started by `ferretto` listens. Also removes the folders of runs that were killed.
 //!
-//! [`autostart`](super) calls it. The owner holds a lock on a file in the folder as long as it lives; the kernel releases the lock however the
-//! owner ends. So if this user's folder has a free lock, nobody uses it, and the next start removes it. It touches nothing else: it opens
-//! folders without following links, and removes only files that this module and its daemons make.
+//! [`autostart`](super) calls it. The owner holds a lock on a file in the folder as long as it lives; the kernel releases the lock however the owner
+//! ends. So if this user's folder has a free lock, nobody uses it, and the next start removes it. It touches nothing else: it opens folders without
+//! following links, and removes only files that this module and its daemons make.
 
 use std::ffi::OsStr;
 use std::fs::File;

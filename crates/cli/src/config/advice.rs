@@ -1,7 +1,7 @@
 //! Advice about configs that are legal but will disappoint.
 //!
-//! `perfetto` calls it just before a recording, when the config can still be changed, and [`check`](super::check) calls it too. [`advise`] looks
-//! at values only; [`Surroundings`] has the service's offers and the kernel's abilities. It never refuses a config, and it gives no advice where
+//! `perfetto` calls it just before a recording, when the config can still be changed, and [`check`](super::check) calls it too. [`advise`] looks at
+//! values only; [`Surroundings`] has the service's offers and the kernel's abilities. It never refuses a config, and it gives no advice where
 //! something is unknown, because a wrong warning is worse than none. The text parser and the service report configs that are illegal.
 
 mod buffers;

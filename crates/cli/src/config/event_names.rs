@@ -79,8 +79,8 @@ fn instead(name: &str, shown: impl Fn(&str) -> String) -> String {
     format!("write {}", right.join(" "))
 }
 
-/// Returns the names in a word, each spelled as in configs. `perf` and `trace-cmd` write `group:name` and put commas between names, `bpftrace`
-/// writes `tracepoint:group:name`, and the kernel has a folder for each.
+/// Returns the names in a word, each spelled as in configs. `perf` and `trace-cmd` write `group:name` and put commas between names, `bpftrace` writes
+/// `tracepoint:group:name`, and the kernel has a folder for each.
 pub(crate) fn names_in(word: &str) -> Vec<String> {
     word.split(',')
         .map(str::trim)

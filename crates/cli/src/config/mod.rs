@@ -1,8 +1,7 @@
 //! `ferretto config`: prints starter configs, checks configs, and converts them between text and binary.
 //!
-//! [`applet`](crate::applet) calls it. Findings and converted configs go to stdout, everything else to stderr. Exit codes: 0 for success,
-//! including a legal config about which there is advice; 1 for a config that would be refused and for any other failure; 2 for a wrong command
-//! line.
+//! [`applet`](crate::applet) calls it. Findings and converted configs go to stdout, everything else to stderr. Exit codes: 0 for success, including a
+//! legal config about which there is advice; 1 for a config that would be refused and for any other failure; 2 for a wrong command line.
 
 pub(crate) mod advice;
 pub(crate) mod categories;

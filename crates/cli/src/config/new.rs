@@ -1,7 +1,7 @@
 //! `ferretto config new`: prints starter configs, whose comments explain each part and its cost.
 //!
-//! [`run`](super::run) calls it. The configs are files in this folder, in the style that users should adopt. Tests check them, record with them
-//! and look for the promised data.
+//! [`run`](super::run) calls it. The configs are files in this folder, in the style that users should adopt. Tests check them, record with them and
+//! look for the promised data.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};

@@ -1,7 +1,7 @@
 //! The context in which a config is judged: the data sources on offer, the kernel's abilities, and the machine's load.
 //!
-//! These are plain values, so tests can make them up. [`RecordedMachine::look`] and [`Kernel::look`] fill them in; they read a few small files
-//! and never wait. The caller that talks to the service supplies its [`Offers`].
+//! These are plain values, so tests can make them up. [`RecordedMachine::look`] and [`Kernel::look`] fill them in; they read a few small files and
+//! never wait. The caller that talks to the service supplies its [`Offers`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -165,8 +165,8 @@ fn judgement(findings: &[Finding]) -> &'static str {
     }
 }
 
-/// Appends words in lines of at most `width` characters. The first line begins at the cursor, later ones below it, indented by the length of
-/// `lead`. A longer word gets a line of its own.
+/// Appends words in lines of at most `width` characters. The first line begins at the cursor, later ones below it, indented by the length of `lead`.
+/// A longer word gets a line of its own.
 fn push_wrapped(out: &mut String, lead: &str, text: &str, width: usize) {
     out.push_str(lead);
     let mut column = lead.len();

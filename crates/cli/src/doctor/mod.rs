@@ -1,5 +1,5 @@
-//! `ferretto doctor`: checks everything that recording on this machine depends on; for everything missing, it names the consequences and the
-//! command that fixes it.
+//! `ferretto doctor`: checks everything that recording on this machine depends on; for everything missing, it names the consequences and the command
+//! that fixes it.
 //!
 //! [`applet`](crate::applet) calls it. The checks are functions from a [`Machine`], or from the [`System`] with the facts already established, to
 //! [`Finding`]s. Each stage of a recording has a module: [`kernel`], [`tracefs`], [`sources`], [`service`], [`resources`], [`ports`]. The doctor

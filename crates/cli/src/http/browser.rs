@@ -1,7 +1,7 @@
 //! A browser's connection, with bounded reading and writing.
 //!
-//! [`server`](super::server), the applications, and `tungstenite` under a WebSocket use it. No call waits. In one turn of the event loop a
-//! connection yields at most a share of bytes, even if the caller reads on, because a WebSocket message can consist of endless fragments.
+//! [`server`](super::server), the applications, and `tungstenite` under a WebSocket use it. No call waits. In one turn of the event loop a connection
+//! yields at most a share of bytes, even if the caller reads on, because a WebSocket message can consist of endless fragments.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,12 +1,12 @@
 //! Reads the head of a request, within bounds, and writes the head of an answer.
 //!
-//! [`server`](super::server) calls it with the bytes of a connection; the applications look into heads and answer. It does no I/O. `httparse`
-//! parses requests: it has no dependencies, is strict, and Rust's HTTP servers use it.
+//! [`server`](super::server) calls it with the bytes of a connection; the applications look into heads and answer. It does no I/O. `httparse` parses
+//! requests: it has no dependencies, is strict, and Rust's HTTP servers use it.
 
 use std::fmt::Display;
 
-/// The most bytes of a request's head. Browsers send less than one thousand, plus the cookies of all programs that serve pages on this host, on
-/// any port.
+/// The most bytes of a request's head. Browsers send less than one thousand, plus the cookies of all programs that serve pages on this host, on any
+/// port.
 pub(crate) const LONGEST_HEAD: usize = 16 << 10;
 /// The most fields of a request's head.
 const MOST_FIELDS: usize = 64;

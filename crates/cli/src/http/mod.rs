@@ -4,8 +4,8 @@
 //! Each implements [`Application`], which judges requests and drives the exchanges that follow. [`server`] has the event loop and the limits,
 //! [`browser`] the socket of a connection, [`head`] the heads of requests and answers.
 //!
-//! Guarantees, for any input from browsers and other programs: a bounded number of connections, each with a bounded head and a bounded turn;
-//! a time limit for requests and for closing; one request for each connection; no threads and no calls that wait.
+//! Guarantees, for any input from browsers and other programs: a bounded number of connections, each with a bounded head and a bounded turn; a time
+//! limit for requests and for closing; one request for each connection; no threads and no calls that wait.
 
 mod browser;
 mod head;

@@ -28,8 +28,8 @@ const ADMITTED_AT_ONCE: usize = 16;
 /// The pause after accepting has failed, for example for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Lower tokens are listeners. From here on each connection has two tokens: an even one, which is its number, for the browser's socket, and the
-/// next for the other socket.
+/// Lower tokens are listeners. From here on each connection has two tokens: an even one, which is its number, for the browser's socket, and the next
+/// for the other socket.
 const FIRST_CONNECTION: u64 = 16;
 
 /// An application of the server. It judges requests and drives the exchanges that it grants.

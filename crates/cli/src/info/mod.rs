@@ -2,8 +2,8 @@
 //!
 //! [`applet`](crate::applet) calls it. A file passes through [`trace_reader`] → [`summary`] (with [`sequences`] and [`timeline`]) → [`findings`] →
 //! [`report`] or [`json`]. Exit codes: 0 when the file was read to its end, even with losses, and also if the file ends inside a packet, because it
-//! may still be growing; 3 with `--strict`, if data are lost or missing; 1 if the file is damaged, no trace, or cannot be read; 2 for a wrong
-//! command line.
+//! may still be growing; 3 with `--strict`, if data are lost or missing; 1 if the file is damaged, no trace, or cannot be read; 2 for a wrong command
+//! line.
 
 mod findings;
 mod json;

@@ -1,8 +1,8 @@
 //! Gathers a trace's information about itself, packet by packet.
 //!
-//! [`run`](super::run) calls it with each piece of the file. [`report`](super::report) and [`findings`](super::findings) turn the result into
-//! words. For most packets it reads only the tags of the fields. Its size does not grow with the file, because everything that is stored by name
-//! or id is bounded.
+//! [`run`](super::run) calls it with each piece of the file. [`report`](super::report) and [`findings`](super::findings) turn the result into words.
+//! For most packets it reads only the tags of the fields. Its size does not grow with the file, because everything that is stored by name or id is
+//! bounded.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,7 +1,7 @@
 //! Converts times on the clocks of a trace to time since boot and to wall-clock time.
 //!
-//! [`summary`](super::summary) calls it. A clock snapshot has the readings of several clocks at one moment. Between snapshots, all clocks are
-//! assumed to advance alike. Ids from 64 to 127 are clocks of one sequence; these may count in larger steps, and relative to their last value
+//! [`summary`](super::summary) calls it. A clock snapshot has the readings of several clocks at one moment. Between snapshots, all clocks are assumed
+//! to advance alike. Ids from 64 to 127 are clocks of one sequence; these may count in larger steps, and relative to their last value
 //! (`is_incremental`).
 
 use std::collections::HashMap;

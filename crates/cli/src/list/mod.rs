@@ -1,8 +1,8 @@
 //! `ferretto list`: lists kernel events, data sources, sessions, categories of track events, or clocks.
 //!
 //! [`applet`](crate::applet) calls it. One module for each subject gathers a [`Listing`], which is printed as a table or, with `--json`, as one
-//! object with the names in `docs/json.md`. It starts and changes nothing. Exit codes: 0 for success; 1 if the subject cannot be listed, or a
-//! pattern matches nothing; 2 for a wrong command line.
+//! object with the names in `docs/json.md`. It starts and changes nothing. Exit codes: 0 for success; 1 if the subject cannot be listed, or a pattern
+//! matches nothing; 2 for a wrong command line.
 
 mod categories;
 mod clocks;

@@ -42,8 +42,8 @@ pub(crate) fn process_named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
     Some(Holder { name, pid })
 }
 
-/// Returns the processes with an open descriptor whose target in `/proc/PID/fd` is `wanted`, together with the result of `wanted`. A process
-/// appears once for each such descriptor.
+/// Returns the processes with an open descriptor whose target in `/proc/PID/fd` is `wanted`, together with the result of `wanted`. A process appears
+/// once for each such descriptor.
 pub(crate) fn opened<T>(
     machine: &dyn Machine,
     wanted: impl Fn(&str) -> Option<T>,

@@ -1,8 +1,8 @@
 //! The body of an answer: bytes of a file, or the content of a compressed file.
 //!
 //! [`subject`](super::subject) and [`site`](super::site) make it, [`exhibition`](super::exhibition) sends it. Only one piece is in memory, because
-//! the kernel moves a file's bytes (`sendfile`) and compressed files are expanded while they are sent. A body has the announced length, or is cut
-//! off so that the browser notices.
+//! the kernel moves a file's bytes (`sendfile`) and compressed files are expanded while they are sent. A body has the announced length, or is cut off
+//! so that the browser notices.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

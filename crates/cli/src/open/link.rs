@@ -104,9 +104,9 @@ pub(super) fn address_of_copy(port: u16, file_name: &[u8]) -> String {
     )
 }
 
-/// Encodes a file name for the UI's argument `url`. The UI decodes the argument, shows the part after the last slash as the trace's name, and
-/// fetches the whole as an address, for which the browser encodes most characters. So one level of encoding is enough and keeps the shown name
-/// readable. Characters that have a meaning in addresses, or that browsers drop, need two levels.
+/// Encodes a file name for the UI's argument `url`. The UI decodes the argument, shows the part after the last slash as the trace's name, and fetches
+/// the whole as an address, for which the browser encodes most characters. So one level of encoding is enough and keeps the shown name readable.
+/// Characters that have a meaning in addresses, or that browsers drop, need two levels.
 fn encoded_twice_where_needed(file_name: &[u8]) -> String {
     const ONCE: &str = "%";
     const TWICE: &str = "%25";

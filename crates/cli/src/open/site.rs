@@ -1,9 +1,8 @@
 //! A copy of the Perfetto UI on this machine: a folder, or the archive `perfetto-ui.zip` that upstream releases for hosting it oneself.
 //!
 //! [`run`](super::run) and [`exhibition`](super::exhibition) call it. The copy is static: its `index.html` and a folder for each version. Any page
-//! can
-//! make a browser request any name, and an archive can come from anywhere. So a name is decoded once and split. Nothing outside the folder is opened,
-//! and no link is followed. An archive is never unpacked; its files are expanded while they are sent, up to the size in its directory.
+//! can make a browser request any name, and an archive can come from anywhere. So a name is decoded once and split. Nothing outside the folder is
+//! opened, and no link is followed. An archive is never unpacked; its files are expanded while they are sent, up to the size in its directory.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! The flags of `perfetto`, each defined once, for the parser, `-h`, `--help`, the man page and completions.
 //!
 //! [`run`](super::run) calls it. Scripts rely on the syntax of upstream's `getopt_long`: abbreviated long flags (`--ti 5s`), `-t5s`, `--time=5s`,
-//! flags after events, the last of two equal flags wins, `-` as a value, values that begin with a dash. All of this works here.
-//! [`plan`](super::plan) interprets the flags and their combinations.
+//! flags after events, the last of two equal flags wins, `-` as a value, values that begin with a dash. All of this works here. [`plan`](super::plan)
+//! interprets the flags and their combinations.
 
 use std::ffi::OsString;
 

@@ -203,8 +203,8 @@ pub(crate) fn light_config(flags: &LightFlags, wanted: &[Wanted]) -> Result<Trac
     })
 }
 
-/// Adds the data sources that `ferretto` adds to those of the flags: all processes with their threads, and memory and CPU times of the machine.
-/// They cost little, give every slice a name, and work even if kernel events may not be recorded.
+/// Adds the data sources that `ferretto` adds to those of the flags: all processes with their threads, and memory and CPU times of the machine. They
+/// cost little, give every slice a name, and work even if kernel events may not be recorded.
 pub(crate) fn add_overview(config: &mut TraceConfig) {
     let overview = [
         DataSourceConfig {

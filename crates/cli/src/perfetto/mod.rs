@@ -1,10 +1,9 @@
 //! `perfetto`: records traces, and queries the service.
 //!
 //! [`applet`](crate::applet) calls it. A command line passes through `args` → `plan` → `output` and `background` → `record` (which drives a
-//! `session`),
-//! `query`, `bugreport` or `triggers`. Exit codes are upstream's: 0 for success, 1 for any failure; `-D` exits with 2 when the data sources did not
-//! start in time. Upstream returns 0 for some failed recordings (the service refused the config or died, the output could not be written); this
-//! program returns 1.
+//! `session`), `query`, `bugreport` or `triggers`. Exit codes are upstream's: 0 for success, 1 for any failure; `-D` exits with 2 when the data
+//! sources did not start in time. Upstream returns 0 for some failed recordings (the service refused the config or died, the output could not be
+//! written); this program returns 1.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -105,8 +104,8 @@ pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_ser
     }
 }
 
-/// Prints help, version or a usage error. Upstream's `perfetto` prints its help on stderr and fails, and scripts rely on that
-/// (`perfetto --help 2>&1`). `ferretto` prints it on stdout and succeeds.
+/// Prints help, version or a usage error. Upstream's `perfetto` prints its help on stderr and fails, and scripts rely on that (`perfetto --help
+/// 2>&1`). `ferretto` prints it on stdout and succeeds.
 fn explain(program: Program, message: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
     match (message.kind(), program) {

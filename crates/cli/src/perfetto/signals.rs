@@ -1,8 +1,7 @@
 //! Handles the signals that end a recording, and passes them on to recordings on other threads.
 //!
 //! [`record`](super::record) and the code that starts recordings call it. SIGINT and SIGTERM are upstream's. SIGHUP, on which upstream dies and
-//! leaves
-//! an empty file, also ends a recording when its terminal is closed; not under `nohup`, which makes the process ignore it.
+//! leaves an empty file, also ends a recording when its terminal is closed; not under `nohup`, which makes the process ignore it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +15,8 @@ use ferretto_daemons::inherited;
 /// Signals of one kind within this time count as one: `timeout` signals its child and then the child's process group.
 pub(super) const SAME_INTERRUPT: Duration = Duration::from_millis(300);
 
-/// The signals so far that asked for the end. Programs that end others often send several kinds in turn (a shell SIGINT, then systemd or a CI
-/// runner SIGTERM), which all mean the same. Only a repetition of the same signal means that it takes too long.
+/// The signals so far that asked for the end. Programs that end others often send several kinds in turn (a shell SIGINT, then systemd or a CI runner
+/// SIGTERM), which all mean the same. Only a repetition of the same signal means that it takes too long.
 #[derive(Debug, Default)]
 pub(super) struct Wishes(Vec<(Signal, Duration)>);
 

@@ -1,9 +1,8 @@
 //! Clears the changing line when Ctrl-Z stops the process, so that the shell begins on a clean line.
 //!
 //! [`console`](super::console), which draws that line, calls it. The signal handler does the work instead of the recording's loop, because a loop
-//! that
-//! writes to a slow pipe would delay the stop, and the shell with it. The handler then takes the signal's default action, which is no effect in an
-//! orphaned process group. After the process continues, the line reappears with its next change.
+//! that writes to a slow pipe would delay the stop, and the shell with it. The handler then takes the signal's default action, which is no effect in
+//! an orphaned process group. After the process continues, the line reappears with its next change.
 #![allow(unsafe_code)]
 
 use std::mem::zeroed;

@@ -1,9 +1,8 @@
 //! The command after `--`, which runs while the recording does.
 //!
 //! [`run`](super::run) refuses a command that cannot be run, before anything is recorded. [`record`](super::record) starts the command once all data
-//! sources have started, and ends the recording when the command ends. The command has our standard streams, process group and user, so a
-//! terminal's Ctrl-C reaches both. It inherits no other descriptors and no signal handlers. Its exit status becomes ours, in the form that shells
-//! use.
+//! sources have started, and ends the recording when the command ends. The command has our standard streams, process group and user, so a terminal's
+//! Ctrl-C reaches both. It inherits no other descriptors and no signal handlers. Its exit status becomes ours, in the form that shells use.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

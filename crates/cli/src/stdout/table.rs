@@ -1,8 +1,7 @@
 //! A table with aligned columns.
 //!
 //! The subcommands that list things use it. On a terminal, a long cell in the last column continues on further lines, broken at spaces. In a pipe
-//! each
-//! row is one line, for scripts.
+//! each row is one line, for scripts.
 
 use super::{Screen, harmless};
 

@@ -1,10 +1,9 @@
 //! Expands files that are compressed as a whole with gzip, zstd or xz, recognised by their first bytes.
 //!
 //! [`Input`](super::Input) uses it. Memory holds a buffer and the window of the format, at most [`MOST_MEMORY`], regardless of the file's claims and
-//! of
-//! its expanded size. Consecutive members, as `cat` and compressors with several threads make them, become one stream. All data that can be expanded
-//! come out. Then, if the file is damaged, cut off or needs too much memory, comes a [`Broken`] with the offset. The libraries are driven buffer by
-//! buffer, because their readers drop data before an error.
+//! of its expanded size. Consecutive members, as `cat` and compressors with several threads make them, become one stream. All data that can be
+//! expanded come out. Then, if the file is damaged, cut off or needs too much memory, comes a [`Broken`] with the offset. The libraries are driven
+//! buffer by buffer, because their readers drop data before an error.
 //!
 //! For xz that is `lzma-rust2`: pure Rust, without `unsafe` in its decoder, and the only such library that bounds memory and can be driven this way.
 //! `liblzma` is faster, but adds another C library.
@@ -175,8 +174,7 @@ impl Engine for flate2::Decompress {
 struct Zstd {
     decoder: zstd::stream::raw::Decoder<'static>,
     /// The bytes that the decoder needs next: a header or a block. After an error in a later block, the library would drop the contents of earlier
-    /// ones in
-    /// the same call.
+    /// ones in the same call.
     wanted: usize,
 }
 

@@ -3,8 +3,7 @@
 //! [`tracebox`](super) calls it. The daemons listen at the usual sockets, or at those in the environment variables. Their process ids are kept in a
 //! file for each consumer socket, in the folder of this user's ftrace journals. Nobody else can write there, so nobody else decides which process
 //! `stop` ends. A process counts as one of the daemons only if it was started under the daemon's name. Exit codes: 0 if they run (`stop`: if they
-//! have
-//! ended), 3 from `status` if they do not, 4 if that is unknown, 1 for failures and for a wrong command line.
+//! have ended), 3 from `status` if they do not, 4 if that is unknown, 1 for failures and for a wrong command line.
 
 use std::ffi::OsString;
 use std::fs;
@@ -110,8 +109,8 @@ fn read(file: &PathBuf) -> Vec<InBackground> {
     text.lines().filter_map(process).collect()
 }
 
-/// Whether a daemon is alive. Process ids are reused, so its command line must begin with the daemon's name, or have it as the second word,
-/// whatever the name of the program's file.
+/// Whether a daemon is alive. Process ids are reused, so its command line must begin with the daemon's name, or have it as the second word, whatever
+/// the name of the program's file.
 fn is_alive(daemon: &InBackground) -> bool {
     let line = fs::read(format!("/proc/{}/cmdline", daemon.pid)).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).take(2);

@@ -1,8 +1,7 @@
 //! `trigger_perfetto`: activates triggers, and so starts, stops or snapshots the recordings that wait for them.
 //!
 //! [`applet`](crate::applet) calls it; `perfetto` calls [`sender`] for configs with `activate_triggers`. Exit codes are upstream's: 0 when the
-//! service
-//! has the triggers, whether or not a session waits for them; 1 otherwise, and for `--help`.
+//! service has the triggers, whether or not a session waits for them; 1 otherwise, and for `--help`.
 
 pub(crate) mod sender;
 

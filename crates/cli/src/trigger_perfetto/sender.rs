@@ -42,8 +42,7 @@ pub(crate) enum SendError {
 }
 
 /// Activates triggers at the service with the usual address, or with the one in `PERFETTO_PRODUCER_SOCK_NAME`. The service has received them when
-/// this
-/// returns.
+/// this returns.
 pub(crate) fn send(triggers: &[String]) -> Result<(), SendError> {
     let address = producer_address()?;
     let options = ProducerOptions {

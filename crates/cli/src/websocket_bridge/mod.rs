@@ -2,17 +2,14 @@
 //!
 //! [`applet`](crate::applet) calls it. A browser can only open WebSockets, and the tracing service listens on a Unix socket; the bridge connects the
 //! two, byte for byte. Port, paths, origins and answers are those of upstream's program of the same name, for which the UI is made. Under that name
-//! it
-//! starts no service, and answers 503 as long as there is none. As `ferretto websocket_bridge` it starts a service if none is listening when it
-//! begins,
-//! as `ferretto` does for a recording.
+//! it starts no service, and answers 503 as long as there is none. As `ferretto websocket_bridge` it starts a service if none is listening when it
+//! begins, as `ferretto` does for a recording.
 //!
 //! The parts: [`request`] decides which pages may connect, [`bridge`] connects them, [`session`] moves bytes, and [`http`](crate::http) has the event
 //! loop.
 //!
 //! The origin protects the service against web pages, see [`request`]. Programs on this machine can claim any origin, so whoever may connect to the
-//! port
-//! has this process's access to the consumer socket. Upstream's bridge has the same property by design.
+//! port has this process's access to the consumer socket. Upstream's bridge has the same property by design.
 
 mod bridge;
 mod request;

@@ -1,8 +1,7 @@
 //! Judges a browser's request by its head, without I/O.
 //!
 //! [`bridge`](super::bridge) calls it. Any web page can make its browser connect here, so the service is protected by the `Origin` header, which
-//! pages
-//! cannot choose: it must be there exactly once, and on the list. It also exposes a page whose host name somebody's DNS server resolves to this
+//! pages cannot choose: it must be there exactly once, and on the list. It also exposes a page whose host name somebody's DNS server resolves to this
 //! address, so `Host` is not checked (upstream does not check it either). Paths, the list and the status codes are those of upstream's
 //! `websocket_bridge` and its HTTP server.
 

@@ -1,9 +1,8 @@
 //! Connects a WebSocket with the service's socket: the bytes from each go to the other.
 //!
 //! [`bridge`](super::bridge) gives it turns. Boundaries of messages have no meaning, because the service's protocol has frames of its own. At most
-//! one
-//! message waits in each direction. While it waits, nothing is read from its source, so the kernel slows down a sender that is faster than the other
-//! side. A turn does a bounded amount of work.
+//! one message waits in each direction. While it waits, nothing is read from its source, so the kernel slows down a sender that is faster than the
+//! other side. A turn does a bounded amount of work.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! `ferretto help [SUBCOMMAND]`: the overview, or all flags of a subcommand.
 //!
-//! [`applet`](crate::applet) calls it. Help that the user asks for goes to stdout and is no failure, even for programs whose own `--help`
-//! behaves as upstream's.
+//! [`applet`](crate::applet) calls it. Help that the user asks for goes to stdout and is no failure, even for programs whose own `--help` behaves as
+//! upstream's.
 
 use std::ffi::OsString;
 use std::io::Write;

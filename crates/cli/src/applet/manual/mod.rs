@@ -1,8 +1,8 @@
 //! The manual: the screen that `ferretto --help` shows, `ferretto help SUBCOMMAND`, and completions for shells.
 //!
-//! [`applet`](crate::applet) calls it. Everything is generated from the flags that the applets define. [`tree`] combines them into one command,
-//! which is never used for parsing. The completion scripts and the man pages in `docs/man` are made from it. The man pages are checked in, and a
-//! test proves that they are up to date. To write them again:
+//! [`applet`](crate::applet) calls it. Everything is generated from the flags that the applets define. [`tree`] combines them into one command, which
+//! is never used for parsing. The completion scripts and the man pages in `docs/man` are made from it. The man pages are checked in, and a test
+//! proves that they are up to date. To write them again:
 //!
 //! ```text
 //! FERRETTO_WRITE_MANUAL=1 cargo test -p ferretto-cli manual

@@ -11,8 +11,7 @@ use crate::config::categories::is_category;
 use crate::figures::Word;
 use crate::usage::nearest_subcommand;
 
-/// Suggests the intended command for a first argument that is no subcommand; `None` for flags, events and everything else that begins a
-/// recording.
+/// Suggests the intended command for a first argument that is no subcommand; `None` for flags, events and everything else that begins a recording.
 pub(crate) fn misspelling(word: &OsStr) -> Option<String> {
     let text = word.to_str()?;
     if text.starts_with('-') || text.is_empty() || is_category(text) {

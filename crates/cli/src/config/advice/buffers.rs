@@ -12,8 +12,8 @@ use crate::config::length::longest;
 /// From this size on, streaming into a file is better than a larger buffer.
 pub(crate) const LARGE_BUFFER_KB: u64 = 1 << 20;
 
-/// KB below which a buffer may not hold every chunk. A chunk may be as large as a page of shared memory, and producers fill several before the
-/// oldest is read.
+/// KB below which a buffer may not hold every chunk. A chunk may be as large as a page of shared memory, and producers fill several before the oldest
+/// is read.
 const SMALLEST_KB: u32 = 2 * limits::MAX_SMB_PAGE_SIZE as u32 / 1024;
 /// A DISCARD buffer suits recordings shorter than this, in ms.
 const LONG_MS: u64 = 10 * 60 * 1000;
@@ -164,8 +164,7 @@ fn size(adviser: &mut Adviser<'_>, path: &str, index: usize, buffer: &BufferConf
     }
 }
 
-/// The service moves data from the buffer into the file periodically. Data that are overwritten before that are missing from the middle of the
-/// file.
+/// The service moves data from the buffer into the file periodically. Data that are overwritten before that are missing from the middle of the file.
 fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     let configured = adviser.config.file_write_period_ms.filter(|ms| *ms != 0);
     let default = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u64;
@@ -262,8 +261,8 @@ fn ring(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     }
 }
 
-/// A program writes each name once, and later track events refer to it. A ring buffer that wraps loses the names, and readers skip every event
-/// that refers to a lost one, so nothing of the ring can be read. A file that is written while recording keeps the names.
+/// A program writes each name once, and later track events refer to it. A ring buffer that wraps loses the names, and readers skip every event that
+/// refers to a lost one, so nothing of the ring can be read. A file that is written while recording keeps the names.
 fn forgotten_names(adviser: &mut Adviser<'_>) {
     let config = adviser.config;
     let period = config.incremental_state_config.clear_period_ms;

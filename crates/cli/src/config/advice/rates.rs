@@ -1,8 +1,8 @@
 //! Estimates the data rate of kernel events, within a factor of a few. The estimate is for warnings only.
 //!
-//! [`buffers`](super::buffers) calls it. There are two kinds of events. Scheduler events follow the switches between threads, and a machine
-//! reports how often these happened since it started. System calls and allocations follow the load: an idle machine makes few, and one busy
-//! program makes megabytes, so for these the estimate is the least that one busy program makes.
+//! [`buffers`](super::buffers) calls it. There are two kinds of events. Scheduler events follow the switches between threads, and a machine reports
+//! how often these happened since it started. System calls and allocations follow the load: an idle machine makes few, and one busy program makes
+//! megabytes, so for these the estimate is the least that one busy program makes.
 //!
 //! Measured on a virtual machine with two processors, 4 s at a time, with the size of the trace divided by the events in it and
 //! multiplied by the events that the kernel counted; idle, beside `git status` in a loop, beside `tar c TREE | cat`, beside
@@ -16,8 +16,8 @@
 //! | `sched/*`                        | 101 B    |              | 52 B      |         |          |
 //! | `irq/*`                          | 15 B     | 10 B         | 1 B       | 26 B    | 52 B     |
 //!
-//! Bytes are for each switch between threads. The estimate is near the minimum of a busy machine, because a warning should not be wrong. Events
-//! that are rare, or whose rate depends on something else, count as nothing.
+//! Bytes are for each switch between threads. The estimate is near the minimum of a busy machine, because a warning should not be wrong. Events that
+//! are rare, or whose rate depends on something else, count as nothing.
 
 use ferretto_proto::messages::FtraceConfig;
 

@@ -112,8 +112,8 @@ fn config_syntax(arguments: &Arguments) -> ConfigSyntax {
     }
 }
 
-/// Merges configs as protobuf does: lists are joined, messages merged, and the last of several single values counts. Each config is parsed by
-/// itself, so that a message about a mistake names its file.
+/// Merges configs as protobuf does: lists are joined, messages merged, and the last of several single values counts. Each config is parsed by itself,
+/// so that a message about a mistake names its file.
 fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<WrittenConfig, PlanError> {
     let mut parsed = Vec::new();
     for (name, bytes) in configs {

@@ -37,8 +37,7 @@ impl Recorder<'_> {
             }
             Call::EnableTracing => {
                 // The query goes first, so that its answer shows the producers at the beginning of the recording. If it cannot be sent, the next call
-                // reports
-                // the error.
+                // reports the error.
                 let _ = endpoint.query_service_state(StateScope::Everything);
                 endpoint.enable_tracing(&self.config, file)
             }
