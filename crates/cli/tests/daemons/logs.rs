@@ -1,4 +1,4 @@
-//! What daemons say, and how it looks to whom.
+//! The messages of daemons, and their format on different outputs.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

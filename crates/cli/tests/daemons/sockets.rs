@@ -1,4 +1,4 @@
-//! The sockets of `traced`: names, permissions, who has them already, and those that were handed over.
+//! The sockets of `traced`: names, permissions, occupied addresses, and sockets that the parent passes.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -79,7 +79,7 @@ fn permissions_that_cannot_be_are_explained() {
             let system = System::new(&programs);
             let words = ["--set-socket-permissions", permissions];
             let ended = run(&system, daemon(&system, side, Program::Traced, &words));
-            // Upstream crashes for some of these.
+            // Upstream crashes with some of these.
             assert!(!ended.status.success(), "{side} {permissions:?}: {ended:?}");
             if side == Side::Ours {
                 assert_eq!(ended.code(), Some(1), "{permissions:?}: {ended:?}");
@@ -242,7 +242,7 @@ fn links_to_where_nobody_listens_are_replaced() {
     assert!(elsewhere[0].exists());
 }
 
-/// A service that gets its two sockets from us, under the descriptors 5 and 6 or as systemd hands them over, and the names of the files.
+/// A service that gets its two sockets from this process, under the descriptors 5 and 6 or in systemd's way; and the sockets' paths.
 fn handed_over(system: &System<'_>, side: Side, environment: &str) -> (Command, [PathBuf; 2]) {
     let files = [system.path("handed-producer"), system.path("handed-consumer")];
     let [producer, consumer] = files.each_ref().map(|file| {
