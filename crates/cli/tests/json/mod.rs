@@ -1,4 +1,4 @@
-//! JSON for scripts: what each command prints is as its schema in `docs/schema` says, and `docs/json.md` says the same.
+//! JSON for scripts: the output of each command matches its schema in `docs/schema`, and `docs/json.md` describes the same fields.
 
 use std::path::Path;
 use std::process::Output;
@@ -7,7 +7,7 @@ use crate::support::schema::{self, docs, table};
 use crate::support::{Program, Programs, Side, System};
 use serde_json::Value;
 
-/// Stands before the table of a schema's fields; the schema's name is in it.
+/// The mark before the table of a schema's fields, followed by the schema's name.
 const TABLE: &str = "<!-- fields of ";
 const END: &str = "<!-- end of fields -->\n";
 
@@ -146,7 +146,7 @@ fn json_belongs_to_a_query_of_ferretto() {
             "{complaint}"
         );
     }
-    // Upstream's has no such flag, and abbreviations of its flags mean what they do there.
+    // Upstream's program has no such flag, and abbreviations of its flags keep their meaning.
     let perfetto = system.program(Side::Ours, Program::Perfetto);
     let output = system
         .command(&perfetto, "perfetto.log")
@@ -168,7 +168,7 @@ fn doctor_tells_scripts_what_it_tells_people() {
     let text = String::from_utf8(for_people.stdout).unwrap();
     let findings = found["findings"].as_array().unwrap();
     assert!(findings.len() > 5, "{found:#}");
-    // What others do to ftrace meanwhile is theirs.
+    // Other programs may use ftrace meanwhile, so its findings may differ.
     for finding in findings.iter().filter(|finding| finding["topic"] != "ftrace") {
         let head = format!(
             "{:<8}{:<11}",

@@ -1,4 +1,4 @@
-//! What sessions get: what was written while they ran, from when the data source has started until it has stopped.
+//! The data of sessions: everything written from the start of the data source until its stop.
 
 use std::collections::BTreeSet;
 
@@ -71,7 +71,7 @@ fn there_is_room_for_eight_instances_and_nobody_waits_for_the_ninth() {
         let events = events(&trace);
         assert_eq!(events.len(), 8);
         assert!(events.values().all(|sequence| sequence.len() == 2), "{events:?}");
-        // They have given their places back.
+        // The threads' writers have been released.
         application.does("await_inactive");
         let recording = system.record(Side::Ours, CONFIG);
         application.does("write 0 1");
