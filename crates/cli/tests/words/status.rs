@@ -11,7 +11,7 @@ use crate::support::service::ScriptedService;
 use crate::support::tracefs::Tracefs;
 use crate::support::{Program, Programs, Side, System};
 
-/// What scripts are told, and the exit code.
+/// Returns the output for scripts, and the exit code.
 fn status(system: &System<'_>) -> (Value, Option<i32>) {
     let output = ferretto(system, &["status", "--json"]);
     assert_eq!(text(&output.stderr), "");
@@ -29,7 +29,7 @@ fn without_a_service_the_exit_code_is_that_of_service_managers() {
     );
     assert_eq!(value["address"], system.consumer_socket().to_str().unwrap());
 
-    // The socket of one that was killed.
+    // The socket of a killed service.
     let traced = system.start(Side::Ours, Program::Traced);
     system.end_with(traced, rustix::process::Signal::KILL);
     let (printed, said, code) = outcome(&ferretto(&system, &["status"]));
@@ -151,7 +151,7 @@ fn who_uses_ftrace_is_told() {
     assert!(events.contains(&"sched/sched_switch".into()), "{ftrace:#}");
     let readers = ftrace["readers"].as_array().unwrap();
     assert!(readers.iter().any(|reader| reader["pid"] == probes), "{ftrace:#}");
-    // Others, who have instances of their own, may stand before it.
+    // Other readers, which have instances of their own, may be listed before it.
     let (printed, _, _) = outcome(&ferretto(&system, &["status"]));
     assert!(
         printed.contains(&format!(
