@@ -1,8 +1,7 @@
 //! Our `traced` with expensive inputs: many data sources times many producers, many connections of one process, expressions that are slow to match.
 //! They cost the client that causes them, and take little of the other clients' time.
 //!
-//! The cost is the daemon's processor time, which does not depend on the load of the machine. What something costs is the daemon's processor time,
-//! which a busy machine does not add to.
+//! The cost is the daemon's processor time, which does not depend on the load of the machine.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

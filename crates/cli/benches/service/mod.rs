@@ -34,7 +34,7 @@ const FIRST_CONSUMER: u64 = 1 << 32;
 /// The time at which producers tell the service of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Commits {
-    /// When a chunk is full, like clients that were not told to batch.
+    /// As each is full, as clients do that were not told to batch.
     EachChunk,
     /// Once a tick of the load.
     EachTick,

@@ -258,7 +258,7 @@ pub(crate) fn run() {
 /// Forks a child that does this, and then exits as processes usually do.
 #[allow(unsafe_code)]
 fn fork(work: impl FnOnce()) -> rustix::process::Pid {
-    // SAFETY: the child uses what the test is about, which has to be ready for that.
+    // SAFETY: the child goes on to use the SDK, which must be ready for a fork; this is the subject of the test.
     match unsafe { libc::fork() } {
         0 => {
             let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_ok();
