@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_know_only_names_know_them_all() {
+    fn the_lists_of_names_have_all_programs_and_subcommands() {
         let names: Vec<&str> = APPLETS.iter().map(|applet| applet.name).collect();
         assert_eq!(names, PROGRAMS);
         let words: Vec<&str> = subcommands().map(|applet| applet.name).collect();

@@ -456,7 +456,7 @@ fn a_disk_that_fills_under_the_service_leaves_whole_packets() {
 }
 
 #[test]
-fn what_the_service_counted_before_is_not_this_recordings() {
+fn counts_from_before_the_recording_are_left_out() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let service = ScriptedService::listen(&system.consumer_socket());
@@ -553,7 +553,7 @@ fn a_file_that_is_as_large_as_it_may_be_has_lost_nothing() {
 }
 
 #[test]
-fn what_a_ring_buffer_overwrote_while_a_command_ran_is_lost() {
+fn data_that_a_ring_buffer_overwrote_while_a_command_ran_are_lost() {
     let config = "buffers { size_kb: 64 } data_sources { config { name: \"my.own\" target_buffer: 0 } }";
     services(|system, _, _| {
         let mut producer = offering(system, "own", source("my.own"));
@@ -588,7 +588,7 @@ fn what_a_ring_buffer_overwrote_while_a_command_ran_is_lost() {
 }
 
 #[test]
-fn who_has_not_started_by_the_end_is_named_though_another_has() {
+fn a_producer_that_never_started_is_named_though_another_did() {
     services(|system, _, _| {
         let (_slow, _quick) = (never_starting(system), offering(system, "quick", source("never")));
         let config = format!("duration_ms: 300\n{}", asking_for(&["never"]));

@@ -56,7 +56,7 @@ fn run(mut command: Command) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_its_daemons_advise_is_readable() {
+fn advice_from_its_daemons_is_readable() {
     let home = Home::new();
     let config = "buffers { size_kb: 64 } duration_ms: 10 data_sources { config { name: \"linux.ftrace\" ftrace_config { \
                   instance_name: \"no-such-instance\" ftrace_events: \"sched/sched_switch\" } } }";

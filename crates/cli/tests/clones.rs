@@ -207,7 +207,7 @@ fn all_recordings_for_a_bug_report_go_into_the_same_files_on_both_sides() {
 }
 
 #[test]
-fn what_cannot_be_cloned_leaves_no_file_and_fails() {
+fn a_failed_clone_leaves_no_file() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
@@ -399,7 +399,7 @@ fn triggers_have_the_session_cloned_into_numbered_files() {
 }
 
 #[test]
-fn what_needs_a_service_that_goes_on_starts_none() {
+fn jobs_that_need_a_lasting_service_start_none() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let file = |name: &str| system.path(name).to_str().unwrap().to_owned();

@@ -210,7 +210,7 @@ fn a_command_that_cannot_be_run_leaves_nothing() {
 }
 
 #[test]
-fn what_stands_against_a_command_is_refused() {
+fn flags_that_conflict_with_a_command_are_refused() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     for flags in [

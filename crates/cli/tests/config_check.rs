@@ -186,7 +186,7 @@ fn without_a_service_it_says_what_it_compares_with() {
 }
 
 #[test]
-fn what_the_service_refuses_is_refused_with_its_own_words() {
+fn check_refuses_with_the_services_own_words() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     for refused in [
@@ -210,7 +210,7 @@ fn what_the_service_refuses_is_refused_with_its_own_words() {
 }
 
 #[test]
-fn what_would_record_nothing_is_told_with_what_to_write_instead() {
+fn a_config_that_would_record_nothing_gets_advice() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let base = "buffers { size_kb: 4096 }\nduration_ms: 1000\n";
@@ -288,7 +288,7 @@ fn a_light_recording_into_a_file_is_not_warned_of_its_own_config() {
 }
 
 #[test]
-fn what_the_command_line_refuses_is_refused_as_well() {
+fn check_refuses_configs_that_the_command_line_refuses() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let (said, code) = checked(
@@ -462,7 +462,7 @@ fn config_in(trace: &Path) -> Option<TraceConfig> {
 }
 
 #[test]
-fn what_upstreams_parser_accepts_means_the_same_to_ours() {
+fn texts_that_upstreams_parser_accepts_mean_the_same_to_ours() {
     let Some(programs) = Programs::of_both() else {
         return;
     };

@@ -223,7 +223,7 @@ fn with_many_expressions() -> TraceConfig {
 }
 
 #[test]
-fn what_takes_long_to_answer_takes_turns_with_what_others_ask() {
+fn slow_requests_take_turns_with_those_of_other_clients() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let pid = system.start(Side::Ours, Program::Traced);

@@ -177,7 +177,7 @@ fn a_recording_that_cannot_have_ftrace_has_the_reason_in_its_trace() {
 }
 
 #[test]
-fn who_waits_for_a_start_that_failed_is_not_told_that_all_is_well() {
+fn a_failed_start_is_not_reported_as_a_success() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
@@ -290,7 +290,7 @@ fn await_log(system: &System<'_>, text: &str) {
 }
 
 #[test]
-fn who_takes_ftrace_away_while_it_is_recorded_is_told_in_the_trace() {
+fn the_trace_notes_that_another_program_changed_ftrace() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
@@ -367,7 +367,7 @@ impl Drop for Shell {
 }
 
 #[test]
-fn who_interferes_between_two_looks_is_told_in_the_trace() {
+fn the_trace_notes_changes_between_two_looks() {
     let Some(instance) = Instance::new() else { return };
     if !Tracefs::tells_of_writes_to(&instance.0.join("tracing_on")) {
         return;
@@ -426,7 +426,7 @@ fn who_interferes_between_two_looks_is_told_in_the_trace() {
 }
 
 #[test]
-fn who_changed_ftrace_is_named_and_told_once() {
+fn a_program_that_changed_ftrace_is_named_once() {
     let Some(instance) = Instance::new() else { return };
     if !Tracefs::tells_of_writes_to(&instance.0.join("tracing_on")) {
         return;
@@ -526,7 +526,7 @@ fn cleaning_up_after_a_crash_leaves_nothing_for_a_later_start_to_put_back() {
 }
 
 #[test]
-fn what_killed_probes_had_read_is_in_the_trace() {
+fn events_that_killed_probes_had_read_are_in_the_trace() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let mut system = System::new(&programs);

@@ -66,7 +66,7 @@ fn nested(name: String, categories: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn whatever_is_registered_the_state_can_be_asked_for() {
+fn the_state_can_be_queried_with_any_registrations() {
     let (programs, sides) = match Programs::of_both() {
         Some(programs) => (programs, vec![Side::Ours, Side::Upstream]),
         None => (Programs::ours(), vec![Side::Ours]),
@@ -149,7 +149,7 @@ fn opaque(name: &str, passed_on: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_data_sources_pass_on_is_in_the_state_byte_for_byte() {
+fn descriptors_are_in_the_state_byte_for_byte() {
     const SOURCES: usize = 60;
     let programs = Programs::of_both().unwrap_or_else(Programs::ours);
     let mut system = System::new(&programs);

@@ -73,7 +73,7 @@ fn session(system: &System<'_>, clones: usize) {
 }
 
 #[test]
-fn what_a_session_its_clones_and_reading_them_took_goes_back_when_they_are_over() {
+fn memory_of_sessions_clones_and_reading_is_returned() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let service = system.start(Side::Ours, Program::Traced);

@@ -229,7 +229,7 @@ fn a_command_starts_at_once_if_the_service_does_not_tell_when_data_sources_have(
 }
 
 #[test]
-fn what_an_older_service_cannot_do_is_said_and_not_waited_for() {
+fn abilities_that_an_older_service_lacks_are_reported_at_once() {
     for (flags, said) in [
         (&["--query"][..], "QueryServiceState"),
         (&["--attach=key"], "no session detached"),

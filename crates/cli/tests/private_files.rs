@@ -53,7 +53,7 @@ fn modes(system: &System<'_>, umask: &str, script: &str) -> BTreeMap<String, u32
 }
 
 #[test]
-fn whatever_the_umask_new_files_are_for_their_owner() {
+fn new_files_are_private_with_any_umask() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);

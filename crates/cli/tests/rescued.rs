@@ -144,12 +144,12 @@ fn check_killed_probes(programs: &Programs, probes: Side) {
 }
 
 #[test]
-fn what_our_probes_wrote_before_they_were_killed_is_in_the_trace() {
+fn data_of_our_killed_probes_are_in_the_trace() {
     check_killed_probes(&Programs::ours(), Side::Ours);
 }
 
 #[test]
-fn what_upstreams_probes_wrote_before_they_were_killed_is_in_the_trace() {
+fn data_of_upstreams_killed_probes_are_in_the_trace() {
     let Some(programs) = Programs::of_both() else {
         return;
     };

@@ -264,7 +264,7 @@ fn errors_of_a_connection_are_arguments_and_log_messages() {
 }
 
 #[test]
-fn what_a_hot_loop_leaves_out_is_counted() {
+fn events_that_a_hot_loop_leaves_out_are_counted() {
     let Some([counts]) = record_itself("hot_loop", [query_of!("hot_loop")]) else {
         return;
     };

@@ -370,7 +370,7 @@ fn test_packets(trace: &[u8]) -> usize {
 }
 
 #[test]
-fn what_a_request_leads_to_comes_before_the_reply_to_sync() {
+fn consequences_of_a_request_come_before_the_reply_to_sync() {
     let daemon = Daemon::start();
     let mut consumer = daemon.consumer();
     consumer.enable(&config(64), None);
@@ -388,7 +388,7 @@ fn what_a_request_leads_to_comes_before_the_reply_to_sync() {
 }
 
 #[test]
-fn what_a_producer_sent_before_it_went_away_is_kept() {
+fn data_that_a_producer_sent_before_it_disconnected_are_kept() {
     const CHUNKS: usize = 5000;
     let daemon = Daemon::start();
     let mut consumer = daemon.consumer();
@@ -506,7 +506,7 @@ fn reading_a_large_buffer_takes_no_more_memory_than_the_buffer_however_slow_the_
 }
 
 #[test]
-fn what_is_read_comes_before_the_buffers_are_freed_even_if_both_are_asked_for_at_once() {
+fn reading_comes_before_freeing_when_both_are_requested_at_once() {
     let daemon = Daemon::start();
     let mut consumer = daemon.consumer();
     let enabled = consumer.enable(&config(64), None);
@@ -637,7 +637,7 @@ fn a_daemon_that_is_told_to_end_completes_files_and_tells_consumers() {
 }
 
 #[test]
-fn whoever_waits_for_a_daemon_learns_that_it_fails_once_it_has_said_why() {
+fn a_daemon_reports_a_failure_after_it_has_logged_the_reason() {
     let folder = crate::support::socket_folder::socket_folder("ferretto-test-");
     // Either may come first, so the test repeats.
     for _ in 0..20 {

@@ -442,7 +442,7 @@ fn nothing_at_all_of_ftrace_is_missed_unless_it_may_have_been_lost() {
 }
 
 #[test]
-fn what_flags_add_by_themselves_was_not_asked_for() {
+fn data_sources_that_flags_imply_do_not_count_as_requested() {
     let watch = {
         let mut watch = Watch::from_the_start();
         change(&mut watch, PROBES, "linux.process_stats", STARTED, 0);

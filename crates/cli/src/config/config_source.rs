@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_said_with_what_it_is() {
+    fn a_config_that_is_no_text_is_refused_with_its_format() {
         let refused = |bytes: &[u8]| {
             parse_config("x", bytes, ConfigSyntax::Text)
                 .unwrap_err()

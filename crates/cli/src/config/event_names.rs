@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_other_tools_write_is_understood() {
+    fn spellings_of_other_tools_are_understood() {
         for (typed, names) in [
             ("sched/sched_switch", &["sched/sched_switch"][..]),
             ("sched:sched_switch", &["sched/sched_switch"]),

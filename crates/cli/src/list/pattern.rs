@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nothing_is_told_with_what_was_meant() {
+    fn a_pattern_that_matches_nothing_gets_a_suggestion() {
         for (typed, meant) in [
             ("sched/sched_swich", "did you mean sched/sched_switch?"),
             ("sched:sched_swich", "did you mean sched/sched_switch?"),

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_kernel_has_is_left_to_the_probes_beside_what_this_one_has() {
+    fn events_that_this_kernel_lacks_are_kept_beside_others() {
         let both = [
             (Given::Bare, "sched/sched_switch"),
             (Given::Bare, "power/gpu_frequency"),

@@ -174,7 +174,7 @@ fn after_damage_a_compressed_packet_is_found_as_well() {
 }
 
 #[test]
-fn what_is_no_trace_has_no_packet_and_may_be_recognized() {
+fn a_file_that_is_no_trace_has_no_packet_and_may_be_recognized() {
     let seen = seen(b"{\"traceEvents\": []}\n".repeat(100_000).as_slice());
     assert!(seen.packets.is_empty());
     let [damage] = seen.damages.as_slice() else {

@@ -696,7 +696,7 @@ fn a_buffer_that_discards_takes_in_the_same() {
 /// The second of two sessions cannot be detached and ends, and data on the way to it are discarded. Upstream also counts them as a loss of the first
 /// session.
 #[test]
-fn what_a_refused_session_loses_is_no_loss_of_another() {
+fn losses_of_a_refused_session_do_not_count_for_another() {
     let Some(programs) = Programs::of_both() else {
         return;
     };

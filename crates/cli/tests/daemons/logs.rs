@@ -7,7 +7,7 @@ use crate::daemons::{daemon, run, unread_pipe};
 use crate::support::{Program, Programs, Side, System};
 
 #[test]
-fn nobody_needs_to_listen_to_what_a_daemon_says() {
+fn a_daemon_runs_without_a_reader_of_its_log() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start_with(Side::Ours, Program::Traced, |command| {

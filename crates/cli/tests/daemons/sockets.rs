@@ -297,7 +297,7 @@ fn sockets_that_were_handed_over_are_served_and_left() {
 }
 
 #[test]
-fn what_is_not_handed_over_is_bound() {
+fn sockets_that_were_not_handed_over_are_bound() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let environment = "TRACED_NOTIFY_FD=2 LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=producer";

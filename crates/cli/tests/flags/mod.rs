@@ -360,7 +360,7 @@ fn snapshots_and_triggers() {
 }
 
 #[test]
-fn what_the_service_has() {
+fn queries_of_the_services_state() {
     run(sessions::QUERIES);
 }
 

@@ -143,7 +143,7 @@ fn relays_may_use_the_sockets_that_are_chosen_for_them_and_no_others() {
 }
 
 #[test]
-fn what_a_relay_tells_is_in_the_trace_with_its_machine() {
+fn a_relays_clocks_and_description_are_in_the_trace_with_its_machine() {
     let programs = Programs::ours();
     let scene = Scene::for_relays(&programs);
     let relay = guest().introduce(&scene.network);

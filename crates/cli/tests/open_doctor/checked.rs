@@ -37,7 +37,7 @@ pub(super) fn unchunked(mut body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_trace_is_not_served_and_why_is_told() {
+fn a_file_that_is_no_trace_is_refused_with_the_reason() {
     let folder = folder();
     let noise: Vec<u8> = (0..200_000_u32)
         .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8)

@@ -139,7 +139,7 @@ fn without_a_service_recording_works_and_a_socket_left_behind_is_told_of() {
 }
 
 #[test]
-fn whoever_listens_and_is_no_service_is_a_problem() {
+fn a_listener_that_is_no_service_is_a_problem() {
     let folder = socket_folder("ferretto-test-");
     let listener = UnixListener::bind(folder.path().join("consumer")).unwrap();
     let (code, report) = std::thread::scope(|threads| {
@@ -169,7 +169,7 @@ fn a_name_that_is_no_address_is_a_problem() {
 }
 
 #[test]
-fn who_may_not_use_tracefs_is_told_and_can_record_the_rest() {
+fn a_user_without_tracefs_is_told_and_can_record_the_rest() {
     if !is_root() {
         return;
     }
@@ -191,7 +191,7 @@ fn who_may_not_use_tracefs_is_told_and_can_record_the_rest() {
 }
 
 #[test]
-fn who_is_given_the_rights_by_the_programs_file_can_use_tracefs() {
+fn capabilities_of_the_programs_file_give_access_to_tracefs() {
     const CAPABILITIES: &str = "cap_dac_read_search,cap_dac_override,cap_sys_admin+ep";
     if !is_root() {
         return;

@@ -242,7 +242,7 @@ fn the_trace_is_for_its_pages_and_serving_goes_on_until_it_is_ended() {
 }
 
 #[test]
-fn what_is_no_copy_of_the_ui_is_told() {
+fn an_invalid_copy_of_the_ui_is_refused_with_the_reason() {
     let folder = folder();
     let trace = trace(&folder, SMALL);
     let at = folder.path();

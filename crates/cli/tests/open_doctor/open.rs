@@ -230,7 +230,7 @@ fn only_this_machine_can_connect() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_holds_nobody_up() {
+fn silent_connections_hold_up_no_others() {
     let folder = folder();
     let bytes = trace_with(&vec![7; 10 << 20]);
     let serving = Serving::start(&trace(&folder, &bytes), |_| {});
@@ -246,7 +246,7 @@ fn who_connects_and_says_nothing_holds_nobody_up() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_has_little_time() {
+fn silent_connections_have_little_time() {
     let folder = folder();
     let serving = Serving::start(&trace(&folder, SMALL), |_| {});
     let silent = connect(serving.port());
@@ -405,7 +405,7 @@ fn signals_end_it() {
 }
 
 #[test]
-fn what_cannot_be_served_is_told_at_once() {
+fn an_unservable_file_is_reported_at_once() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("empty"), "").unwrap();

@@ -44,7 +44,7 @@ fn an_application_that_comes_first_is_recorded_when_the_service_comes_and_when_i
 }
 
 #[test]
-fn what_an_application_has_written_is_in_the_trace_though_it_ends_at_once() {
+fn data_of_an_application_that_ends_at_once_are_in_the_trace() {
     with_each_service(|system, side| {
         for ending in ["return", "exit", "abort"] {
             let mut application = registered(system, side);

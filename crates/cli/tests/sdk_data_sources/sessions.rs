@@ -11,7 +11,7 @@ use crate::support::address::free_address;
 use crate::support::{Program, Recording, Side};
 
 #[test]
-fn what_threads_wrote_that_have_ended_or_go_on_is_in_the_trace() {
+fn data_of_ended_and_running_threads_are_in_the_trace() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         application.does("write 100000 10");
@@ -81,7 +81,7 @@ fn there_is_room_for_eight_instances_and_nobody_waits_for_the_ninth() {
 }
 
 #[test]
-fn what_is_written_while_stopping_is_in_the_trace() {
+fn data_written_while_stopping_are_in_the_trace() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         let recording = system.record(Side::Ours, &config_with(r#"legacy_config: "says goodbye""#));

@@ -63,7 +63,7 @@ fn startup_tracing_with_a_connected_service_is_kept_apart_from_other_sessions() 
 }
 
 #[test]
-fn what_was_recorded_for_a_session_that_never_came_is_thrown_away() {
+fn startup_data_are_discarded_if_their_session_never_comes() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         assert_eq!(application.does(&format!("startup {CONFIG}")), "");
@@ -81,7 +81,7 @@ fn what_was_recorded_for_a_session_that_never_came_is_thrown_away() {
 }
 
 #[test]
-fn what_was_thrown_away_before_there_was_a_service_takes_up_none_of_its_memory() {
+fn startup_data_discarded_before_a_service_came_take_none_of_its_memory() {
     with_each_service(|system, side| {
         let mut application = Application::start(system);
         application.does("initialize");

@@ -276,7 +276,7 @@ fn damage_leaves_what_comes_before_it_and_is_told_with_its_place() {
 }
 
 #[test]
-fn what_expands_without_end_takes_no_more_memory() {
+fn a_file_that_expands_without_end_takes_no_more_memory() {
     const KB: u64 = 40 << 10;
     let part = made(20_000);
     let times = 2 * (KB << 10) / part.len() as u64;
@@ -308,7 +308,7 @@ fn what_expands_without_end_takes_no_more_memory() {
 }
 
 #[test]
-fn what_claims_to_need_more_memory_than_there_should_be_is_told_with_what_to_do() {
+fn a_file_that_needs_too_much_memory_is_refused_with_advice() {
     // Frame headers that require much memory: a window of 2 GB, and a dictionary of 1 GB (with its checksum).
     let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 21 << 3, 0x01, 0, 0];
     let mut xz = Format::Xz.compress(b"x");
@@ -342,7 +342,7 @@ fn flate2_crc(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn what_is_compressed_and_no_trace_is_told_as_what_it_is() {
+fn a_compressed_file_that_is_no_trace_is_reported_with_its_format() {
     for format in FORMATS {
         let output = piped("info", &[], &format.compress(b"{\"traceEvents\": []}"));
         assert_eq!(output.status.code(), Some(1));

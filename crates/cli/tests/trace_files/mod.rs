@@ -391,7 +391,7 @@ fn damage_in_the_middle_is_a_failure_and_the_rest_is_read() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_from_what_is_damaged() {
+fn other_files_are_distinguished_from_damaged_traces() {
     let folder = tempfile::tempdir().unwrap();
     for (name, content, said) in [
         ("empty", &b""[..], "is empty"),

@@ -107,7 +107,7 @@ fn subjects_that_are_none_get_the_nearest_right_one() {
 }
 
 #[test]
-fn who_may_not_read_tracefs_is_told_what_helps() {
+fn a_user_who_may_not_read_tracefs_gets_advice() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("ferretto");

@@ -134,7 +134,7 @@ fn upstreams_service_is_told_of_as_well() {
 }
 
 #[test]
-fn who_uses_ftrace_is_told() {
+fn users_of_ftrace_are_listed() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let programs = Programs::ours();
     let mut system = System::new(&programs);

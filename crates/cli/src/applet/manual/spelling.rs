@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_a_recording_is_none() {
+    fn words_that_begin_a_recording_are_no_misspellings() {
         for word in ["-t", "--out", "sched/sched_switch", "sched/*", "", "-"] {
             assert_eq!(misspelling(word.as_ref()), None, "{word}");
         }

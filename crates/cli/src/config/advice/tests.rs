@@ -325,7 +325,7 @@ fn ftrace_that_records_nothing() {
 }
 
 #[test]
-fn what_only_androids_kernel_and_programs_have() {
+fn fields_that_only_android_supports() {
     let path = "data_sources[0].config.ftrace_config.";
     nothing(&ftrace("atrace_categories: 'sched'"));
     one(
@@ -708,7 +708,7 @@ fn advice_points_into_the_text_and_is_one_line() {
 }
 
 #[test]
-fn what_a_config_can_have_said_of_it_is_bounded() {
+fn the_amount_of_advice_is_bounded() {
     let events: String = (0..1000)
         .map(|number| format!("ftrace_events: 'schde{number}/sched_switch' "))
         .collect();

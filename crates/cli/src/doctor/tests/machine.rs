@@ -232,7 +232,7 @@ fn a_clock_that_the_kernel_must_be_asked_for_is_a_note() {
 }
 
 #[test]
-fn whoever_has_the_uis_ports_is_named() {
+fn the_process_with_a_port_of_the_ui_is_named() {
     let mut fake = Fake::of_maria();
     assert_ok(&found(&fake, "ui"), "ports 9001 and 8037 are free");
     // Another port, another address, and a socket that does not listen.

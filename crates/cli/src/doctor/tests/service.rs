@@ -109,7 +109,7 @@ fn a_stale_socket_is_in_the_way_of_whoever_cannot_remove_it() {
 }
 
 #[test]
-fn what_keeps_from_the_service_is_a_problem() {
+fn an_unreachable_service_is_a_problem() {
     let mut fake = Fake::of_maria();
     fake.answer = Answer::Denied;
     fake.own(CONSUMER, 0, 0o600);

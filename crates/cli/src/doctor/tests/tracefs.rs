@@ -91,7 +91,7 @@ fn where_the_kernel_has_none_or_is_locked_no_command_helps() {
 }
 
 #[test]
-fn who_may_use_it_is_told_to_who_may_not() {
+fn a_user_without_access_is_told_who_has_it() {
     let chown = "sudo chown -R $USER /sys/kernel/tracing";
     let fake = Fake::of_maria().without_service();
     assert_note(

@@ -111,7 +111,7 @@ fn an_overwritten_buffer_is_told_how_large_it_would_have_to_be() {
 }
 
 #[test]
-fn what_a_full_buffer_with_discard_is_advised_depends_on_whether_it_empties_again() {
+fn advice_for_a_full_discard_buffer_depends_on_whether_reading_makes_room() {
     let full = || BufferStats {
         chunks_discarded: Some(3),
         ..Default::default()
@@ -228,7 +228,7 @@ fn every_counter_of_the_session_has_one_too() {
 }
 
 #[test]
-fn who_ran_out_of_shared_memory_is_named_in_the_config_to_write() {
+fn the_advice_names_the_producer_that_ran_out_of_shared_memory() {
     let lossy = || BufferStats {
         trace_writer_packet_loss: Some(1),
         ..Default::default()
@@ -389,7 +389,7 @@ fn kernel_losses_come_with_the_sizes_of_the_config() {
 }
 
 #[test]
-fn what_was_asked_for_and_is_not_there_is_noted() {
+fn requested_data_that_are_missing_are_noted() {
     let source = |name: &str| DataSource {
         config: DataSourceConfig {
             name: Some(name.to_owned()),

@@ -309,7 +309,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_packet_is_it_counts_as_one(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..20)) {
+    fn every_packet_counts_as_one(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..20)) {
         let mut summary = Summary::default();
         for packet in &packets {
             summary.piece(Piece::Packet(packet));

@@ -149,7 +149,7 @@ fn names_that_others_can_give_this_machine_are_refused() {
 }
 
 #[test]
-fn what_two_ends_could_read_differently_is_refused() {
+fn ambiguous_requests_are_refused() {
     let good = request("GET", "/my%20trace.pftrace", "127.0.0.1:9001", UI);
     for (line, with) in [
         ("Accept: */*", "Origin: https://evil.example"),
@@ -218,7 +218,7 @@ fn heads_name_the_ui_to_nobody_else() {
 }
 
 #[test]
-fn what_strangers_say_cannot_write_on_the_terminal() {
+fn texts_of_strangers_cannot_control_the_terminal() {
     let answer = judged(&request(
         "GET",
         "/",

@@ -53,7 +53,7 @@ fn a_file_is_a_row_of_packets_in_field_1() {
 }
 
 #[test]
-fn what_the_service_wrote_can_be_read_back() {
+fn a_file_that_the_service_wrote_can_be_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let mut output = open(&path);
@@ -144,7 +144,7 @@ fn data_of_a_broken_recording_are_kept() {
 }
 
 #[test]
-fn what_somebody_else_put_there_meanwhile_is_not_removed() {
+fn a_file_that_another_program_put_there_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let output = open(&path);

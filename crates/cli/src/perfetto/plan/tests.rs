@@ -33,7 +33,7 @@ fn with_config(dir: &tempfile::TempDir, text: &str) -> String {
 }
 
 #[test]
-fn what_upstream_refuses_is_refused() {
+fn command_lines_that_upstream_refuses_are_refused() {
     let cases = [
         ("--long", "--query"),
         ("--query -d", "--background"),

@@ -72,7 +72,7 @@ fn the_line_tells_times_fill_bytes_rate_and_losses() {
 }
 
 #[test]
-fn what_is_not_recorded_is_not_called_nothing_lost() {
+fn a_recording_with_missing_data_does_not_claim_nothing_lost() {
     let config = TraceConfig {
         data_sources: vec![DataSource {
             config: DataSourceConfig {
@@ -215,7 +215,7 @@ fn a_ring_buffer_that_has_no_time_to_cover_lost_nothing() {
 }
 
 #[test]
-fn what_a_ring_buffer_overwrote_of_a_command_is_lost() {
+fn data_of_a_command_that_a_ring_buffer_overwrote_are_lost() {
     let (config, stats) = (TraceConfig::default(), stats(1, 0));
     let account = Account::of(&Case {
         stats: Some(&stats),
@@ -230,7 +230,7 @@ fn what_a_ring_buffer_overwrote_of_a_command_is_lost() {
 }
 
 #[test]
-fn what_is_not_known_is_not_claimed() {
+fn the_summary_claims_only_known_facts() {
     let account = account(&stats(0, 0));
     let unknown = Summary {
         file: None,

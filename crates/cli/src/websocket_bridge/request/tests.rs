@@ -113,7 +113,7 @@ fn each_path_has_its_target() {
 }
 
 #[test]
-fn what_is_no_websocket_handshake_is_refused() {
+fn invalid_websocket_handshakes_are_refused() {
     for (change, expected) in [
         ("Upgrade:", 404),
         ("Upgrade: h2c", 404),
