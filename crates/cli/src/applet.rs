@@ -33,7 +33,7 @@ pub struct Applet {
 }
 
 impl Applet {
-    /// The program's name, which is also its subcommand of `ferretto`.
+    /// Returns the program's name, which is also its subcommand of `ferretto`.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
@@ -192,7 +192,7 @@ const WORDS: &[Applet] = &[
     WEBSOCKET_BRIDGE_OF_FERRETTO,
 ];
 
-/// The subcommands of `ferretto`: first its own, then upstream's programs.
+/// Returns the subcommands of `ferretto`: first its own, then upstream's programs.
 pub(crate) fn subcommands() -> impl Iterator<Item = &'static Applet> {
     let own = WORDS.iter().filter(|applet| !applet.is_program());
     own.chain(
@@ -209,7 +209,7 @@ pub(crate) const DEFAULT: Applet = Applet {
     run: run_ferretto,
 };
 
-/// The entry point of the binary that contains all applets.
+/// Runs the binary that contains all applets.
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_default();
@@ -217,7 +217,7 @@ pub fn main() -> ExitCode {
     ExitCode::from((applet.run)(words))
 }
 
-/// The entry point of `tracebox`, which contains all of upstream's programs.
+/// Runs the binary `tracebox`, which contains all of upstream's programs.
 pub fn main_of_tracebox() -> ExitCode {
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_default();
@@ -225,7 +225,7 @@ pub fn main_of_tracebox() -> ExitCode {
     ExitCode::from((by_name.unwrap_or(&TRACEBOX).run)(words.collect()))
 }
 
-/// The entry point of a binary that contains a single applet.
+/// Runs a binary that contains a single applet.
 pub fn main_of(applet: Applet) -> ExitCode {
     ExitCode::from((applet.run)(std::env::args_os().skip(1).collect()))
 }

@@ -181,7 +181,7 @@ impl<'a> Counters<'a> {
         (Severity::Loss, why, advice)
     }
 
-    /// Advice for a buffer that the service reads while it records.
+    /// Advises on a buffer that the service reads while it records.
     fn write_more_often(&self, index: usize, buffer: &BufferStats) -> String {
         let period = self
             .config
@@ -196,13 +196,13 @@ impl<'a> Counters<'a> {
         }
     }
 
-    /// Advice to double a buffer.
+    /// Advises to double a buffer.
     fn larger_buffer(&self, index: usize, buffer: &BufferStats, and: &str) -> String {
         let needed = roomy(2 * self.buffer_size_kb(index, buffer));
         self.buffer_of(index, buffer, needed, and)
     }
 
-    /// Advice to give a buffer `kb` KB.
+    /// Advises to give a buffer `kb` KB.
     fn buffer_of(&self, index: usize, buffer: &BufferStats, kb: u64, and: &str) -> String {
         let and = if and.is_empty() {
             String::new()

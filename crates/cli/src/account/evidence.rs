@@ -149,7 +149,7 @@ impl Evidence {
         Some(Duration::from_nanos(now.saturating_sub(start)))
     }
 
-    /// `Some` if the service had to end and therefore ended the session; inside, the time of the recording, if known.
+    /// Returns `Some` if the service had to end and therefore ended the session; inside, the time of the recording, if known.
     pub(super) fn ended_by_the_service(&self) -> Option<Option<Duration>> {
         Some(self.since_the_start(self.service_ended?))
     }

@@ -53,7 +53,7 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// `what: why`.
+    /// Formats it as `what: why`.
     pub(crate) fn sentence(&self) -> String {
         match self.why.as_str() {
             "" => self.what.clone(),
@@ -72,7 +72,7 @@ pub(crate) enum Wording {
 }
 
 impl Wording {
-    /// Advice to change a field that has no flag.
+    /// Advises to change a field that has no flag.
     fn in_config(self, change: String) -> String {
         match self {
             Wording::Flags => {
@@ -104,7 +104,7 @@ pub(crate) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// A recording of which only the config is known.
+    /// Makes a case of which only the config is known.
     pub(crate) fn of(config: &'a TraceConfig, wording: Wording) -> Case<'a> {
         Case {
             config,
@@ -295,13 +295,13 @@ impl Account {
 }
 
 impl Case<'_> {
-    /// The evidence from a session's beginning to its end; `None` for clones.
+    /// Returns the evidence from a session's beginning to its end; `None` for clones.
     fn evidence_of_session(&self) -> Option<&Evidence> {
         self.evidence
             .filter(|evidence| self.subject != Subject::Clone && !evidence.is_clone)
     }
 
-    /// The file and its size limit, if there is a limit that the service enforces.
+    /// Returns the file and its size limit, if there is a limit that the service enforces.
     fn limited_file(&self) -> Option<(TraceFile, u64)> {
         let limit = self.config.max_file_size_bytes.filter(|limit| *limit > 0)?;
         let is_streamed = self.config.write_into_file == Some(true);
@@ -315,7 +315,7 @@ fn has_reached(limit: u64, size: u64) -> bool {
     limit.saturating_sub(size) <= packet.max(limit / 20)
 }
 
-/// The first few names and the number of the others; `None` if there are none.
+/// Lists the first few names and the number of the others; `None` if there are none.
 pub(crate) fn listed<T>(items: &[T], name: impl Fn(&T) -> String) -> Option<String> {
     if items.is_empty() {
         return None;

@@ -27,7 +27,8 @@ pub(super) fn comes_and_goes(source: &str) -> bool {
 }
 
 impl Departure {
-    /// The message at the time of the disconnection: `traced_probes went away after 3.2 s (linux.ftrace); what it had handed over by then is kept`.
+    /// Returns the message for the time of the disconnection: `traced_probes went away after 3.2 s (linux.ftrace); what it had handed over by then is
+    /// kept`.
     pub(crate) fn notice(&self) -> String {
         format!(
             "{} went away{} ({}); what it had handed over by then is kept",
@@ -92,7 +93,7 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// The names of all data sources in the config.
+    /// Returns the names of all data sources in the config.
     fn names(&self) -> Vec<String> {
         let sources = self.case.config.data_sources.iter();
         unique(sources.filter_map(|source| source.config.name.clone()))
@@ -161,7 +162,7 @@ impl Sources<'_> {
         sources.any(|source| source == name)
     }
 
-    /// The departures from the notifications, which include returns; without those, the departures marked in the trace.
+    /// Returns the departures from the notifications, which include returns; without those, the departures marked in the trace.
     fn all_departures(&self) -> &[Departure] {
         let told = self.case.watch.map(|watch| watch.departures());
         let marked = self.case.evidence.map(|evidence| &*evidence.departures);
@@ -172,7 +173,7 @@ impl Sources<'_> {
         }
     }
 
-    /// The evidence, if the trace has every packet that was written.
+    /// Returns the evidence, if the trace has every packet that was written.
     fn evidence_of_absence(&self) -> Option<&Evidence> {
         let holes = self.case.stats.is_some_and(has_holes);
         let filtered = self.case.config.trace_filter.is_set();

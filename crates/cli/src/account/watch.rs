@@ -169,7 +169,7 @@ impl Watch {
         (known || self.span == Span::All).then_some(known)
     }
 
-    /// Data sources that have an instance, none of which has started.
+    /// Returns the data sources with instances, none of which has started.
     pub(crate) fn not_started(&self) -> Vec<SourceOf> {
         let waiting = self
             .instances
@@ -183,7 +183,7 @@ impl Watch {
             .collect()
     }
 
-    /// The producers that disconnected while the session recorded them.
+    /// Returns the producers that disconnected while the session recorded them.
     pub(super) fn departures(&self) -> &[Departure] {
         &self.departures
     }

@@ -173,7 +173,7 @@ impl Adviser<'_> {
     }
 }
 
-/// The name of a data source in a config; empty if it has none.
+/// Returns the name of a data source in a config; empty if it has none.
 fn name_of(source: &ferretto_proto::messages::trace_config::DataSource) -> &str {
     source.config.name.as_deref().unwrap_or_default()
 }

@@ -52,7 +52,7 @@ impl Beginning {
     }
 }
 
-/// The definition of the flags.
+/// Returns the definition of the flags.
 pub(super) fn command() -> Command {
     let names = BEGINNINGS
         .iter()

@@ -85,7 +85,7 @@ impl Offers {
         }
     }
 
-    /// The offers of our own probes, for a service that does not run yet and would be started with them.
+    /// Returns the offers of our own probes, for a service that does not run yet and would be started with them.
     pub(crate) fn of_own_probes() -> Offers {
         use ferretto_probes::{ftrace, process_stats, producer, sys_stats, system_info};
         let names = [

@@ -36,7 +36,7 @@ pub(super) struct Fake {
 }
 
 impl Fake {
-    /// Root's machine with a service and probes, and no faults.
+    /// Makes root's machine, with a service and probes, and no faults.
     pub(super) fn healthy() -> Fake {
         let mut fake = Fake::empty();
         fake.user(0, "000001ffffffffff");
@@ -141,7 +141,7 @@ impl Fake {
         fake
     }
 
-    /// The same machine, used by a user without privileges.
+    /// Makes the same machine, used by a user without privileges.
     pub(super) fn of_maria() -> Fake {
         let mut fake = Fake::healthy();
         fake.user(1000, "0000000000000000");
@@ -149,7 +149,7 @@ impl Fake {
         fake
     }
 
-    /// An empty machine, without even `/proc`.
+    /// Makes an empty machine, without even `/proc`.
     pub(super) fn empty() -> Fake {
         Fake {
             files: BTreeMap::new(),
@@ -279,7 +279,7 @@ fn is_in(path: &str, folder: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The answer of a service with one producer that offers these data sources.
+/// Makes the answer of a service with one producer that offers these data sources.
 pub(super) fn service(data_sources: &[&str]) -> Answer {
     let state = TracingServiceState {
         tracing_service_version: Some("Perfetto v58.2".into()),

@@ -28,7 +28,7 @@ impl Mark {
         }
     }
 
-    /// The colour of the word on a terminal: green, yellow, red.
+    /// Returns the colour of the word on a terminal: green, yellow, red.
     fn colour(self) -> &'static str {
         match self {
             Mark::Ok => "\x1b[32m",
@@ -63,17 +63,17 @@ impl Finding {
         }
     }
 
-    /// A finding that something is as it should be.
+    /// Reports that something is as it should be.
     pub(super) fn ok(topic: &'static str, what: impl Into<String>) -> Finding {
         Finding::new(Mark::Ok, topic, what)
     }
 
-    /// A finding that some data will be missing; [`Finding::costs`] says which.
+    /// Reports that some data will be missing; [`Finding::costs`] says which.
     pub(super) fn note(topic: &'static str, what: impl Into<String>) -> Finding {
         Finding::new(Mark::Note, topic, what)
     }
 
-    /// A finding that nothing can be recorded.
+    /// Reports that nothing can be recorded.
     pub(super) fn problem(topic: &'static str, what: impl Into<String>) -> Finding {
         Finding::new(Mark::Problem, topic, what)
     }

@@ -91,7 +91,7 @@ struct System<'a> {
 }
 
 impl System<'_> {
-    /// The process that offers a data source to the running service. It records that source regardless of this user's permissions.
+    /// Returns the process that offers a data source to the running service. It records that source regardless of this user's permissions.
     fn provider(&self, data_source: &str) -> Option<Holder> {
         let state = self.service.as_ref()?;
         let source = state

@@ -374,7 +374,7 @@ impl Search<'_> {
     }
 }
 
-/// The command that makes programs use the service at these sockets.
+/// Returns the command that makes programs use the service at these sockets.
 fn variables(consumer: &str, producer: &str) -> String {
     format!("export {CONSUMER_SOCK_NAME}={consumer} {PRODUCER_SOCK_NAME}={producer}")
 }

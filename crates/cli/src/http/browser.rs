@@ -98,7 +98,7 @@ impl Browser {
         Ok(())
     }
 
-    /// The events to wait for while closing.
+    /// Returns the events to wait for while closing.
     pub(crate) fn interest_in_leaving(&self) -> Interest {
         Interest::from_wants(self.finished, !self.finished)
     }

@@ -46,7 +46,7 @@ pub(crate) trait Application {
     /// Ends an exchange because a signal ends the server.
     fn say_goodbye(&mut self, _exchange: &mut Self::Exchange) {}
 
-    /// Is told that no connections can be accepted for a while.
+    /// Handles a failure to accept; no connections are accepted for a while.
     fn cannot_accept(&mut self, error: &TransportError);
 
     /// Whether serving is complete.
@@ -57,7 +57,7 @@ pub(crate) trait Application {
 
 /// A connection that an application has taken over.
 pub(crate) trait Exchange {
-    /// The events that its next turn waits for, besides the browser's deadline.
+    /// Returns the events that its next turn waits for, besides the browser's deadline.
     fn waits(&self) -> Waits<'_>;
 }
 

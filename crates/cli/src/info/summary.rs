@@ -67,7 +67,7 @@ impl Span {
         span.last = span.last.max(time);
     }
 
-    /// In ns.
+    /// Returns its length in ns.
     pub(super) fn length(self) -> u64 {
         self.last - self.first
     }

@@ -115,7 +115,7 @@ fn meant<'a>(typed: &str, names: &'a [String]) -> Option<&'a str> {
         })
 }
 
-/// A glob matches the whole name, any other pattern a part of it. Case is ignored.
+/// Whether a pattern matches a name. A glob matches the whole name, any other pattern a part of it. Case is ignored.
 fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
     match is_glob(&pattern) {

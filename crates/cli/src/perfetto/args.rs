@@ -184,12 +184,12 @@ fn arguments(program: Program, matches: &ArgMatches) -> Arguments {
     }
 }
 
-/// A flag without a value.
+/// Makes a flag without a value.
 fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
 
-/// A flag with a value, which may begin with a dash or be empty.
+/// Makes a flag with a value, which may begin with a dash or be empty.
 fn option(
     name: &'static str,
     value: &'static str,

@@ -61,7 +61,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The name people type.
+    /// Returns the name that people type.
     pub fn name(self) -> &'static str {
         match self {
             Program::Perfetto => "perfetto",

@@ -52,7 +52,7 @@ pub(crate) struct NotRun {
 }
 
 impl CommandLine {
-    /// `None` if there are no words.
+    /// Reads the words after `--`; `None` if there are none.
     pub(crate) fn of(words: impl IntoIterator<Item = OsString>) -> Option<CommandLine> {
         let mut words = words.into_iter();
         Some(CommandLine {

@@ -24,7 +24,7 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// A column of text.
+    /// Makes a column of text.
     pub(crate) const fn text(heading: &'static str) -> Column {
         Column {
             heading,
@@ -32,7 +32,7 @@ impl Column {
         }
     }
 
-    /// A column of numbers.
+    /// Makes a column of numbers.
     pub(crate) const fn number(heading: &'static str) -> Column {
         Column {
             heading,

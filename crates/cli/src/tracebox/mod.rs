@@ -75,7 +75,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// The help text about programs and an example.
+/// Returns the help text about programs and an example.
 fn applets() -> String {
     let mut text = "Applets:\n".to_owned();
     for program in PROGRAMS.iter().filter(|program| **program != NAME) {

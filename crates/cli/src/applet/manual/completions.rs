@@ -20,7 +20,7 @@ To have completion in every new shell, add a line to a file that it reads:
   ~/.zshrc, after compinit    source <(ferretto completions zsh)
   ~/.config/fish/config.fish  ferretto completions fish | source";
 
-/// The definition of all flags.
+/// Returns the definition of all flags.
 pub(crate) fn command() -> Command {
     let names = [DEFAULT.name()]
         .into_iter()

@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, Command};
 use super::{overview, tree};
 use crate::applet::subcommands;
 
-/// The definition of all flags.
+/// Returns the definition of all flags.
 pub(crate) fn command() -> Command {
     // A list of names, because the whole tree would contain this command and recurse.
     let names = subcommands().map(|applet| applet.name());

@@ -41,7 +41,7 @@ fn is_program(parent: &str, command: &Command) -> bool {
     parent == DEFAULT.name() && programs.any(|program| program == command.get_name())
 }
 
-/// The name of the page, as given to `man`.
+/// Returns the name of the page, as given to `man`.
 fn page_name(parent: &str, command: &Command) -> String {
     match is_program(parent, command) {
         true => command.get_name().to_owned(),

@@ -108,7 +108,7 @@ impl Fit {
         Fit { kb, volume, ms }
     }
 
-    /// `at about 10.0 MB/s of kernel events`, or the rate when one program is busy.
+    /// Formats the rate: `at about 10.0 MB/s of kernel events`, or the rate when one program is busy.
     fn rate(&self) -> String {
         let mb_s = self.volume.rate as f64 / 1e6;
         match self.volume.when_busy {
@@ -164,7 +164,8 @@ fn size(adviser: &mut Adviser<'_>, path: &str, index: usize, buffer: &BufferConf
     }
 }
 
-/// The service moves data from the buffer into the file periodically. Data that are overwritten before that are missing from the middle of the file.
+/// Warns if data are overwritten before the service moves them from the buffer into the file, which it does periodically. Such data are missing from
+/// the middle of the file.
 fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     let configured = adviser.config.file_write_period_ms.filter(|ms| *ms != 0);
     let default = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u64;
@@ -198,7 +199,8 @@ fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     );
 }
 
-/// In a file that is written while recording, DISCARD gains nothing: an overrun loses data either way, and with DISCARD it may lose the rest.
+/// Warns of DISCARD in a file that is written while recording, where it gains nothing: an overrun loses data either way, and with DISCARD it may lose
+/// the rest.
 fn streamed_and_discarding(adviser: &mut Adviser<'_>, path: &str, buffer: &BufferConfig) {
     let path = format!("{path}.fill_policy");
     let change = "leave fill_policy out: then only what comes in that moment is lost";
@@ -261,8 +263,9 @@ fn ring(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     }
 }
 
-/// A program writes each name once, and later track events refer to it. A ring buffer that wraps loses the names, and readers skip every event that
-/// refers to a lost one, so nothing of the ring can be read. A file that is written while recording keeps the names.
+/// Warns of a ring buffer that loses names. A program writes each name once, and later track events refer to it. A ring buffer that wraps loses the
+/// names, and readers skip every event that refers to a lost one, so nothing of the ring can be read. A file that is written while recording keeps
+/// the names.
 fn forgotten_names(adviser: &mut Adviser<'_>) {
     let config = adviser.config;
     let period = config.incremental_state_config.clear_period_ms;

@@ -145,7 +145,7 @@ pub(super) fn owner(name: &str) -> Option<Owner> {
     })
 }
 
-/// All names.
+/// Returns all known names.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|(name, _)| *name)
 }

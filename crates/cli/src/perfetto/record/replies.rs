@@ -115,7 +115,7 @@ impl Recorder<'_> {
         self.heed_failure(finished)
     }
 
-    /// If a file cannot take all packets, keeps those that it took. The rest is read nevertheless, to report how much is missing.
+    /// Keeps a file that cannot take all packets, with those that it took. The rest is read nevertheless, to report how much is missing.
     fn heed_failure(&mut self, written: io::Result<()>) -> io::Result<()> {
         match written {
             Err(error) if self.output.as_ref().is_some_and(Output::is_file) => {
