@@ -86,7 +86,7 @@ fn assert_not_said(said: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_daemon_that_dies_is_told_at_once_and_in_the_end() {
+fn a_daemon_that_dies_is_reported_at_once_and_in_the_summary() {
     services(|system, side, _| {
         let probes = system.start(Side::Ours, Program::TracedProbes);
         let (recording, started) = system.begin(Path::new(FERRETTO), &["--strict"], COUNTERS);
@@ -127,7 +127,7 @@ fn a_daemon_that_dies_is_told_at_once_and_in_the_end() {
 }
 
 #[test]
-fn a_service_that_is_told_to_end_in_mid_recording_is_told_in_the_end() {
+fn the_summary_reports_that_the_service_had_to_end_in_mid_recording() {
     let minute = format!("{COUNTERS}duration_ms: 60000\n");
     services(|system, side, traced| {
         let probes = system.start(Side::Ours, Program::TracedProbes);
@@ -181,7 +181,7 @@ fn a_recording_that_lacks_nothing_says_so() {
 }
 
 #[test]
-fn a_source_that_nobody_offers_is_missed() {
+fn a_source_that_nobody_offers_is_missing() {
     services(|system, side, _| {
         let offered = "no producer offered my.own while it was recorded";
         // Upstream's program exits with 0.
@@ -386,7 +386,7 @@ fn packets(trace: &Path) -> usize {
 }
 
 #[test]
-fn a_file_that_cannot_take_all_keeps_what_fits_and_the_rest_is_counted() {
+fn a_full_file_keeps_whole_packets_and_the_others_are_counted() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);

@@ -207,7 +207,7 @@ fn no_module_of_the_command_line_is_in_a_circle() {
 }
 
 #[test]
-fn sessions_are_below_the_service_and_what_they_share_below_both() {
+fn sessions_are_below_the_service_and_their_common_modules_below_both() {
     assert!(modules("service")["service"].contains("session"));
     let circles = circles("service", 50);
     assert!(circles.is_empty(), "circles: {circles:#?}");

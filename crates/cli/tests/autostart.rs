@@ -68,7 +68,7 @@ fn advice_from_its_daemons_is_readable() {
 }
 
 #[test]
-fn a_link_to_where_nobody_listens_is_no_service() {
+fn a_link_to_a_socket_without_a_listener_is_no_service() {
     let home = Home::new();
     symlink(home.path("nowhere"), home.path("consumer")).unwrap();
     let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));

@@ -102,7 +102,7 @@ fn session(system: &System<'_>) -> u64 {
 }
 
 #[test]
-fn clones_hold_what_the_original_holds_in_every_mixture() {
+fn clones_hold_the_data_of_the_original_in_every_mixture() {
     let (Some(programs), Some(trace_processor)) = (Programs::of_both(), TraceProcessor::find()) else {
         return;
     };

@@ -121,7 +121,7 @@ fn it_ends_with_the_commands_status() {
 }
 
 #[test]
-fn a_recording_that_fails_is_told_before_the_commands_status() {
+fn a_failed_recording_takes_precedence_over_the_commands_status() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     std::fs::write(place.system.path("trace.cfg"), "buffers { size_kb: 0 }").unwrap();
@@ -131,7 +131,7 @@ fn a_recording_that_fails_is_told_before_the_commands_status() {
 }
 
 #[test]
-fn a_recording_that_breaks_off_is_told_once_the_command_has_ended() {
+fn a_recording_that_breaks_off_is_reported_after_the_command_has_ended() {
     let programs = Programs::ours();
     let mut place = Place::new(&programs);
     let mut line = place.ferretto(
@@ -154,7 +154,7 @@ fn a_recording_that_breaks_off_is_told_once_the_command_has_ended() {
 }
 
 #[test]
-fn the_status_is_told_also_where_ends_of_children_are_ignored() {
+fn the_status_is_known_even_if_sigchld_is_ignored() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     let mut shell = place.system.command(Path::new("bash"), "unused.log");
@@ -348,7 +348,7 @@ fn when_the_time_is_up_the_trace_is_written_and_the_command_goes_on() {
 }
 
 #[test]
-fn the_command_has_what_it_would_have_by_itself() {
+fn the_command_has_the_same_environment_as_without_ferretto() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     let script = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd; cut -d' ' -f5 /proc/$$/stat >pgid; echo $PPID >parent";

@@ -146,7 +146,7 @@ fn our_service_compresses_for_upstreams_command_line() {
 }
 
 #[test]
-fn our_command_line_takes_what_upstreams_service_compressed() {
+fn our_command_line_reads_data_that_upstreams_service_compressed() {
     let Some(programs) = Programs::of_both() else {
         return;
     };

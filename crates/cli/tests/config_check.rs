@@ -145,7 +145,7 @@ fn warnings_point_into_the_text_and_change_no_exit_code() {
 }
 
 #[test]
-fn the_service_that_runs_is_asked_what_it_offers() {
+fn check_asks_the_running_service_for_its_offers() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
@@ -341,7 +341,7 @@ fn recordings_warn_before_they_begin_and_succeed_all_the_same() {
 }
 
 #[test]
-fn events_that_the_kernel_does_not_have_are_told_of_flags_as_well() {
+fn events_that_the_kernel_lacks_are_reported_for_flags_as_well() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let Some(_tracefs) = Tracefs::lock() else { return };

@@ -117,7 +117,7 @@ fn perfetto_takes_words_as_upstreams_does() {
 }
 
 #[test]
-fn a_mistake_is_told_with_what_was_meant_and_records_nothing() {
+fn a_mistake_gets_a_suggestion_and_records_nothing() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let programs = Programs::ours();
     let system = system(&programs);
@@ -175,7 +175,7 @@ fn a_mistake_is_told_with_what_was_meant_and_records_nothing() {
 }
 
 #[test]
-fn a_wrong_flag_is_told_with_the_right_one_wherever_it_stands() {
+fn a_wrong_flag_at_any_place_is_reported_with_the_right_one() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     for (line, meant) in [

@@ -663,7 +663,7 @@ fn a_call_that_does_not_decode_is_rejected_and_its_client_goes_on() {
 }
 
 #[test]
-fn of_several_that_wait_for_the_end_of_a_session_the_last_is_told() {
+fn only_the_last_of_several_waiters_is_told_of_a_sessions_end() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);

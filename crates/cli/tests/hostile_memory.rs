@@ -286,7 +286,7 @@ fn a_service_out_of_descriptors_refuses_what_needs_one_and_goes_on() {
 }
 
 #[test]
-fn the_service_raises_its_limit_of_descriptors_to_what_it_may_have() {
+fn the_service_raises_its_limit_of_descriptors_to_the_maximum() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let before = rustix::process::getrlimit(Resource::Nofile);

@@ -248,7 +248,7 @@ fn a_state_larger_than_all_that_may_wait_for_a_client_reaches_it_part_by_part() 
 }
 
 #[test]
-fn producers_with_long_names_do_not_drown_who_observes_them() {
+fn producers_with_long_names_do_not_flood_their_observer() {
     const PRODUCERS: usize = 8;
     const EACH: usize = 1000;
     let programs = Programs::ours();
@@ -404,7 +404,7 @@ fn a_config_that_fits_no_command_is_refused_and_one_that_just_does_arrives_byte_
 }
 
 #[test]
-fn why_something_is_refused_is_told_however_long_the_names_in_it_are() {
+fn refusals_have_their_reason_even_with_long_names() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
@@ -468,7 +468,7 @@ fn attaching_tells_the_whole_config_however_long_it_is() {
 }
 
 #[test]
-fn thousands_of_instances_are_told_in_parts_to_who_observes_them() {
+fn thousands_of_instances_are_reported_to_observers_in_parts() {
     const INSTANCES: usize = 3000;
     let programs = Programs::ours();
     let mut system = System::new(&programs);
@@ -662,7 +662,7 @@ fn dropped_call(method: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_state_that_nobody_wants_to_be_told_is_not_put_together() {
+fn an_unwanted_state_is_not_assembled() {
     const SOURCES: u64 = 60;
     let programs = Programs::ours();
     let mut system = System::new(&programs);

@@ -127,7 +127,7 @@ fn assert_said(said: &str, parts: &[&str]) {
 }
 
 #[test]
-fn the_name_alone_shows_what_to_type_first() {
+fn the_name_alone_shows_the_first_steps() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.types("ferretto");
     assert_said(
@@ -143,7 +143,7 @@ fn the_name_alone_shows_what_to_type_first() {
 }
 
 #[test]
-fn without_rights_kernel_events_are_missed_and_the_way_to_them_is_told() {
+fn without_privileges_kernel_events_are_missing_and_advice_is_given() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.records("ferretto -t 1s -o trace.pftrace sched/sched_switch");
     let way = match std::path::Path::new("/sys/kernel/tracing").exists() {
@@ -184,7 +184,7 @@ fn without_rights_and_events_processes_and_counters_are_recorded() {
 }
 
 #[test]
-fn a_size_for_the_file_is_not_answered_with_advice_on_what_was_not_typed() {
+fn a_size_for_the_file_brings_no_advice_on_other_fields() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.records("ferretto -t 1s -s 10mb -o trace.pftrace");
     assert_said(&said, &["nothing lost", "exit code 0"]);
@@ -254,7 +254,7 @@ fn a_trace_without_a_name_gets_one_and_no_earlier_one_is_lost() {
 }
 
 #[test]
-fn a_typing_error_is_told_with_what_was_meant() {
+fn a_typing_error_gets_a_suggestion() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.types("ferretto trcaed");
     assert_said(&said, &["did you mean", "ferretto traced", "exit code 1"]);
@@ -321,7 +321,7 @@ fn ctrl_c_ends_the_recording_and_keeps_the_data() {
 }
 
 #[test]
-fn a_full_disk_is_told_before_and_after_and_leaves_whole_packets() {
+fn a_full_disk_is_reported_before_and_after_and_leaves_whole_packets() {
     if !is_root() {
         println!("skipped: mounting a small disk needs root");
         return;
@@ -413,7 +413,7 @@ fn a_trace_is_looked_at_and_opened_as_the_summary_says() {
 }
 
 #[test]
-fn a_name_with_a_space_is_quoted_in_what_to_type_next() {
+fn the_next_step_quotes_a_name_with_a_space() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.types("ferretto -t 100ms -o 'my trace'");
     assert_said(&said, &["ferretto open 'my trace'"]);

@@ -391,7 +391,7 @@ fn read_all(client: &mut Client, call: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_consumer_that_does_not_read_what_is_compressed_for_it_costs_little() {
+fn a_consumer_that_does_not_read_its_compressed_data_costs_little() {
     const PACKETS: usize = 400;
     let programs = Programs::ours();
     let mut system = System::new(&programs);

@@ -414,7 +414,7 @@ fn a_clone_is_written_while_the_original_goes_on() {
 }
 
 #[test]
-fn queries_print_what_upstreams_does() {
+fn queries_print_the_same_as_upstreams() {
     let Some(system) = System::start() else { return };
     for arguments in [&["--query"][..], &["--query", "--long"], &["--query-raw"]] {
         let theirs = system

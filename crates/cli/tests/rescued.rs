@@ -204,7 +204,7 @@ fn a_service_that_is_told_to_end_has_its_sessions_read_though_a_producer_hangs()
 }
 
 #[test]
-fn a_service_ends_in_time_though_nobody_reads_or_at_once_if_it_is_told_twice() {
+fn a_service_ends_in_time_without_readers_and_at_once_on_a_second_signal() {
     let programs = Programs::ours();
     for twice in [false, true] {
         let mut scene = Scene::new(&programs, Side::Ours, Side::Ours);

@@ -178,7 +178,7 @@ fn ctrl_z_leaves_a_clean_line_and_fg_brings_it_back() {
 }
 
 #[test]
-fn in_the_background_no_line_is_drawn_over_what_the_user_types() {
+fn in_the_background_no_line_is_drawn_over_the_users_typing() {
     with_system(|system| {
         let mut terminal = Terminal::shell(WIDE, system.path("").as_path());
         let config = format!("{STEADY} duration_ms: 1500");
@@ -245,7 +245,7 @@ fn losses_are_red_unless_colours_are_unwanted() {
 }
 
 #[test]
-fn quiet_recordings_say_what_was_lost_and_nothing_else() {
+fn quiet_recordings_report_losses_and_nothing_else() {
     with_system(|system| {
         let run = |config: &str| {
             let config = format!("{config} duration_ms: 1000");
@@ -283,7 +283,7 @@ fn quiet_recordings_say_what_was_lost_and_nothing_else() {
 }
 
 #[test]
-fn a_recording_goes_on_when_nobody_hears_what_it_says() {
+fn a_recording_goes_on_without_a_reader_of_its_messages() {
     with_system(|system| {
         let config = format!("{LOSSY} duration_ms: 300");
         let trace = system.path("trace");
@@ -412,7 +412,7 @@ fn help_of_upstreams_programs_keeps_to_their_ways() {
 }
 
 #[test]
-fn a_misspelt_subcommand_is_told_and_not_recorded() {
+fn a_misspelt_subcommand_is_reported_and_not_recorded() {
     let folder = tempfile::tempdir().unwrap();
     for (line, hint) in [
         ("recrod -o trace x", "`ferretto record`"),

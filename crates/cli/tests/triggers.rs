@@ -157,7 +157,7 @@ triggers { name: "not_for_us" producer_name_regex: "perfetto_cmd" }
 "#;
 
 #[test]
-fn the_trace_says_the_same_whoever_serves_records_and_activates() {
+fn the_trace_is_the_same_with_any_service_command_line_and_sender() {
     let Some(programs) = Programs::of_both() else {
         return;
     };

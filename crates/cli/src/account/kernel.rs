@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_lost_during_the_recording_counts() {
+    fn only_losses_during_the_recording_count() {
         let mut report = KernelReport::default();
         observe(&mut report, 1, Phase::START_OF_TRACE, 0, 100, 0);
         observe(&mut report, 1, Phase::START_OF_TRACE, 1, 7, 0);

@@ -126,7 +126,7 @@ fn state(producers: &[(i32, &str, &str)]) -> TracingServiceState {
 }
 
 #[test]
-fn a_producer_that_goes_away_is_told_at_once_and_in_the_end() {
+fn a_producer_that_disconnects_is_reported_at_once_and_in_the_summary() {
     let mut watch = Watch::from_the_start();
     assert!(watch.is_there(&state(&[(1, PROBES, "linux.ftrace")])).is_empty());
     let set_up = change(&mut watch, PROBES, "linux.ftrace", STOPPED, 0);
@@ -302,7 +302,7 @@ fn a_service_may_have_ended_at_an_unknown_time() {
 }
 
 #[test]
-fn a_source_that_nobody_offers_is_missed_whether_or_not_it_is_marked() {
+fn a_source_that_nobody_offers_is_missing_whether_or_not_it_is_marked() {
     let watch = Watch::from_the_start();
     let account = judged(&asking_for(&["my.own"]), Some(&Evidence::default()), Some(&watch));
     assert_eq!(missing(&account)[0].0, "data_source_not_offered");
@@ -506,7 +506,7 @@ fn a_session_that_began_and_did_not_end_is_not_whole() {
 }
 
 #[test]
-fn a_flush_that_failed_is_told_once_whoever_tells() {
+fn a_failed_flush_is_reported_once() {
     let config = TraceConfig::default();
     let found = |stats: Option<&TraceStats>, last_flush| {
         let account = Account::of(&Case {

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_told_with_the_right_one() {
+    fn a_malformed_name_is_refused_with_the_right_one() {
         let change = |name: &str| instead(name, |name| format!("'{name}'"));
         assert_eq!(change("sched/*,irq/*"), "write 'sched/*' 'irq/*'");
         assert_eq!(change("/sched/sched_switch"), "write 'sched/sched_switch'");

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_others_end_is_a_flight_recorder() {
+    fn only_recordings_that_others_end_are_flight_recorders() {
         for (duration, mode, expected) in [
             (0, None, Length::UntilStopped),
             (1000, None, Length::Given),

@@ -86,7 +86,7 @@ fn a_service_with_probes_is_all_that_a_user_needs() {
 }
 
 #[test]
-fn a_user_alone_can_record_what_needs_no_privileges() {
+fn an_unprivileged_user_without_a_service_can_record() {
     let fake = Fake::of_maria().without_service();
     let findings = examine(&fake);
     assert_eq!(worst(&findings), Mark::Note, "{findings:#?}");

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_told_from_other_files() {
+    fn buffers_are_distinguished_from_other_files() {
         let of = |open| buffers_of("/sys/kernel/tracing", open);
         assert_eq!(of("/sys/kernel/tracing/per_cpu/cpu0/trace_pipe_raw"), Some(None));
         assert_eq!(of("/sys/kernel/tracing/trace_pipe"), Some(None));

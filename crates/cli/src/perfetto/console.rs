@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_loses_what_matters_least() {
+    fn a_long_line_loses_its_least_important_parts() {
         let at = |width| line().fitting(width).to_string();
         assert_eq!(at(27), "recording, full, LOST, rate");
         assert_eq!(at(26), "recording, LOST");

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_means_nothing_is_told_with_the_nearest() {
+    fn a_word_without_a_meaning_is_reported_with_the_nearest() {
         for (typed, said) in [
             ("sched_swich", "did you mean the event sched/sched_switch?"),
             ("shced", "did you mean the category sched?"),

@@ -111,7 +111,7 @@ fn packets_inside_compressed_ones_come_in_their_place() {
 }
 
 #[test]
-fn a_cut_anywhere_is_told_with_what_is_there_and_loses_the_last_packet_only() {
+fn a_cut_anywhere_is_reported_and_loses_only_the_last_packet() {
     let packets: Vec<Vec<u8>> = (0..4).map(|index| packet(b"some payload", index)).collect();
     let bytes = trace(&packets);
     let size = trace(&packets[..1]).len();
@@ -185,7 +185,7 @@ fn a_file_that_is_no_trace_has_no_packet_and_may_be_recognized() {
 }
 
 #[test]
-fn of_a_damaged_compressed_packet_what_comes_before_is_kept() {
+fn data_before_the_damage_in_a_compressed_packet_are_kept() {
     let inside: Vec<Vec<u8>> = (0..2000_u32)
         .map(|index| packet(&index.wrapping_mul(0x9e37_79b9).to_le_bytes(), index.into()))
         .collect();

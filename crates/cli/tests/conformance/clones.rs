@@ -363,7 +363,7 @@ fn sessions_are_cloned_alike_in_each_of_their_states() {
 }
 
 #[test]
-fn a_producer_that_does_not_flush_is_told_of_alike() {
+fn a_producer_that_does_not_flush_is_reported_alike() {
     let config = TraceConfig {
         flush_timeout_ms: Some(1),
         ..recorded()

@@ -52,7 +52,7 @@ fn each_line_of_a_log_has_a_time_and_a_level() {
 }
 
 #[test]
-fn a_quiet_daemon_says_what_somebody_has_to_know() {
+fn a_quiet_daemon_logs_no_information() {
     let programs = Programs::ours();
     let cases: [(&[&str], Option<&str>, &[&str]); 6] = [
         (&[], None, &["W", "I"]),

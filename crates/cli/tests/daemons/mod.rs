@@ -258,7 +258,7 @@ fn signals_that_were_ignored_from_the_start_stay_ignored() {
 }
 
 #[test]
-fn resetting_ftrace_without_ftrace_ends_nobody_but_who_came_for_that() {
+fn without_ftrace_cleaning_up_fails_and_a_daemon_goes_on() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: running a daemon as another user needs root");
     }

@@ -227,7 +227,7 @@ fn sockets_of_the_dead_are_replaced() {
 }
 
 #[test]
-fn links_to_where_nobody_listens_are_replaced() {
+fn links_to_sockets_without_a_listener_are_replaced() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let elsewhere = [system.path("elsewhere"), system.path("nowhere")];

@@ -172,7 +172,7 @@ fn upstreams_tests_find_the_sentences_that_they_look_for() {
 }
 
 #[test]
-fn a_service_that_goes_away_is_told_of_as_upstreams_does() {
+fn a_lost_service_is_reported_as_upstream_does() {
     let programs = &Programs::ours();
     let mut system = System::new(programs);
     let traced = system.start(Side::Ours, Program::Traced);

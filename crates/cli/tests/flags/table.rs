@@ -161,7 +161,7 @@ fn names_in_brackets(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_difference_is_told_with_its_reason_and_shown() {
+fn every_difference_has_a_reason_and_a_case() {
     let table = Table::read();
     let told: Vec<(String, String)> = table
         .rows("Differences")

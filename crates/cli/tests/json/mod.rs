@@ -68,7 +68,7 @@ fn names(of: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_state_of_a_service_is_told_whose_ever_it_is() {
+fn the_state_of_any_service_is_printed() {
     let upstreams = Programs::of_both();
     let ours = Programs::ours();
     let services = upstreams
@@ -157,7 +157,7 @@ fn json_belongs_to_a_query_of_ferretto() {
 }
 
 #[test]
-fn doctor_tells_scripts_what_it_tells_people() {
+fn doctor_has_the_same_findings_for_scripts_and_people() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let for_people = ferretto(&system, &["doctor"]);

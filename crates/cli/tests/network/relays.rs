@@ -177,7 +177,7 @@ fn a_relays_clocks_and_description_are_in_the_trace_with_its_machine() {
 }
 
 #[test]
-fn on_a_unix_socket_the_kernel_says_who_a_peer_is_and_a_relay_tells_nothing() {
+fn on_a_unix_socket_the_kernel_identifies_a_peer_and_declarations_do_not_count() {
     let programs = Programs::ours();
     let scene = Scene::for_relays(&programs);
     let _relay = guest().introduce(&scene.unix);
@@ -199,7 +199,7 @@ fn on_a_unix_socket_the_kernel_says_who_a_peer_is_and_a_relay_tells_nothing() {
 }
 
 #[test]
-fn over_a_network_a_producer_is_who_its_relay_first_said() {
+fn over_a_network_a_producers_identity_is_its_relays_first_declaration() {
     let programs = Programs::ours();
     let machine = |hint: &str| Some(MachineId::from_hint(hint.as_bytes()).0);
     // Upstream accepts declarations on sockets without a relay port as well.
@@ -240,7 +240,7 @@ fn over_a_network_a_producer_is_who_its_relay_first_said() {
 }
 
 #[test]
-fn producers_of_several_machines_are_told_apart() {
+fn producers_of_several_machines_are_distinguished() {
     let programs = Programs::ours();
     let scene = Scene::for_relays(&programs);
     let producers = ["one", "two", "one"].map(|hint| scene.producer(&[identity(7, hint, "guest")], None));

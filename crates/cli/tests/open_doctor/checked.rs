@@ -137,7 +137,7 @@ fn compressed_traces_are_expanded_on_their_way() {
 }
 
 #[test]
-fn of_a_cut_compressed_trace_the_browser_gets_what_there_is() {
+fn the_browser_gets_the_readable_part_of_a_cut_compressed_trace() {
     let folder = folder();
     let mut packets = Vec::new();
     for n in 0..50_000_u32 {
@@ -181,7 +181,7 @@ fn a_trace_on_stdin_is_shown() {
 }
 
 #[test]
-fn a_ui_that_cannot_be_reached_is_told_of_instead_of_opened() {
+fn an_unreachable_ui_is_reported_instead_of_opened() {
     let folder = folder();
     let path = trace(&folder, SMALL);
     let asked = opener(folder.path(), "");

@@ -126,7 +126,7 @@ fn upstreams_service_is_introduced_as_well() {
 }
 
 #[test]
-fn without_a_service_recording_works_and_a_socket_left_behind_is_told_of() {
+fn without_a_service_recording_works_and_a_stale_socket_is_reported() {
     let folder = socket_folder("ferretto-test-");
     let (code, report) = examined(doctor(folder.path()));
     assert_eq!((code, mark(&report, "service")), (0, "note"), "{report}");

@@ -364,7 +364,7 @@ fn a_file_that_shrinks_meanwhile_is_not_passed_off_as_whole() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_with_who_has_it() {
+fn a_taken_port_is_reported_with_its_process() {
     let folder = folder();
     let path = trace(&folder, SMALL);
     let serving = Serving::start(&path, |_| {});
@@ -436,7 +436,7 @@ fn an_unservable_file_is_reported_at_once() {
 }
 
 #[test]
-fn over_ssh_the_tunnel_is_told() {
+fn over_ssh_the_tunnels_command_is_printed() {
     let folder = folder();
     let path = trace(&folder, SMALL);
     let port = free_port();

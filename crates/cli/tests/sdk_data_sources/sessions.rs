@@ -32,7 +32,7 @@ fn data_of_ended_and_running_threads_are_in_the_trace() {
 }
 
 #[test]
-fn each_session_gets_what_was_written_while_it_ran() {
+fn each_session_gets_the_data_written_while_it_ran() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         let first = system.record(Side::Ours, CONFIG);
@@ -55,7 +55,7 @@ fn each_session_gets_what_was_written_while_it_ran() {
 }
 
 #[test]
-fn there_is_room_for_eight_instances_and_nobody_waits_for_the_ninth() {
+fn there_is_room_for_eight_instances_and_sessions_do_not_wait_for_a_ninth() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         let sources: String = (0..9)

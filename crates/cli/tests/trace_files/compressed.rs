@@ -198,7 +198,7 @@ fn members_that_follow_one_another_are_one_trace() {
 }
 
 #[test]
-fn a_cut_anywhere_leaves_what_was_there_and_is_told_with_its_place() {
+fn a_cut_anywhere_leaves_the_data_before_it_and_is_reported_with_its_offset() {
     const PACKETS: u64 = 20_000;
     let trace = varied(PACKETS);
     for format in FORMATS {
@@ -251,7 +251,7 @@ fn a_cut_anywhere_leaves_what_was_there_and_is_told_with_its_place() {
 }
 
 #[test]
-fn damage_leaves_what_comes_before_it_and_is_told_with_its_place() {
+fn damage_leaves_the_data_before_it_and_is_reported_with_its_offset() {
     const PACKETS: u64 = 20_000;
     let trace = varied(PACKETS);
     for format in FORMATS {

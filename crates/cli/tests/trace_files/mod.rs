@@ -139,7 +139,7 @@ fn the_text_of_a_recorded_trace_is_the_trace() {
 }
 
 #[test]
-fn info_tells_what_was_recorded() {
+fn info_describes_the_recording() {
     let programs = Programs::ours();
     let (_system, trace) = recorded(&programs, RECORDING);
     let info = info_of(&trace);
@@ -282,7 +282,7 @@ fn overfilled(system: &mut System<'_>, fill_policy: FillPolicy, chunks: u32) -> 
 }
 
 #[test]
-fn info_tells_what_a_full_buffer_lost_and_how_large_it_should_have_been() {
+fn info_reports_the_loss_of_a_full_buffer_and_a_sufficient_size() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let trace = overfilled(&mut system, FillPolicy::RING_BUFFER, 150);
@@ -315,7 +315,7 @@ fn info_tells_what_a_full_buffer_lost_and_how_large_it_should_have_been() {
 }
 
 #[test]
-fn info_tells_what_came_after_a_buffer_was_full() {
+fn info_reports_data_lost_after_a_buffer_was_full() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let trace = overfilled(&mut system, FillPolicy::DISCARD, 150);

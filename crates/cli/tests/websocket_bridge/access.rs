@@ -200,7 +200,7 @@ fn it_listens_on_loopback_only_and_on_all_of_it() {
 }
 
 #[test]
-fn a_port_that_is_in_use_is_told_of() {
+fn a_port_in_use_is_reported() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let bridge = Bridge::start(&system);

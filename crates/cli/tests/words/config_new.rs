@@ -218,7 +218,7 @@ fn recorded(system: &System<'_>, name: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn each_is_recorded_without_a_loss_and_contains_what_it_promises() {
+fn each_config_records_the_promised_data_without_a_loss() {
     let (Some(processor), Some(_tracefs)) = (TraceProcessor::find(), Tracefs::lock()) else {
         return;
     };

@@ -67,7 +67,7 @@ fn events_are_those_of_the_kernel_and_patterns_choose_among_them() {
 }
 
 #[test]
-fn a_pattern_that_fits_nothing_is_told_with_the_nearest_right_one() {
+fn a_pattern_that_matches_nothing_is_reported_with_the_nearest_name() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let programs = Programs::ours();
     let system = System::new(&programs);

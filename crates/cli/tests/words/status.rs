@@ -44,7 +44,7 @@ fn without_a_service_the_exit_code_is_that_of_service_managers() {
 }
 
 #[test]
-fn somebody_who_is_no_service_is_neither_running_nor_not() {
+fn a_listener_that_is_no_service_is_neither_running_nor_not() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     static PORTS: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
@@ -62,7 +62,7 @@ fn somebody_who_is_no_service_is_neither_running_nor_not() {
 }
 
 #[test]
-fn a_service_is_told_with_all_that_is_connected_and_recorded() {
+fn status_lists_a_services_clients_and_sessions() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let traced = system.start(Side::Ours, Program::Traced);
@@ -115,7 +115,7 @@ fn a_service_is_told_with_all_that_is_connected_and_recorded() {
 }
 
 #[test]
-fn upstreams_service_is_told_of_as_well() {
+fn upstreams_service_is_reported_as_well() {
     let Some(programs) = Programs::of_both() else {
         return;
     };

@@ -122,7 +122,7 @@ fn applets_are_programs_by_their_first_word_and_by_the_name_of_a_link() {
 }
 
 #[test]
-fn a_recording_has_a_service_of_its_own_which_nobody_finds() {
+fn a_recording_has_a_private_service() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let (config, trace) = (config(&system, 10), system.path("trace"));
@@ -364,7 +364,7 @@ fn ctl_start_ends_the_probes_of_a_service_that_crashed() {
 }
 
 #[test]
-fn a_ctl_start_that_fails_leaves_alone_what_another_has_kept() {
+fn a_ctl_start_that_fails_keeps_the_process_ids_of_another() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let ctl = Ctl(&system);
@@ -381,7 +381,7 @@ fn a_ctl_start_that_fails_leaves_alone_what_another_has_kept() {
 }
 
 #[test]
-fn ctl_takes_somebody_who_gives_no_answer_for_somebody() {
+fn ctl_counts_a_listener_that_does_not_answer_as_present() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let listener = std::os::unix::net::UnixListener::bind(system.consumer_socket()).unwrap();

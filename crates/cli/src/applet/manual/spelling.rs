@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_told_apart() {
+    fn a_file_is_recognised_as_config_or_trace() {
         let folder = tempfile::tempdir().unwrap();
         let told = |name: &str, content: &[u8]| {
             let path = folder.path().join(name);

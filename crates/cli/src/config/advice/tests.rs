@@ -585,7 +585,7 @@ fn flushes_that_the_service_decides_about() {
 }
 
 #[test]
-fn a_state_that_nobody_has() {
+fn incremental_state_that_no_source_has() {
     let of = |name: &str| {
         format!(
             "{BUFFER}{DURATION}incremental_state_config {{ clear_period_ms: 1000 }} data_sources {{ config {{ name: '{name}' }} }}"
@@ -657,7 +657,7 @@ fn fields_for_androids_services() {
 }
 
 #[test]
-fn a_start_that_nobody_gives() {
+fn a_deferred_start() {
     one(
         &format!("{BUFFER}{DURATION}{SOURCES}deferred_start: true"),
         "deferred_start",

@@ -5,7 +5,7 @@ use ferretto_ipc::address::MAX_UNIX_NAME;
 use super::*;
 
 #[test]
-fn users_are_told_with_what_they_may_do() {
+fn users_are_reported_with_their_privileges() {
     let mut fake = Fake::healthy();
     assert_ok(&found(&fake, "kernel"), "Linux 6.12.1 on ");
     assert_eq!(found(&fake, "user").what, "root");
@@ -71,7 +71,7 @@ fn a_container_is_a_note_when_it_stands_in_the_way() {
 }
 
 #[test]
-fn little_memory_is_a_note_whoever_limits_it() {
+fn little_memory_is_a_note_for_the_machine_and_for_control_groups() {
     let mut fake = Fake::healthy();
     assert_ok(&found(&fake, "memory"), "4.0 GiB available for");
     for (cgroup, folder, limit, used) in [
@@ -174,7 +174,7 @@ fn without_a_place_for_sockets_a_service_of_ones_own_cannot_start() {
 }
 
 #[test]
-fn low_limits_are_told_with_what_lifts_them() {
+fn low_limits_are_reported_with_the_commands_that_raise_them() {
     let mut fake = Fake::healthy();
     assert_ok(&found(&fake, "limits"), "524288 open files, files of any size");
     fake.write(

@@ -43,7 +43,7 @@ fn a_service_without_probes_is_a_note() {
 }
 
 #[test]
-fn probes_that_are_connected_to_nobody_we_know_are_a_note() {
+fn probes_that_are_not_connected_to_this_service_are_a_note() {
     let mut fake = Fake::healthy();
     fake.process(102, "traced_probes");
     assert_eq!(all(&fake, "probes"), [], "this service has its own");
@@ -84,7 +84,7 @@ fn without_a_service_recordings_have_their_own() {
 }
 
 #[test]
-fn a_stale_socket_is_in_the_way_of_whoever_cannot_remove_it() {
+fn a_stale_socket_blocks_a_user_who_cannot_remove_it() {
     let stale = |folder_mode, owner, user| {
         let mut fake = Fake::healthy().without_service();
         fake.user(user, "0");
@@ -213,7 +213,7 @@ fn a_service_that_programs_do_not_find_is_a_note() {
 }
 
 #[test]
-fn services_that_nobody_asks_are_told_of() {
+fn unused_services_are_reported() {
     let mut fake = Fake::healthy();
     fake.process(200, "tracebox");
     fake.write("/proc/200/cmdline", "tracebox\0traced\0");

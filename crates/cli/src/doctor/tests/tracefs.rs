@@ -178,7 +178,7 @@ fn debugfs_which_is_closed_to_users_is_no_tracefs() {
 }
 
 #[test]
-fn others_who_use_ftrace_are_told_of() {
+fn other_users_of_ftrace_are_reported() {
     assert_eq!(found(&alone(), "ftrace").what, "free");
 
     let mut fake = maria_with_tracefs();
@@ -222,7 +222,7 @@ fn others_who_use_ftrace_are_told_of() {
 }
 
 #[test]
-fn changes_that_a_crash_left_are_told_of() {
+fn changes_that_a_crash_left_are_reported() {
     let mut fake = alone();
     fake.process(55, "traced_probes");
     fake.write("/run/ferretto/ftrace-55-0.journal", "");
@@ -248,7 +248,7 @@ fn changes_that_a_crash_left_are_told_of() {
 }
 
 #[test]
-fn a_recording_of_the_service_is_nobody_elses() {
+fn the_services_own_recording_is_no_finding() {
     let mut fake = Fake::healthy();
     fake.write(&format!("{TRACEFS}/current_tracer"), "function_graph\n");
     fake.write(&format!("{TRACEFS}/set_event"), "sched:sched_switch\n");
@@ -294,7 +294,7 @@ fn buffers_are_as_large_as_the_first_user_finds_them() {
 }
 
 #[test]
-fn missing_events_are_told_with_what_they_show() {
+fn missing_events_are_reported_with_their_purpose() {
     let mut fake = alone();
     assert_ok(&found(&fake, "events"), "6 groups");
     fake.remove(&format!("{TRACEFS}/events/raw_syscalls"));

@@ -4,7 +4,7 @@ const WHOLE: &str =
     "GET /a%20b?c HTTP/1.1\r\nHost: 127.0.0.1:9001\r\nAccept: */*\r\naccept: text/html\r\n\r\n";
 
 #[test]
-fn a_head_has_its_parts_and_what_follows_is_not_of_it() {
+fn a_head_has_its_parts_and_excludes_the_bytes_after_it() {
     let bytes = format!("{WHOLE}\x7frest");
     let head = Head::parse(bytes.as_bytes()).unwrap().unwrap();
     assert_eq!(

@@ -78,7 +78,7 @@ fn a_clean_trace_has_no_findings() {
 }
 
 #[test]
-fn an_overwritten_buffer_is_told_how_large_it_would_have_to_be() {
+fn an_overwritten_buffer_gets_a_sufficient_size_as_advice() {
     let overwritten = |bytes| BufferStats {
         chunks_overwritten: Some(820),
         bytes_overwritten: Some(bytes),
@@ -263,7 +263,7 @@ fn the_advice_names_the_producer_that_ran_out_of_shared_memory() {
 }
 
 #[test]
-fn gaps_are_told_by_reason_with_the_sequences_that_have_most() {
+fn gaps_are_listed_by_reason_with_the_sequences_that_have_most() {
     let mut marked = summary(|_| {}, BufferStats::default());
     for (sequence, dropped) in [
         (5, 0),
@@ -412,7 +412,7 @@ fn requested_data_that_are_missing_are_noted() {
 }
 
 #[test]
-fn the_state_of_the_file_is_told_before_all_else() {
+fn the_state_of_the_file_comes_first() {
     let mut damaged = summary(
         |_| {},
         BufferStats {

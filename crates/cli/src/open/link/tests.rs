@@ -89,7 +89,7 @@ fn malformed_percent_encodings_are_taken_literally() {
 }
 
 #[test]
-fn an_origin_is_what_browsers_make_of_the_address() {
+fn an_origin_is_the_one_that_browsers_send() {
     for (address, base, origin) in [
         (
             "https://ui.perfetto.dev/",

@@ -178,7 +178,7 @@ fn ambiguous_requests_are_refused() {
 }
 
 #[test]
-fn heads_name_the_ui_to_nobody_else() {
+fn heads_name_the_ui_only_to_its_own_pages() {
     let head = |answer| String::from_utf8(policy().head(&answer, "a/b", Some(5_000_000_000))).unwrap();
     let allows = "\r\nAccess-Control-Allow-Origin: https://ui.perfetto.dev\r\n";
     for answer in [

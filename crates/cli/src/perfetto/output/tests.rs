@@ -177,7 +177,7 @@ fn a_link_is_followed_even_to_a_file_that_is_not_there_yet() {
 }
 
 #[test]
-fn no_clobber_refuses_what_is_there_and_says_so() {
+fn no_clobber_refuses_an_existing_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     try_open(&path, ExistingFile::Refuse).unwrap();

@@ -98,7 +98,7 @@ fn a_recording_with_missing_data_does_not_claim_nothing_lost() {
 }
 
 #[test]
-fn the_line_tells_what_is_awaited() {
+fn the_line_names_the_awaited_event() {
     let stats = stats(0, 0);
     let at = |activity, duration| {
         line(Moment {

@@ -256,7 +256,7 @@ fn a_refusal_by_the_service_ends_with_its_words() {
 }
 
 #[test]
-fn a_service_that_goes_away_is_told_apart_by_stage() {
+fn a_lost_service_is_reported_by_stage() {
     let mut session = Session::new(parameters(), Duration::ZERO);
     session.disconnected();
     assert_eq!(

@@ -62,7 +62,7 @@ proptest! {
 
     /// The sizes of reads do not change the bytes; a damaged or cut file yields only bytes from before the damage; and nothing panics.
     #[test]
-    fn damage_anywhere_leaves_what_comes_before(
+    fn damage_anywhere_leaves_the_data_before_it(
         contents in prop::collection::vec(0..4_u8, 0..60_000),
         which in 0..3_usize,
         place in any::<prop::sample::Index>(),
