@@ -1,4 +1,6 @@
 //! Checks the kernel and this user, and whether this is a container.
+//!
+//! [`examine`](super::examine) calls it. It changes nothing.
 
 use super::System;
 use super::finding::Finding;

@@ -1,4 +1,6 @@
 //! Checks whether the TCP ports that the UI uses are free, and otherwise names the processes that use them.
+//!
+//! [`examine`](super::examine) calls it. It reads the kernel's tables, and opens no port.
 
 use super::System;
 use super::finding::Finding;

@@ -1,4 +1,6 @@
 //! Checks memory, disk space and limits, which recordings use up, and the clock for their timestamps.
+//!
+//! [`examine`](super::examine) calls it. It reads a few files, and reserves nothing.
 
 use std::path::Path;
 

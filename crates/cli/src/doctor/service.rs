@@ -1,4 +1,6 @@
 //! Checks the tracing service: its sockets, the process that listens there, its state, and other services that may run.
+//!
+//! [`examine`](super::examine) calls it first, because other checks need the service's state. It asks only the service that recordings would use.
 
 use ferretto_ipc::Address;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};

@@ -1,4 +1,6 @@
 //! Checks the requirements of the data sources beside ftrace: names of kernel functions, other users' processes, the kernel's counters.
+//!
+//! [`examine`](super::examine) calls it. It only checks access to the files that the data sources use.
 
 use super::finding::Finding;
 use super::{System, tracefs};

@@ -1,4 +1,6 @@
 //! Checks tracefs: whether kernel events can be recorded, who may record them, and which other programs use ftrace.
+//!
+//! [`examine`](super::examine) calls it. It mounts nothing, and changes no setting of ftrace.
 
 use ferretto_probes::ftrace::restore::JournalDir;
 use ferretto_probes::ftrace::tracefs::MOUNT_POINTS;

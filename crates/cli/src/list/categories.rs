@@ -1,4 +1,6 @@
 //! `ferretto list categories`: the categories of track events that connected programs have registered with the service.
+//!
+//! [`run`](super::run) calls it. It asks the running service, and fails without one.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
 //! `ferretto list clocks`: the machine's clocks that traces use, and the clocks that ftrace can use.
+//!
+//! [`run`](super::run) calls it. It reads the clocks itself, needs no service, and takes a fraction of a second.
 
 use std::time::Duration;
 

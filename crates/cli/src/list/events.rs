@@ -1,4 +1,6 @@
 //! `ferretto list events`: the kernel events in tracefs.
+//!
+//! [`run`](super::run) calls it. It needs no service, but access to tracefs.
 
 use ferretto_probes::ftrace::tracefs::{Tracefs, TracefsError};
 use ferretto_probes::ftrace::typed;

@@ -1,4 +1,6 @@
 //! `ferretto list sessions`: the tracing sessions of the running service.
+//!
+//! [`run`](super::run) calls it, and [`status`](crate::status) lists the sessions of a state with it.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! `ferretto list sources`: the data sources that producers offer to the running service.
+//!
+//! [`run`](super::run) calls it. Without a service it lists the sources that a service of our own would have.
 
 use ferretto_proto::messages::tracing_service_state::{DataSource, Producer};
 use serde_json::json;

@@ -37,7 +37,7 @@ pub(crate) struct Voice {
 pub(crate) enum StderrKind {
     /// A terminal, which can redraw a line.
     Terminal,
-    /// A file or a pipe.
+    /// A file, a pipe, or a dumb terminal.
     Plain,
 }
 

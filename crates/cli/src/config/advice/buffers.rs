@@ -1,4 +1,6 @@
 //! Advice on buffers: whether data sources find theirs, and how many seconds of data fit.
+//!
+//! [`advise`](super::advise) calls it. It judges the time that fits only where the data rate is known ([`rates`]).
 
 use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};

@@ -1,4 +1,6 @@
 //! Advice on names that data sources are given (kernel events, categories, system calls, counters), and on periods that are too short.
+//!
+//! [`advise`](super::advise) calls it. It compares names only with a kernel and with producers that have been examined.
 
 use ferretto_probes::ftrace::syscalls;
 use ferretto_probes::process_stats;

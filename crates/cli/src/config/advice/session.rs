@@ -1,4 +1,6 @@
 //! Advice on the session itself: its length, its file, its flushes, and fields that have no effect here.
+//!
+//! [`advise`](super::advise) calls it, except for configs that flags made.
 
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
 use ferretto_proto::messages::trace_config::{FFlushMode, StatsdLogging, WriteFlushMode};

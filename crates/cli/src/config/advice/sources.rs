@@ -1,4 +1,6 @@
 //! Advice on data sources: whether there are any, whether a producer offers them, and whether the rest of the config fits them.
+//!
+//! [`advise`](super::advise) calls it. It judges the offers only if the service was asked.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
