@@ -135,7 +135,7 @@ const DOCTOR: Applet = Applet {
     run: doctor::run,
 };
 
-/// Lists what there is to record.
+/// Lists kernel events, data sources, sessions, categories and clocks.
 const LIST: Applet = Applet {
     name: "list",
     command: list::command,

@@ -13,7 +13,7 @@ const EXPANDED: u64 = 1 << 20;
 /// Reads `data` as a trace file.
 ///
 /// # Panics
-/// If one of the promises above does not hold.
+/// If one of the requirements in the module description is not met.
 #[allow(clippy::unwrap_used)]
 pub fn trace_file(data: &[u8]) {
     let (compression, source) = expanded(data).unwrap();

@@ -59,9 +59,9 @@ pub(crate) struct Advice {
     pub(crate) path: String,
     /// The place in the text, or of its nearest parent there, if the config was text.
     pub(crate) place: Option<Place>,
-    /// What will disappoint.
+    /// The problem.
     pub(crate) what: String,
-    /// What to do about it.
+    /// The suggested change.
     pub(crate) change: String,
 }
 

@@ -1,6 +1,6 @@
 //! The text of a recording: the changing line while it runs, and the summary when it is over.
 //!
-//! Called by [`record`](super::record).
+//! [`record`](super::record) calls it. It reads statistics and accounts, and prints nothing itself.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -41,7 +41,7 @@ impl Column {
     }
 }
 
-/// Rows under headings.
+/// A table of rows under headings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
     columns: Vec<Column>,

@@ -1,6 +1,6 @@
 //! The screen for newcomers to `ferretto`: first steps, subcommands, and where to read on.
 //!
-//! Called for `ferretto`, `ferretto --help` and `ferretto help`.
+//! [`applet`](crate::applet) prints it for `ferretto` and `ferretto --help`, and `ferretto help` prints it too. It fits a terminal of usual size.
 
 use clap::Command;
 

@@ -29,7 +29,7 @@ const LEAST_SWITCHES: u64 = 1000;
 /// The data rate of an event.
 struct Rate {
     group: &'static str,
-    /// Empty for all others of the group together.
+    /// The event's name; empty for all other events of the group together.
     name: &'static str,
     /// Bytes for each switch between threads.
     per_switch: u64,
